@@ -15,10 +15,13 @@ from lightning_perf.commands import analyze, diff, view
 from lightning_perf.commands import run as launch
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
+from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.loading import command as data
+from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.top import command as top
 from lightning_perf.tune import command as tune
@@ -46,12 +49,15 @@ _COMMANDS: Mapping[str, _Command] = {
     "analyze": analyze,
     "diff": diff,
     "view": view,
+    "probe": probe,
     "tune": tune,
+    "data": data,
     "compare": compare,
     "study": study,
     "infer": infer,
     "sweep": sweep,
     "explain": explain,
+    "estimates": estimates,
 }
 
 
@@ -100,14 +106,16 @@ def _is_expected(error: Exception) -> bool:
     from lightning_perf.commands.run import LaunchError
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.calibration import EstimatesError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
+    from lightning_perf.loading.errors import LoadingError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, LaunchError, MissingExtraError, PageError, TraceError, TuneError)
-    return isinstance(error, (*expected, ViewerError))
+    of_commands = (CompareError, EstimatesError, InferenceError, LaunchError, LoadingError, TuneError, ViewerError)
+    return isinstance(error, (*of_commands, MissingExtraError, PageError, TraceError))
 
 
 def _parser() -> argparse.ArgumentParser:

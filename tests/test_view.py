@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lightning_perf.cli import main
 from lightning_perf.errors import TraceError
 from lightning_perf.project import install_command
-from lightning_perf.view import TimelineServer, ViewerError, find_viewer, view
+from lightning_perf.view import SHOWN_NS, TimelineServer, ViewerError, find_viewer, view
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
 
@@ -67,7 +68,7 @@ def test_serves_the_ui_and_the_trace_as_it_is(server: TimelineServer) -> None:
 def test_the_address_opens_the_ui_with_the_trace(server: TimelineServer) -> None:
     address = urlsplit(server.url)
     assert (address.hostname, address.path) == ("127.0.0.1", "/")
-    trace = unquote(address.fragment.partition("url=")[2])
+    trace = parse_qs(address.fragment.partition("?")[2])["url"][0]
     response, body = ask(server, urlsplit(trace).path)
     assert (response.status, body) == (200, TRACE)
 
@@ -115,7 +116,7 @@ def test_open_leads_to_the_trace_through_the_port_of_a_tunnel(server: TimelineSe
     response, _ = ask(server, "/open", host="localhost:9999")
     address = urlsplit(response.getheader("Location") or "")
     assert (response.status, address.netloc, address.path) == (302, "localhost:9999", "/")
-    trace = unquote(address.fragment.partition("url=")[2])
+    trace = parse_qs(address.fragment.partition("?")[2])["url"][0]
     assert trace == f"http://localhost:9999{server.trace_address}"
 
 
@@ -156,6 +157,34 @@ def test_lets_nobody_read_across_origins_or_load_from_elsewhere(server: Timeline
 
 def test_listens_on_loopback_alone(server: TimelineServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
+
+
+def test_an_instant_is_in_the_middle_of_what_the_ui_shows_first(tmp_path: Path, ui: Path) -> None:
+    trace = tmp_path / "a.json"
+    trace.write_text("{}")
+    with TimelineServer(trace, ui=ui, at_us=1_623_212_388_626_967.75) as server:
+        for address in (server.url, server.address_of("http://localhost:9999")):
+            query = parse_qs(urlsplit(address).fragment.partition("?")[2])
+            start, end = int(query["visStart"][0]), int(query["visEnd"][0])
+            assert (start + end) / 2 == pytest.approx(1_623_212_388_626_967_750, abs=1000)
+            assert end - start == SHOWN_NS
+    with TimelineServer(trace, ui=ui, at_us=0) as server:
+        assert "visStart=0&" in server.url
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_bad_instant_is_refused_with_its_value(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["view", str(tmp_path), f"--at={text}"])
+    assert stopped.value.code == 2
+    assert f"--at: {text!r} is not a time in microseconds of 0 or more" in capsys.readouterr().err
+
+
+def test_the_ui_may_compile_webassembly_but_no_text(server: TimelineServer) -> None:
+    policy = ask(server, "/")[0].getheader("Content-Security-Policy")
+    assert policy is not None
+    assert "'wasm-unsafe-eval'" in policy
+    assert "'unsafe-eval'" not in policy
 
 
 def test_a_trace_that_vanished_is_not_found(server: TimelineServer, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.model.operators import OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.fit_time import FitTime
 
-__all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
+__all__ = ["Diff", "DiffRow", "DiffTable", "FitDiff", "Verdict", "diff", "diff_fits"]
 
 Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
@@ -85,6 +86,29 @@ class Diff:
     kernels: DiffTable | None
 
 
+@dataclass(frozen=True)
+class FitDiff:
+    """The changes from one whole fit to another.
+
+    Attributes:
+        steps_before: Optimizer steps before.
+        steps_after: Optimizer steps after.
+        groups: Time of each group of the accounts, in nanoseconds of the fit. It sums to the wall time.
+        first_step_before_ns: Time to the end of the first step before; None without one.
+        first_step_after_ns: The same after.
+        samples_per_second_before: Samples per second of the whole fit before; None if they were not counted.
+        samples_per_second_after: The same after.
+    """
+
+    steps_before: int
+    steps_after: int
+    groups: DiffTable
+    first_step_before_ns: int | None
+    first_step_after_ns: int | None
+    samples_per_second_before: float | None
+    samples_per_second_after: float | None
+
+
 _Times = dict[str | None, tuple[float, float | None]]
 """Time and calls per step by name."""
 
@@ -106,6 +130,29 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     """
     compared = _diff(before, after)
     return compared if comparable else _without_verdicts(compared)
+
+
+def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
+    """Compare the accounts of two whole fits; None unless both have one.
+
+    Args:
+        before: The time of the first fit.
+        after: The time of the second fit.
+    """
+    if before is None or after is None:
+        return None
+    times: list[_Times] = [
+        {group.group: (float(group.time_ns), None) for group in fit.groups} for fit in (before, after)
+    ]
+    return FitDiff(
+        steps_before=before.steps,
+        steps_after=after.steps,
+        groups=_table(*times),
+        first_step_before_ns=before.first_step_ns,
+        first_step_after_ns=after.first_step_ns,
+        samples_per_second_before=before.samples_per_second,
+        samples_per_second_after=after.samples_per_second,
+    )
 
 
 def _without_verdicts(compared: Diff) -> Diff:

@@ -16,10 +16,12 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
 from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
+from lightning_perf.analysis.model.call_tree import CallTree, call_tree
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.model.timeline import Timeline, timeline
 from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
@@ -28,10 +30,27 @@ from lightning_perf.analysis.ranks.parallel_wrappers import Wrapper, wrappers
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["RankAnalysis", "analyze_rank"]
+__all__ = ["RankAnalysis", "SourceClock", "analyze_rank"]
+
+
+@dataclass(frozen=True)
+class SourceClock:
+    """The clock of one file of `RankAnalysis.sources`. Perfetto shows the times of the file.
+
+    Attributes:
+        start_ns: The file's first event, from the start of the recording.
+        file_ns: Time of that event in the file.
+        clock_ns: Time of that event on the clock of the machine. Only times of one machine, or of machines with
+            synchronized clocks, can be compared.
+    """
+
+    start_ns: int
+    file_ns: int
+    clock_ns: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +88,10 @@ class RankAnalysis:
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
         counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
+        timeline: Where the time goes within each step; ``None`` without steps and in reports of older versions.
+        clocks: The clock of each file; empty in reports of older versions.
+        call_tree: Operators by call path.
+        probe: The recorded operators, run again in other settings; ``None`` if that was not done.
     """
 
     rank: int | None
@@ -101,6 +124,10 @@ class RankAnalysis:
     graph_regions: GraphRegionTable | None = None
     counters: HardwareCounters | None = None
     workload: Workload = field(default_factory=Workload)
+    timeline: Timeline | None = None
+    clocks: tuple[SourceClock, ...] = ()
+    call_tree: CallTree | None = None
+    probe: Probe | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -146,4 +173,10 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         graph_regions=graph_regions(trace),
         counters=hardware_counters(trace),
         workload=workload(trace),
+        timeline=timeline(trace),
+        clocks=tuple(
+            SourceClock(clock.begin_ns - trace.begin_ns, clock.begin_ns - clock.base_time_ns, clock.begin_ns)
+            for clock in trace.clocks
+        ),
+        call_tree=call_tree(trace) if len(trace.operators) else None,
     )

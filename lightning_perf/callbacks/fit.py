@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
@@ -54,6 +55,7 @@ class Fit:
         max_overhead: The most that the profiler may cost; None for no limit.
         ranks: The ranks that record; None for all.
         trainer_log: Where step times are logged; None to log none.
+        account: Keeps the account of the fit; None to keep none.
     """
 
     def __init__(
@@ -69,8 +71,11 @@ class Fit:
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
         trainer_log: TrainerLog | None = None,
+        account: FitAccountant | None = None,
     ) -> None:
         self.folder = folder
+        self._account = account
+        self._samples: int | None = 0
         self.errors = errors
         self._schedule, self._shortened = fit_schedule(schedule, chosen, loop.expected_steps())
         self._refusal = _refusal(loop, folder, ranks)
@@ -141,6 +146,8 @@ class Fit:
         )
         self._observing = True
         self._hook_times = hook_times
+        if account is not None:
+            account.detach()  # two layers of hooks would cost twice
         self._profiler_hooks: ProfilerHooks | None = None
         if loop.profiler is not None:
             self._profiler_hooks = ProfilerHooks(
@@ -149,6 +156,7 @@ class Fit:
                 on_stop=self._tracker.on_action_end,
                 on_error=self._give_up,
                 times=hook_times,
+                account=account,
             )
         self._optimizer_hooks = OptimizerHooks(
             on_start=self._on_optimizer_step_start,
@@ -163,6 +171,8 @@ class Fit:
 
     def _on_sample(self, sample: StepSample) -> None:
         self._log.add(sample)
+        if self._samples is not None:
+            self._samples = None if sample.samples is None else self._samples + sample.samples
         if self._captures is not None:
             self._captures.add(sample)
 
@@ -184,6 +194,16 @@ class Fit:
     def is_empty(self) -> bool:
         """Whether the fit has neither a whole step nor a trace."""
         return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
+
+    @property
+    def profiling(self) -> bool:
+        """Whether the profiler warms up or records now."""
+        return self._state.profiling
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether this rank has written a trace."""
+        return self._profiler is not None and bool(self._profiler.files)
 
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
@@ -294,11 +314,15 @@ class Fit:
                 self._log.write()
             except Exception as error:
                 self._give_up(error)
+            if self._account is not None and self._state.whole_steps:
+                self._account.steps, self._account.samples = self._state.whole_steps, self._samples
         self._observing = False
 
     def _remove_hooks(self) -> None:
         if self._profiler_hooks is not None:
             self._profiler_hooks.remove()
+        if self._account is not None:
+            self._account.attach()
         self._optimizer_hooks.remove()
         if self._profiler is not None:
             self._profiler.close()

@@ -22,6 +22,7 @@ __all__ = [
     "LightningCallback",
     "Module",
     "Trainer",
+    "clips_as_lightning_does",
     "holds_whole_model",
     "is_lightnings_own",
     "step_number",
@@ -135,3 +136,14 @@ def holds_whole_model(trainer: Trainer) -> bool:
     """
     own = next((base for base in type(trainer.strategy).__mro__ if is_lightnings_own(base)), None)
     return own is not None and own.__name__ in REPLICATING
+
+
+def clips_as_lightning_does(module: Module) -> bool:
+    """Return whether a module leaves the clipping of gradients to Lightning.
+
+    Args:
+        module: A LightningModule of either package.
+    """
+    hook = getattr(type(module), "configure_gradient_clipping", None)
+    own = getattr(hook, "__module__", "").startswith(("lightning.pytorch.", "pytorch_lightning."))
+    return own and "configure_gradient_clipping" not in vars(module)

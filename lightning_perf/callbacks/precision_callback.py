@@ -9,12 +9,15 @@ from typing import Any, Literal, ParamSpec
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
+from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
 from lightning_perf.callbacks.precision.switch import (
     PRECISIONS,
     PrecisionError,
     PrecisionSwitch,
+    check_clipping,
     check_optimizers,
     check_weights,
     plugin_module,
@@ -25,6 +28,7 @@ from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.precision import (
     LossScaleHistory,
     NumericsDrift,
+    PrecisionMistake,
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
@@ -47,7 +51,9 @@ class PrecisionCallback(LightningCallback):
     validate, test and predict. Checkpoints hold the scaler's state under Lightning's own name. Results are the same bit
     for bit, with one exception: in automatic optimization autocast's weight cache is on, as in plain torch. A weight
     that is used n times in a forward pass is then cast once, and its n gradients are added up in half precision.
-    Without `precision` the callback adopts the Trainer's precision and monitors it.
+    Without `precision` the callback adopts the Trainer's precision and monitors it. If the Trainer was built with
+    ``16-mixed``, settings of the scaler change its scaler until the end of the run. They override those of a
+    checkpoint, except the scale itself.
 
     Under ``16-mixed`` it follows the loss scale and skipped steps on the host, and checks gradients for underflow on
     sampled steps. Neither makes the host wait for the device. Events are saved as ``loss_scale.rank0.jsonl`` and
@@ -59,7 +65,11 @@ class PrecisionCallback(LightningCallback):
         keep_fp32: Layers that compute in FP32: names as in ``named_modules()``, with ``*`` (dots too), ``?`` and
             ``[…]``, or classes of layers.
         tf32: ``on`` or ``off`` sets TF32 for FP32 products and convolutions during the run; None leaves it alone.
-        init_scale: First loss scale of ``16-mixed``; None for torch's own, 65536.
+        init_scale: First loss scale of ``16-mixed``; None for torch's default, 65536.
+        growth_factor: Factor by which the loss scale grows; None for torch's default, 2.
+        backoff_factor: Factor by which the loss scale shrinks after an overflow; None for torch's default, 0.5.
+        growth_interval: Steps without overflow after which the loss scale grows; None for torch's default, 2000.
+        scaler_enabled: False to train in ``16-mixed`` without a loss scale; None for torch's default, True.
         underflow_every_n_steps: Check gradients for underflow every so many steps under ``16-mixed``; 0 for never.
         locate_overflows: Number of overflows to find the origin of, by running their batch again; 0 for none.
         guard_steps: Number of first steps to replay in FP32. This tells whether mixed precision changes the run more
@@ -84,6 +94,10 @@ class PrecisionCallback(LightningCallback):
         keep_fp32: Sequence[LayerPattern] = (),
         tf32: Literal["on", "off"] | None = None,
         init_scale: float | None = None,
+        growth_factor: float | None = None,
+        backoff_factor: float | None = None,
+        growth_interval: int | None = None,
+        scaler_enabled: bool | None = None,
         underflow_every_n_steps: int = 100,
         locate_overflows: int = 0,
         guard_steps: int = 0,
@@ -98,21 +112,32 @@ class PrecisionCallback(LightningCallback):
             raise TypeError(f"keep_fp32={keep_fp32!r} is one name: give a sequence, keep_fp32=[{keep_fp32!r}]")
         if keep_fp32 and precision == "32-true":
             raise ValueError("keep_fp32 was given with precision='32-true', where all layers are in FP32: leave it out")
-        if init_scale is not None and (precision != "16-mixed" or not init_scale > 0):
-            raise ValueError("init_scale is the first loss scale of precision='16-mixed': give both, and a scale > 0")
+        scaler = ScalerSettings(
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=scaler_enabled,
+        )
+        if scaler.given and precision not in ("16-mixed", None):
+            raise ValueError(
+                f"{scaler} was given with precision={precision!r}, which scales no loss: give precision='16-mixed', or "
+                "leave the scaler's settings out"
+            )
         self._keep_fp32 = tuple(keep_fp32)
         self._tf32 = tf32
         self._options = MonitorOptions(
             underflow_every_n_steps=underflow_every_n_steps, locate_overflows=locate_overflows, guard_steps=guard_steps
         )
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
-        self._switch = PrecisionSwitch(precision, init_scale=init_scale)
+        self._switch = PrecisionSwitch(precision, scaler=scaler)
         self._log_metrics = log_metrics
         self._own_log: TrainerLog | None = None
         self._tf32_override: Tf32Override | None = None
         self._layers: Fp32Layers | None = None
         self.monitors: NumericsMonitors | None = None
         """The monitors of the fit under way; None between two fits."""
+        self._loaded: PrecisionMistake | None = None
         self._watches = True
         self.setting: PrecisionSetting | None = None
         """The precision of the last run, and which FP32 it was; None before one has begun."""
@@ -122,18 +147,28 @@ class PrecisionCallback(LightningCallback):
         """Gradient underflow in the last fit; None where no step was sampled."""
         self.numerics: NumericsDrift | None = None
         """The comparison with FP32 replays in the last fit; None where none was asked for, or the fit was too short."""
+        self.mistakes: tuple[PrecisionMistake, ...] = ()
+        """Mistakes in the use of 16-bit precision that the last fit showed."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
         kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {**kept, "_tf32_override": None, "_layers": None, "_own_log": None, "monitors": None, "_watches": True}
+        return {
+            **kept,
+            "_tf32_override": None,
+            "_layers": None,
+            "_own_log": None,
+            "monitors": None,
+            "_watches": True,
+            "_loaded": None,
+        }
 
     @property
     def result(self) -> RunPrecision | None:
         """All of the last run's results together; None before one has begun."""
         if self.setting is None:
             return None
-        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics)
+        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics, self.mistakes)
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision before anything depends on it."""
@@ -144,7 +179,8 @@ class PrecisionCallback(LightningCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Check the precision before the first step, and keep layers in FP32."""
         self._begin(trainer, pl_module)
-        if self._switch.requested is not None:  # otherwise the callback only observes
+        check_clipping(trainer, self._precision_of(trainer))  # also where it only observes: Lightning would raise later
+        if self._switch.requested is not None:
             check_weights(pl_module, self._precision_of(trainer))
             check_optimizers(trainer, self._precision_of(trainer))
 
@@ -190,6 +226,8 @@ class PrecisionCallback(LightningCallback):
             trainer_log: Where the loss scale is logged; None to log none.
         """
         self.loss_scale = self.underflow = self.numerics = None
+        self.mistakes = ()
+        self._switch.apply_scaler_factors()
         self.monitors = NumericsMonitors(
             trainer,
             pl_module,
@@ -197,6 +235,7 @@ class PrecisionCallback(LightningCallback):
             folder=folder,
             errors=errors,
             trainer_log=trainer_log if self._log_metrics else None,
+            known_mistakes=() if self._loaded is None else (self._loaded,),
         )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
@@ -224,6 +263,11 @@ class PrecisionCallback(LightningCallback):
         if self.monitors is not None:
             self.monitors.on_train_batch_end(outputs)
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_train_epoch_end()
+
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the monitoring and save its results."""
         self._finish()
@@ -231,6 +275,12 @@ class PrecisionCallback(LightningCallback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
         self._switch.add_state(checkpoint)
+        if self.monitors is not None:
+            self.monitors.on_save_checkpoint(checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint to resume from has the scaler's state."""
+        self._loaded = loaded_without_scaler(trainer, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Restore the Trainer's own precision: Lightning does not call `teardown` after an error."""
@@ -275,6 +325,7 @@ class PrecisionCallback(LightningCallback):
             return
         monitors.finish()
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
+        self.mistakes = monitors.mistakes
         result = self.result
         if result is not None:
             monitors.save_summary(result)
@@ -288,6 +339,7 @@ class PrecisionCallback(LightningCallback):
             self._tf32_override.undo()
             self._tf32_override = None
         self._switch.undo()
+        self._loaded = None
         self._watches = True
 
 
@@ -379,7 +431,7 @@ class EmbeddedPrecision:
         try:
             hook(*args, **kwargs)
         except Exception as error:
-            if self.asked:
+            if self.asked or isinstance(error, PrecisionError):  # the training cannot run
                 raise
             self._failed = True
             self.monitors = None

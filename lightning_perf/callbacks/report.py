@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.probe_fit import probe_fit
+from lightning_perf.run_files.account import FitAccount
 from lightning_perf.run_files.notes import write_notes
 from lightning_perf.run_files.report import write_report
 
@@ -48,7 +50,9 @@ def report_fit(
     wait_s: float,
     show: ReportLength,
     trainer_log: TrainerLog | None,
-) -> None:
+    probe_s: float = 0.0,
+    probe_requested: bool = False,
+) -> PerfReport | None:
     """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
     Args:
@@ -59,6 +63,11 @@ def report_fit(
         wait_s: Longest wait for other ranks, in seconds.
         show: How much of the report to print.
         trainer_log: Where the report's scalars are logged; None to log none.
+        probe_s: Time to run the recorded operators again; 0 to leave that out.
+        probe_requested: Whether the user asked for that.
+
+    Returns:
+        The report, or None if it could not be made.
     """
     try:
         from lightning_perf.report.build import LiveFit
@@ -68,10 +77,15 @@ def report_fit(
             _give(fit.errors, "notes are not saved", write_notes, fit.folder, notes)
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
+        if probe_s and fit.folder is not None and fit.has_trace:
+            probe_fit(fit.folder, probe_s, fit.errors, requested=probe_requested)
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
     except Exception as error:
         fit.errors.report("the report could not be made", error)
-        return
+        return None
+    if fit.folder is not None and (checked := _check_estimates(fit.errors, fit.folder, report)):
+        _give(fit.errors, "notes are not saved", write_notes, fit.folder, (*fit.notes(), *checked))
+        report = replace(report, notes=(*report.notes, *checked))
     # Each step has its own try: with a full disk the report still reaches the console.
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
@@ -81,6 +95,27 @@ def report_fit(
         _give(fit.errors, "the report is not shown", print_fit_report, report, fit.folder, show)
     if trainer_log is not None and trainer is not None:
         _give(fit.errors, "the report is not logged", log_report, report, trainer_log, trainer)
+    return report
+
+
+def complete_report(folder: Path, report: PerfReport, account: FitAccount, errors: ErrorReporter) -> None:
+    """Write a report again, with the account of the whole fit. It was made before the fit was over.
+
+    Args:
+        folder: The folder of the fit.
+        report: The report.
+        account: The account, to the return of `Trainer.fit`.
+        errors: Where a failure is reported.
+    """
+    _give(errors, "report.json lacks the end of the fit", _write_completed, folder, report, account)
+
+
+def _write_completed(folder: Path, report: PerfReport, account: FitAccount) -> None:
+    from lightning_perf.analysis.steps.fit_time import summarize_account
+    from lightning_perf.findings.registry import find_in_fit
+
+    fit_time = summarize_account(account)
+    write_report(folder, replace(report, fit_time=fit_time, fit_findings=find_in_fit(fit_time)))
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
@@ -103,6 +138,23 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
     if report.trust is None:
         return report
     return replace(report, trust=replace(report.trust, analysis_ns=time.perf_counter_ns() - begin_ns))
+
+
+def _check_estimates(errors: ErrorReporter, folder: Path, report: PerfReport) -> tuple[str, ...]:
+    """Store the estimates of an earlier fit that this fit followed, and return a note on each."""
+    try:
+        from lightning_perf.estimates.followed import ReportedRun, check_pair, describe_outcome, find_previous
+        from lightning_perf.run_files.estimates import add_outcomes
+
+        run = ReportedRun.of(report, folder)
+        for previous in find_previous(folder):
+            outcomes = check_pair(previous, run, "second fit")
+            if outcomes:
+                add_outcomes(folder, outcomes)
+                return tuple(map(describe_outcome, outcomes))
+    except Exception as error:
+        errors.report("the estimates of earlier fits are not checked", error)
+    return ()
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:

@@ -90,7 +90,8 @@ def run(options: argparse.Namespace) -> int:
         executor = RayRecordings(options.ray_address)
     report = analyze(path, by_shape=options.by_shape, executor=executor)
     show_document(report, Path(path).resolve().name, options)
-    matched = [finding for finding in report.findings if _matches(finding, options.fail_on)]
+    found = (*report.findings, *report.fit_findings)
+    matched = [finding for finding in found if _matches(finding, options.fail_on)]
     if matched:
         names = ", ".join(f"{finding.kind} ({finding.severity})" for finding in matched)
         print_error(f"--fail-on {','.join(options.fail_on)} matched: {names}")

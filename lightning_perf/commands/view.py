@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from lightning_perf.arguments import at_least, describe
 from lightning_perf.exit_codes import ExitCode
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples=(
             "lightning-perf view lightning_logs/version_0/perf",
             "lightning-perf view trace.json.gz --port 9001 --no-browser    # on a remote machine",
+            "lightning-perf view trace.json.gz --at 1623212388626967    # at an instant that a report names",
         ),
         exit_codes={ExitCode.INTERRUPTED: "stopped by Ctrl-C, the normal end"},
     )
@@ -29,7 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=at_least(0, 65535), default=0, metavar="N", help="port to listen on (default: a free one)"
     )
+    parser.add_argument(
+        "--at",
+        type=_instant,
+        metavar="US",
+        help="instant to show at first, in microseconds of the trace's own time (default: the whole trace)",
+    )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
+
+
+def _instant(text: str) -> float:
+    """Parse an instant in microseconds."""
+    try:
+        instant = float(text)
+    except ValueError:
+        instant = math.nan
+    if not (math.isfinite(instant) and instant >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in microseconds of 0 or more")
+    return instant
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,5 +58,5 @@ def run(options: argparse.Namespace) -> int:
     def print_line(line: str) -> None:
         print(line, flush=True)  # noqa: T201
 
-    view(options.path, port=options.port, browser=not options.no_browser, on_progress=print_line)
+    view(options.path, port=options.port, browser=not options.no_browser, at_us=options.at, on_progress=print_line)
     return ExitCode.SUCCESS

@@ -8,9 +8,19 @@ from typing import Literal
 
 from lightning_perf.findings.pages import rule_page_url
 
-__all__ = ["Finding", "Severity", "finding", "middle_of", "severity_of"]
+__all__ = ["BASIS_TEXT", "Basis", "Finding", "Severity", "finding", "middle_of", "severity_of"]
 
 Severity = Literal["high", "moderate", "low"]
+
+Basis = Literal["recording", "general", "probed"]
+"""The basis of an estimate: times of the recording, factors that hold for all networks, or a probe of this network."""
+
+BASIS_TEXT: dict[Basis, str] = {
+    "recording": "",
+    "general": ", general range, not probed",
+    "probed": ", probed on this device",
+}
+"""The basis in words, for the end of an estimate."""
 
 MIN_SHARE = 0.03
 MODERATE_SHARE = 0.05
@@ -32,12 +42,16 @@ class Finding:
         title: The problem in one clause, with its main number.
         evidence: Figures from this recording that show the problem, one sentence each.
         action: The fix, with the line of code to change if there is one.
-        saving_low_ms: Least estimated saving in milliseconds per step; ``None`` if no model gives one.
-        saving_high_ms: Most estimated saving in milliseconds per step.
+        saving_low_ms: Least estimated saving in milliseconds per step, or of the fit; ``None`` if no model gives one.
+        saving_high_ms: Most estimated saving, in the same unit.
         model: How the saving was estimated: the share that can shrink, and its factor.
         rank: The rank that it was found on; ``None`` if the recording does not say.
-        step_ms: Mean step time of that rank, for shares of the saving; ``None`` if no saving is estimated.
+        step_ms: Mean step time of that rank, or the time of the fit, for shares of the saving; ``None`` if no saving is
+            estimated.
+        basis: ``probed`` for a saving measured on this device with the recorded operators, ``general`` for a range for
+            all networks that a probe would narrow, ``recording`` for other estimates.
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.
+        per: ``step`` or ``fit``: whether the saving is per step or of the whole fit.
     """
 
     kind: str
@@ -50,7 +64,9 @@ class Finding:
     model: str
     rank: int | None = None
     step_ms: float | None = None
+    basis: Basis = "recording"
     page: str = ""
+    per: Literal["step", "fit"] = "step"
 
     def __post_init__(self) -> None:
         """Derive the page from the rule, also when a document is read: an address in it is not trusted."""
@@ -88,6 +104,7 @@ def finding(
     step_ns: float,
     model: str,
     rank: int | None,
+    basis: Basis = "recording",
 ) -> Finding:
     """Make a finding with an estimated saving and the severity that follows from it.
 
@@ -100,6 +117,7 @@ def finding(
         step_ns: Mean step time of the rank.
         model: How the saving was estimated.
         rank: The rank that it was found on.
+        basis: The basis of the estimate.
     """
     low, high = (min(saving, step_ns) if step_ns > 0 else saving for saving in sorted(saving_ns))
     return Finding(
@@ -113,4 +131,5 @@ def finding(
         model=model,
         rank=rank,
         step_ms=step_ns / 1e6,
+        basis=basis,
     )

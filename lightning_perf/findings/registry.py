@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
 from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
@@ -14,6 +15,12 @@ from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
 from lightning_perf.findings.cpu.cpu_pauses import cpu_pauses
 from lightning_perf.findings.cpu.cpu_threads import cpu_threads
 from lightning_perf.findings.finding import Finding, middle_of
+from lightning_perf.findings.fit.long_validation import long_validation
+from lightning_perf.findings.fit.slow_callback import slow_callback
+from lightning_perf.findings.fit.slow_checkpoints import slow_checkpoints
+from lightning_perf.findings.fit.slow_first_step import slow_first_step
+from lightning_perf.findings.fit.slow_logger import slow_logger
+from lightning_perf.findings.fit.worker_restarts import worker_restarts
 from lightning_perf.findings.host.cold_start import cold_start
 from lightning_perf.findings.host.host_work import host_work
 from lightning_perf.findings.host.input_bound import input_bound
@@ -38,10 +45,22 @@ from lightning_perf.findings.ranks.data_parallel import data_parallel
 from lightning_perf.findings.ranks.exposed_communication import exposed_communication, exposed_ns
 from lightning_perf.findings.ranks.rank_imbalance import rank_imbalance
 
-__all__ = ["LOG_RULES", "RULES", "RUN_RULES", "LogRule", "Rule", "RunRule", "find"]
+__all__ = [
+    "FIT_RULES",
+    "LOG_RULES",
+    "RULES",
+    "RUN_RULES",
+    "FitRule",
+    "LogRule",
+    "Rule",
+    "RunRule",
+    "find",
+    "find_in_fit",
+]
 
 Rule = Callable[[RankAnalysis], "Finding | None"]
 RunRule = Callable[[Distributed], "Finding | None"]
+FitRule = Callable[[FitTime], "Finding | None"]
 LogRule = Callable[[StepTimes, "RankAnalysis | None"], "Finding | None"]
 
 RULES: tuple[Rule, ...] = (
@@ -81,6 +100,16 @@ RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
 LOG_RULES: tuple[LogRule, ...] = (periodic_steps,)
 """Rules about the step log of the whole run, which `lightning_perf.findings.whole_run` applies."""
 
+FIT_RULES: tuple[FitRule, ...] = (
+    long_validation,
+    slow_callback,
+    slow_checkpoints,
+    slow_first_step,
+    slow_logger,
+    worker_restarts,
+)
+"""Rules about the account of a whole fit."""
+
 
 def _flag_ns(analysis: RankAnalysis) -> float:
     flags = analysis.stop_flags
@@ -115,6 +144,21 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
             findings.append(max(found, key=_weight))
     if distributed is not None:
         findings += [finding for rule in RUN_RULES if (finding := rule(distributed)) is not None]
+    return tuple(sorted(findings, key=lambda finding: (*(-part for part in _weight(finding)), finding.kind)))
+
+
+def find_in_fit(fit: FitTime | None) -> tuple[Finding, ...]:
+    """Apply every rule about a whole fit.
+
+    Args:
+        fit: Where the time of the fit went; None without an account.
+
+    Returns:
+        Findings, the most to save first. Their savings are of the fit, not per step.
+    """
+    if fit is None:
+        return ()
+    findings = [finding for rule in FIT_RULES if (finding := rule(fit)) is not None]
     return tuple(sorted(findings, key=lambda finding: (*(-part for part in _weight(finding)), finding.kind)))
 
 

@@ -6,21 +6,30 @@ host. Savings of kernel time are therefore scaled to the time in which compute i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import MIN_SHARE
+from lightning_perf.findings.finding import MIN_SHARE, Basis
+from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.units import format_count, format_share
 
 __all__ = [
     "RECORD_STACKS",
+    "Estimated",
+    "choose_estimate",
     "counted",
     "device_saving_ns",
     "each",
+    "probed_change",
     "share_of_step",
     "step_ns",
     "whole",
     "worth_it",
 ]
+
+LEAST_MEASURED = 0.7
+"""Share of the operators' time that a probe must have measured. Otherwise the general range is given."""
 
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
@@ -74,6 +83,67 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
     if launches is not None and launches.launch_bound is not None:
         factor *= 1 - launches.launch_bound.share
     return bounded_by_host(least_ns * factor, most_ns * factor, step_ns(analysis), analysis.host_pace)
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """A saving per step with its basis.
+
+    Attributes:
+        saving_ns: Least and most saving in nanoseconds per step.
+        model: How it was estimated.
+        basis: Its basis.
+    """
+
+    saving_ns: tuple[float, float]
+    model: str
+    basis: Basis
+
+
+def probed_change(analysis: RankAnalysis, name: str) -> ProbedChange | None:
+    """Return the result of the probe for a change; ``None`` if it was not probed."""
+    return analysis.probe.change(name) if analysis.probe is not None else None
+
+
+def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
+    """Return whether enough of the operators was measured to judge a change."""
+    probe = analysis.probe
+    if probe is None or change.name == "fused-optimizer":
+        return probe is not None
+    return change.measured_ns >= LEAST_MEASURED * probe.operator_ns
+
+
+def choose_estimate(
+    analysis: RankAnalysis, change: str, general_ns: tuple[float, float] | None, model: str
+) -> Estimated | None:
+    """Choose between the probe of a change and the general range.
+
+    Args:
+        analysis: The rank.
+        change: Name of the change in the probe.
+        general_ns: The general range of the saving; ``None`` if the rule does not apply.
+        model: How the general range was estimated.
+
+    Returns:
+        The estimate. ``None`` if the change was probed without a certain gain that is worth it, or if it was not probed
+        and the rule does not apply.
+    """
+    probed = probed_change(analysis, change)
+    if probed is None or not _is_measured(analysis, probed):
+        return None if general_ns is None else Estimated(general_ns, model, "general")
+    low_ns, middle_ns, high_ns = probed.low_ns, probed.saving_ns, probed.high_ns
+    if analysis.breakdown.has_device and change != "fused-optimizer":
+        # Kernels were probed, and a step gains only while it waits for the device.
+        low_ns, high_ns = device_saving_ns(analysis, max(0.0, low_ns), max(0.0, high_ns))
+        middle_ns = (low_ns + high_ns) / 2
+    if low_ns <= 0 or not worth_it(middle_ns, analysis):
+        return None
+    model = (
+        f"The recorded operators were run again with {probed.setting}, on this device. "
+        f"{format_share(probed.measured_ns / max(step_ns(analysis), 1.0))} of the step was measured, and the rest of "
+        "the step stays."
+    )
+    return Estimated((low_ns, high_ns), model, "probed")
 
 
 def whole(analysis: RankAnalysis) -> str:

@@ -29,8 +29,30 @@ _DATA = ("text/definitions.json", "text/labels.json")
 _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
 _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-]+)" />\n')
+_BLOCK_COMMENT = re.compile(r"^ */\*.*?\*/ *$", re.DOTALL | re.MULTILINE)
 _PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
+
+# Unpacks the modules, gives each an address in an import map, and starts the first. Packed, they take a quarter of the
+# room. A module that is imported by an allowed one needs no nonce of its own.
+_START = f"""
+{{
+  const nonce = document.currentScript.nonce;
+  const add = (type, text) => {{
+    const script = document.createElement("script");
+    Object.assign(script, {{ type, nonce, textContent: text }});
+    document.body.append(script);
+  }};
+  const packed = Uint8Array.from(atob(document.getElementById("modules").textContent), (char) => char.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  new Response(stream).json().then((modules) => {{
+    const address = (source) => `data:text/javascript;charset=utf-8,${{encodeURIComponent(source)}}`;
+    const imports = Object.fromEntries(Object.entries(modules).map(([name, source]) => [name, address(source)]));
+    add("importmap", JSON.stringify({{ imports }}));
+    add("module", 'import "page/{_MAIN}";');
+  }});
+}}
+"""
 
 # Everything is in the file. Plotly's own style element needs 'unsafe-inline' for styles.
 _POLICY = (
@@ -60,7 +82,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
         (b'<!doctype html>', False)
     """
     nonce = secrets.token_urlsafe(16)
-    style = "\n".join(_read(name) for name in _STYLESHEET.findall(_read("index.html")))
+    style = "\n".join(_without_comments(_read(name)) for name in _STYLESHEET.findall(_read("index.html")))
     page = _PRELOAD.sub("", _STYLESHEET.sub("", _read("index.html")))
     page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
@@ -69,14 +91,15 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
             _limit_rows(document_json, kind).decode(),
             f' data-name="{html.escape(title)}" data-kind="{kind}"',
         ),
-        *(_data_block(f"asset-{name}", _read(name)) for name in _DATA),
-        f'<script type="importmap" nonce="{nonce}">{_inert(json.dumps({"imports": _modules()}))}</script>',
-        f'<script type="module" nonce="{nonce}">import "{_name(_MAIN)}";</script>',
+        *(_data_block(f"asset-{name}", _compact(_read(name))) for name in _DATA),
+        f'<script type="text/plain" id="modules">{_packed_modules()}</script>',
+        f'<script nonce="{nonce}">{_START}</script>',
     ]
     charts = _plotly()
     if charts is not None:
         # After the modules, so that they do not wait for it. It is unpacked when the first chart comes into sight.
-        body.append(f'<script type="text/plain" id="plotly">{charts}</script>')
+        size, text = charts
+        body.append(f'<script type="text/plain" id="plotly" data-bytes="{size}">{text}</script>')
     return page.replace(_MODULE, "\n".join(body)).encode(errors="replace")
 
 
@@ -138,24 +161,28 @@ _LONG_TABLES = ("operators", "kernels", "operators_device", "operators_host")
 """Tables with a row for each distinct name, the most expensive first."""
 
 
+def _compact(json_text: str) -> str:
+    return json.dumps(json.loads(json_text), ensure_ascii=False, separators=(",", ":"))
+
+
 def _inert(json_text: str) -> str:
     """Escape JSON so that nothing in it ends its element or starts a comment. Its meaning stays the same."""
     return json_text.replace("<", "\\u003c")
 
 
-def _modules() -> dict[str, str]:
-    """Return the page's modules as ``data:`` addresses, by their names in the import map."""
+@lru_cache(maxsize=1)
+def _packed_modules() -> str:
+    """Return the page's modules as JSON, ``{name in the import map: source}``, in gzip and base64."""
     modules: dict[str, str] = {}
     waiting = [_MAIN]
     while waiting:
         path = waiting.pop()
         if _name(path) in modules:
             continue
-        source, imported = _bind(path)
-        encoded = base64.b64encode(source.encode()).decode()
-        modules[_name(path)] = f"data:text/javascript;charset=utf-8;base64,{encoded}"
+        modules[_name(path)], imported = _bind(path)
         waiting += imported
-    return modules
+    packed = gzip.compress(json.dumps(modules, sort_keys=True).encode(), compresslevel=9, mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def _bind(path: str) -> tuple[str, list[str]]:
@@ -166,7 +193,13 @@ def _bind(path: str) -> tuple[str, list[str]]:
         imported.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group())))
         return _name(imported[-1])
 
-    return _IMPORT.sub(rename, _read(path)), imported
+    return _IMPORT.sub(rename, _without_comments(_read(path))), imported
+
+
+def _without_comments(source: str) -> str:
+    """Remove indentation, empty lines and whole-line comments from a module or style sheet: a fifth of its size."""
+    lines = (line.strip() for line in _BLOCK_COMMENT.sub("", source).splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("// "))
 
 
 def _name(path: str) -> str:
@@ -178,11 +211,16 @@ def _read(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _plotly() -> str | None:
-    """Return Plotly's script, packed, or ``None`` if it is not installed. The package is found without importing it."""
+def _plotly() -> tuple[int, str] | None:
+    """Return the size of Plotly's packed script, and its text; or ``None`` if it is not installed.
+
+    The package is found without importing it.
+    """
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         script = Path(folder) / "package_data" / "plotly.min.js"
         if script.is_file():
-            return base64.b64encode(gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)).decode()
+            packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
+            # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
+            return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()
     return None

@@ -6,17 +6,20 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
+from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.registry import find, find_in_fit
 from lightning_perf.findings.whole_run import check_findings
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -25,8 +28,12 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
+from lightning_perf.run_files.account import account_paths, read_account
+from lightning_perf.run_files.forecast import FORECAST
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.probe import PROBE_NAME, read_probe
+from lightning_perf.run_files.shadow import SHADOW
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
@@ -175,12 +182,17 @@ def build_report(
     if paths and not ranks:
         raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
+    probe_notes = _attach_probe(folder, ranks)
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
+    fit_time, account_notes = _fit_time(folder)
+    fit_findings = find_in_fit(fit_time)
     trusted = trust(ranks, samples, windows)
+    forecasted, forecast_notes = _forecast(folder, precision, lead)
+    shadow, shadow_notes = _shadow(folder)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -196,7 +208,14 @@ def build_report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
-        verdict=judge(lead, checked.findings, step_times, held_back=checked.held_back, headline=checked.headline),
+        verdict=judge(
+            lead,
+            checked.findings,
+            step_times,
+            held_back=checked.held_back,
+            headline=checked.headline,
+            fit_findings=fit_findings,
+        ),
         notes=(
             *notes,
             *_notes(ranks, errors),
@@ -204,6 +223,10 @@ def build_report(
             *slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
+            *forecast_notes,
+            *probe_notes,
+            *account_notes,
+            *shadow_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -215,7 +238,22 @@ def build_report(
         captures=captures,
         who_waits=who_waits(compared),
         held_back=checked.held_back,
+        forecast=forecasted,
+        fit_time=fit_time,
+        fit_findings=fit_findings,
+        shadow=shadow,
     )
+
+
+def _fit_time(folder: Path | None) -> tuple[FitTime | None, list[str]]:
+    """Read the account of the fit, of the same rank as the step times: the first one."""
+    paths = account_paths(folder) if folder is not None else ()
+    if not paths:
+        return None, []
+    try:
+        return summarize_account(read_account(paths[0])), []
+    except TraceError as error:
+        return None, [f"The account of the fit is left out: {error}"]
 
 
 def _logged_rank(folder: Path | None) -> int | None:
@@ -240,6 +278,22 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
     return found
 
 
+def _attach_probe(folder: Path | None, ranks: list[RankAnalysis]) -> list[str]:
+    """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
+    if folder is None or not (folder / PROBE_NAME).exists():
+        return []
+    try:
+        probe = read_probe(folder / PROBE_NAME)
+    except TraceError as error:
+        return [f"The probe is left out: {error}"]
+    for place, analysis in enumerate(ranks):
+        names = {Path(source).name for source in analysis.sources}
+        if names == set(probe.sources):
+            ranks[place] = replace(analysis, probe=probe)
+            return []
+    return ["The probe is left out: it was made of other traces. Run lightning-perf probe again."]
+
+
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
     """Read the profiler's log of the same rank as the step times: the first one."""
     files = WINDOWS.paths(folder) if folder is not None else []
@@ -251,6 +305,34 @@ def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]
         return WINDOWS.read(same[0]), []
     except TraceError as error:
         return (), [f"The profiler's cost is left out: {error}"]
+
+
+def _forecast(
+    folder: Path | None, precision: RunPrecision | None, lead: RankAnalysis | None
+) -> tuple[Forecast | None, list[str]]:
+    """Read the samples for the forecast of number formats, of the first rank."""
+    files = FORECAST.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    try:
+        samples = FORECAST.read(files[0])
+    except TraceError as error:
+        return None, [f"The forecast of number formats is left out: {error}"]
+    measured = None
+    if lead is not None:
+        names = [device.name for device in lead.metadata.devices if device.name]
+        measured = product_time(lead.kernels, names[0] if names else None, lead.breakdown.wall.mean_ns)
+    return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured), []
+
+
+def _shadow(folder: Path | None) -> tuple[ShadowDrift | None, list[str]]:
+    files = SHADOW.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    try:
+        return summarize_shadow(SHADOW.read(files[0])), []
+    except TraceError as error:
+        return None, [f"The shadow steps are left out: {error}"]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
-from lightning_perf.analysis.diff import Diff, diff
+from lightning_perf.analysis.diff import Diff, FitDiff, diff, diff_fits
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -44,6 +44,7 @@ class Compared(PageDocument, SavedDocument):
         headline: The time of a step before and after, or of a whole recording without marked steps.
         mixed_precision: The gain that the first recording predicts for mixed precision, and the measured gain.
             ``None`` if the recordings are not comparable, or something other than the precision changed too.
+        fit: The changes of the whole fits; ``None`` unless both reports have the account of their fit.
         comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
     """
 
@@ -56,6 +57,7 @@ class Compared(PageDocument, SavedDocument):
     headline: str
     mixed_precision: AmpCheck | None = None
     comparability: Comparability = field(default_factory=Comparability)
+    fit: FitDiff | None = None
 
     _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
 
@@ -110,6 +112,7 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         headline=_headline(first.breakdown, second.breakdown),
         mixed_precision=check if not changes else None,
         comparability=checked,
+        fit=diff_fits(before.fit_time, after.fit_time),
     )
 
 

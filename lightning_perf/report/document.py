@@ -9,8 +9,11 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from lightning_perf.analysis.precision.amp_gain import AmpGain
+from lightning_perf.analysis.precision.forecast import Forecast
+from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import Format, PageDocument, SavedDocument
@@ -82,6 +85,10 @@ class PerfReport(PageDocument, SavedDocument):
         captures: Windows outside of the schedule, because steps turned slow or somebody asked for one.
         who_waits: Which rank the others wait for and which has the most work, in sentences; empty for a run of one.
         held_back: Findings of the recorded steps that the whole run or the state of the machine contradicts.
+        forecast: The forecast of number formats; ``None`` unless `PerfCallback` was asked for it.
+        fit_time: Where the time of the whole fit went, of the rank with the step times; ``None`` without an account.
+        fit_findings: Causes of lost time in the whole fit, the largest saving first. Their savings are of the fit.
+        shadow: Drift from FP32 over the run, from shadow steps; ``None`` without any.
 
     Example:
         >>> import lightning_perf
@@ -106,6 +113,10 @@ class PerfReport(PageDocument, SavedDocument):
     captures: tuple[Captured, ...] = ()
     who_waits: tuple[str, ...] = ()
     held_back: tuple[HeldBack, ...] = ()
+    forecast: Forecast | None = None
+    fit_time: FitTime | None = None
+    fit_findings: tuple[Finding, ...] = ()
+    shadow: ShadowDrift | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

@@ -22,7 +22,7 @@ __all__ = ["compared_to_markdown", "report_to_markdown"]
 NARROW = 72
 """Columns of a page on which tables have no bars. Markdown has no bars either."""
 
-UNFOLDED = ("Findings", "Held back", "By category")
+UNFOLDED = ("Findings", "Findings of the whole fit", "Held back", "Mistakes in mixed precision", "By category")
 """Sections that are always shown. The first other section, and all after it, are folded away."""
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.finding import BASIS_TEXT, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.document import Verdict
@@ -34,6 +34,7 @@ def judge(
     *,
     held_back: Sequence[HeldBack] = (),
     headline: str = "",
+    fit_findings: Sequence[Finding] = (),
 ) -> Verdict:
     """Say where the time goes, why, and what to do next.
 
@@ -43,6 +44,7 @@ def judge(
         step_times: Step times by the always-on timer.
         held_back: Findings that the whole run or the state of the machine contradicts.
         headline: A warning that must come first.
+        fit_findings: Causes of lost time in the whole fit, named if the steps have none.
 
     Returns:
         The verdict.
@@ -70,6 +72,10 @@ def judge(
         verb = "is" if len(held_back) == 1 else "are"
         why = f"{number} of the recorded steps {verb} held back. The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
+    if fit_findings:
+        top = fit_findings[0]
+        why = f"The steps are healthy. In the fit around them: {top.title}."
+        return Verdict(where=where, why=why, next=f"{top.action} {saving_text(top, lead)}".strip())
     return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
 
 
@@ -83,16 +89,17 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "per step" if lead is None else each(lead)
+    of_what = "of the fit" if finding.per == "fit" else "per step" if lead is None else each(lead)
+    basis = BASIS_TEXT[finding.basis]
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
-        return f"Estimated saving: {high_text} {of_what}."
+        return f"Estimated saving: {high_text} {of_what}{basis}."
     shares = ""
     if finding.step_ms:
         least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
         whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
         shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
-    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
+    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}{basis}."
 
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:

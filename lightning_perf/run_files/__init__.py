@@ -6,6 +6,9 @@
 - ``captures.rank0.jsonl``, ``slow-step-120/``, ``on-demand-300/``: `captures`
 - ``loss_scale.rank0.jsonl``: `loss_scale`
 - ``underflow.rank0.jsonl``, gradients by magnitude: `gradient_samples`
+- ``forecast.rank0.jsonl``, rounding of sampled layers: `forecast`
+- ``estimates.jsonl``, estimated and measured savings: `estimates`
+- ``shadow.rank0.jsonl``, losses and gradients next to FP32: `shadow`
 - ``notes.rank0.jsonl``: `notes`
 - ``precision.json``: `precision`
 - ``report.json``: `report`

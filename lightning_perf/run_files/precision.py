@@ -22,6 +22,7 @@ __all__ = [
     "LossScaleHistory",
     "NumericsDrift",
     "PrecisionAdvice",
+    "PrecisionMistake",
     "PrecisionSetting",
     "RunPrecision",
     "UnderflowTable",
@@ -269,6 +270,44 @@ def finite_or_none(value: float) -> float | None:
 
 
 @dataclass(frozen=True)
+class PrecisionMistake:
+    """A mistake in the use of 16-bit precision, with its place and its fix.
+
+    Attributes:
+        kind: The ID of the check that found it, e.g. ``clip-scaled-gradients``.
+        severity: ``high`` if it makes the training wrong, ``moderate`` if it costs accuracy or steps.
+        title: The mistake in one clause.
+        evidence: Facts that show it, one sentence each.
+        action: The fix, with the code to change.
+        layer: Name of the layer or tensor; empty if it is in no layer.
+        line: The user's code as ``file:line``; empty if it is not known.
+        step: Number of the step in which it showed.
+    """
+
+    kind: str
+    severity: Literal["high", "moderate"]
+    title: str
+    evidence: tuple[str, ...]
+    action: str
+    layer: str = ""
+    line: str = ""
+    step: int = 0
+
+    @property
+    def where(self) -> str:
+        """The place, to append to the title.
+
+        Example:
+            >>> PrecisionMistake("half-loss", "high", "", (), "", layer="head", line="model.py:7").where
+            ' in head (model.py:7)'
+        """
+        layer = f" in {self.layer}" if self.layer else ""
+        if not self.line:
+            return layer
+        return f"{layer} ({self.line})" if layer else f" in {self.line}"
+
+
+@dataclass(frozen=True)
 class RunPrecision:
     """The precision that a run trained in, and its effects.
 
@@ -277,12 +316,14 @@ class RunPrecision:
         loss_scale: The loss scale's history; None without a loss scale.
         underflow: Gradient underflow by layer; None if no step was sampled.
         numerics: The comparison with FP32 replays; None if it was not requested.
+        mistakes: Mistakes in the use of 16-bit precision, those that make the training wrong first.
     """
 
     setting: PrecisionSetting
     loss_scale: LossScaleHistory | None = None
     underflow: UnderflowTable | None = None
     numerics: NumericsDrift | None = None
+    mistakes: tuple[PrecisionMistake, ...] = ()
 
 
 def write_precision(folder: Path, precision: RunPrecision) -> None:

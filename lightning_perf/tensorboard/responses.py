@@ -289,7 +289,10 @@ def perfetto_assets() -> Mapping[str, Asset]:
 
 
 def _perfetto_policy(page: Path) -> str:
-    """Return a policy for Perfetto's page: its one inline script by hash, WebAssembly, and this host only."""
+    """Return a policy for Perfetto's page: its one inline script by hash, WebAssembly, and this host only.
+
+    ``wasm-unsafe-eval`` would be enough for WebAssembly, but TensorBoard calls every policy with it illegal.
+    """
     scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = "".join(f" 'sha256-{digest}'" for digest in hashes)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.project import install_command
@@ -27,6 +28,7 @@ from lightning_perf.tensorboard.responses import (
     perfetto_assets,
     plotly_file,
 )
+from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
 from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.tensorboard.task import (
@@ -74,6 +76,7 @@ class Routes:
         self._scanner = scanner
         self._queue = queue
         self._queries = queries
+        self._summaries = RunSummaries()
 
     def applications(self) -> Mapping[str, WSGIApplication]:
         """Return the WSGI application of each address. ``/*`` matches any rest of the address."""
@@ -123,14 +126,17 @@ class Routes:
         table = self._scanner.table(WAIT_S)
         if table is None:
             return answer_json(request, {"runs": [], "notes": ["Still looking for runs …"]})
+        self._summaries.begin_listing()
         rows = [
             {
                 "name": run.name,
+                "title": title_of(run),
                 "kind": run.kind,
                 "updated_s": run.updated_s,
                 "files": len(run.traces),
                 "traces": [file.name for file in run.traces],
                 "study": run.study,
+                **msgspec.structs.asdict(self._summaries.of(run)),
             }
             for run in table.runs.values()
         ]

@@ -140,6 +140,9 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
     return _DIRECTIONS.get(found["source"][0] + found["target"][0], DeviceKind.COPY) if found else DeviceKind.COPY
 
 
+LONGEST_VALUES_BYTES = 4096
+"""Longer lists of input values are left out: the memory of a trace must not grow with them."""
+
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
 
 
@@ -187,6 +190,7 @@ class Assembly:
         types: Interned input types.
         shapes: Interned input dimensions.
         strides: Interned input strides.
+        values: Interned values of inputs that are no tensors.
         sizes: Interned grids and blocks of kernels, as raw text.
         directions: Interned ``kind`` of copies, as raw text.
         operators: Operators; in old recordings annotations as well.
@@ -210,6 +214,7 @@ class Assembly:
         self.types = JsonTexts()
         self.shapes = JsonTexts()
         self.strides = JsonTexts()
+        self.values = JsonTexts()
         self.sizes = RawTexts()
         self.directions = RawTexts()
         self._destinations: dict[str, Destination | None] = {}
@@ -220,11 +225,12 @@ class Assembly:
             types="i",
             shapes="i",
             strides="i",
+            values="i",
             sequence="q",
             forward_thread="i",
             flops="q",
         )
-        self.annotations = Rows(exact, name="i", thread="i", finished="b")
+        self.annotations = Rows(exact, name="i", thread="i", finished="b", types="i", shapes="i")
         self.python = Rows(exact, name="i", thread="i")
         self.runtime = Rows(exact, name="i", thread="i", correlation="q")
         self.device = Rows(
@@ -240,6 +246,8 @@ class Assembly:
             block="i",
             blocks_per_sm="f",
             occupancy_percent="f",
+            registers="i",
+            shared_bytes="i",
         )
         self.collectives: list[tuple[int, list[bytes]]] = []
         self.memory = Rows(
@@ -305,6 +313,7 @@ class Assembly:
         elif rows is self.annotations:
             # libkineto's activity profiler writes this for a range that was open when it stopped.
             rows.add_codes("finished", [bytes(e.args.finished).strip(b'"') != b"false" for e in group])
+            self._add_inputs(rows, [e.args for e in group])
 
     def _add_threads(self, rows: Rows, group: list[Any]) -> None:
         processes = {e.pid for e in group}
@@ -315,8 +324,20 @@ class Assembly:
             rows.add_codes("thread", [self.threads.of_process(e.pid)[e.tid] for e in group])
 
     def _add_operators(self, group: list[Any]) -> None:
-        rows, types, shapes, strides = self.operators, self.types, self.shapes, self.strides
+        rows, strides, values = self.operators, self.strides, self.values
         args = [e.args for e in group]
+        self._add_inputs(rows, args)
+        rows.add_codes("strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
+        rows.add_codes(
+            "values",
+            [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args],
+        )
+        rows.add_integers("sequence", [a.sequence for a in args], -1)
+        rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
+        rows.add_integers("flops", [a.flops for a in args], 0)
+
+    def _add_inputs(self, rows: Rows, args: list[Any]) -> None:
+        types, shapes = self.types, self.shapes
         # Half of the operators carry no inputs. Old recordings use another key for their dimensions.
         rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
         rows.add_codes(
@@ -330,10 +351,6 @@ class Assembly:
                 for a in args
             ],
         )
-        rows.add_codes("strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
-        rows.add_integers("sequence", [a.sequence for a in args], -1)
-        rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
-        rows.add_integers("flops", [a.flops for a in args], 0)
 
     def _add_device(self, target: Destination, group: list[Any], first_row: int) -> None:
         rows, sizes, directions = self.device, self.sizes, self.directions
@@ -349,6 +366,8 @@ class Assembly:
         rows.add_codes("block", [sizes[bytes(a.block)] for a in args])
         rows.add_floats("blocks_per_sm", [a.blocks_per_sm for a in args])
         rows.add_floats("occupancy_percent", [a.occupancy_percent for a in args])
+        rows.add_integers("registers", [a.registers for a in args], -1)
+        rows.add_integers("shared_bytes", [a.shared_bytes for a in args], -1)
         for row, a in enumerate(args, first_row):
             if a.collective is not NO_RAW:
                 raw = (a.collective, a.dtype, a.group, a.in_elements, a.out_elements, a.group_size)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Int64Array, Thread
+from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
 
 __all__ = [
     "UNREADABLE_NS",
@@ -223,17 +223,20 @@ class RawTexts(dict[bytes, int]):
 
     def products(self) -> Int64Array:
         """Return by code the product of dimensions (``[16, 1, 1]``); 0 for anything that is no list of sizes."""
-        return np.array([_product(raw) for raw in self], dtype=np.int64)
+        return np.array([min(math.prod(sizes), 2**62) if (sizes := _sizes(raw)) else 0 for raw in self], dtype=np.int64)
+
+    def triples(self) -> Int64Array:
+        """Return by code the dimensions in one number, for `unpack_triple`; 0 if they are not recorded."""
+        return np.array([pack_triple(_sizes(raw)) for raw in self], dtype=np.int64)
 
 
-def _product(raw: bytes) -> int:
+def _sizes(raw: bytes) -> list[int]:
+    """Return up to three dimensions; none for anything that is no list of sizes."""
     try:
         sizes = msgspec.json.decode(raw, type=list[int])
     except _FAULTS:
-        return 0
-    if not sizes or len(sizes) > 3 or not all(0 <= size < 2**32 for size in sizes):
-        return 0
-    return min(math.prod(sizes), 2**62)
+        return []
+    return sizes if len(sizes) <= 3 and all(0 <= size < 2**32 for size in sizes) else []
 
 
 class Threads:

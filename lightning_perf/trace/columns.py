@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -30,6 +31,8 @@ __all__ = [
     "Spans",
     "Thread",
     "matched_part",
+    "pack_triple",
+    "unpack_triple",
 ]
 
 MATCHED_CHARACTERS = 1000
@@ -94,9 +97,13 @@ class Annotations(Spans):
 
     Attributes:
         finished: False for a range that was still open when the recording stopped. Its end is the recording's.
+        input_types: Code into `Trace.type_lists`; 0 if the trace recorded none. Annotations of collectives have them.
+        input_shapes: Code into `Trace.shape_lists`; 0 if the trace recorded none.
     """
 
     finished: BoolArray
+    input_types: Int32Array
+    input_shapes: Int32Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +114,7 @@ class Operators(Spans):
         input_types: Code into `Trace.type_lists`; 0 if the trace recorded none.
         input_shapes: Code into `Trace.shape_lists`; 0 if the trace recorded none.
         input_strides: Code into `Trace.stride_lists`; 0 if the trace recorded none.
+        input_values: Code into `Trace.value_lists`; 0 if the trace recorded none, or more than 4 kB of text.
         sequence: Autograd sequence number that a forward operator shares with its backward, or -1.
         forward_thread: For a backward operator, the recorder's number of the forward's thread (never 0), else 0.
         flops: Floating-point operations as recorded by ``with_flops``, or 0.
@@ -115,6 +123,7 @@ class Operators(Spans):
     input_types: Int32Array
     input_shapes: Int32Array
     input_strides: Int32Array
+    input_values: Int32Array
     sequence: Int64Array
     forward_thread: Int32Array
     flops: Int64Array
@@ -188,6 +197,30 @@ class DeviceKind(IntEnum):
     MEMSET = 7
 
 
+_Y_LIMIT = 2**16
+
+
+def pack_triple(sizes: Sequence[int]) -> int:
+    """Return up to three dimensions of a grid or block in one number; 0 if they are not recorded or do not fit.
+
+    CUDA allows 2³¹ - 1 in the first dimension and 65,535 in the others.
+
+    Example:
+        >>> unpack_triple(pack_triple([512, 2])), pack_triple([]), pack_triple([1, 70_000, 1])
+        ((512, 2, 1), 0, 0)
+    """
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    fits = bool(sizes) and 0 < x < 2**31 and 0 < y < _Y_LIMIT and 0 < z < _Y_LIMIT
+    return (x * _Y_LIMIT + y) * _Y_LIMIT + z if fits else 0
+
+
+def unpack_triple(packed: int) -> tuple[int, int, int] | None:
+    """Return the dimensions of a grid or block; None if they are not recorded."""
+    rest, z = divmod(packed, _Y_LIMIT)
+    x, y = divmod(rest, _Y_LIMIT)
+    return (x, y, z) if packed else None
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceEvents(_Timed):
     """Work that ran on a device: kernels, copies and memsets.
@@ -205,6 +238,10 @@ class DeviceEvents(_Timed):
         block_threads: Threads per block (product of its block), or 0.
         blocks_per_sm: As recorded; nan if not.
         occupancy: Estimated achieved occupancy, a share from 0 to 1; nan if not recorded.
+        grid: Dimensions of a kernel's grid in one number, for `unpack_triple`; 0 if not recorded.
+        block: Dimensions of a block in one number, for `unpack_triple`; 0 if not recorded.
+        registers: Registers per thread; -1 if not recorded.
+        shared_bytes: Shared memory per block, as recorded; -1 if not.
     """
 
     start_ns: Int64Array
@@ -219,6 +256,10 @@ class DeviceEvents(_Timed):
     block_threads: Int32Array
     blocks_per_sm: Float32Array
     occupancy: Float32Array
+    grid: Int64Array
+    block: Int64Array
+    registers: Int32Array
+    shared_bytes: Int32Array
 
     @cached_property
     def is_compute(self) -> BoolArray:

@@ -36,6 +36,7 @@ CODED_COLUMNS = {
     "input_types": "type_lists",
     "input_shapes": "shape_lists",
     "input_strides": "stride_lists",
+    "input_values": "value_lists",
     "dtype": "names",
     "group": "names",
 }
@@ -67,9 +68,10 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     types, type_maps = _merged([t.type_lists for t in traces], key=str)
     shapes, shape_maps = _merged([t.shape_lists for t in traces], key=str)
     strides, stride_maps = _merged([t.stride_lists for t in traces], key=str)
+    values, value_maps = _merged([t.value_lists for t in traces], key=str)
     recode = [
-        {"names": n, "threads": t, "type_lists": y, "shape_lists": s, "stride_lists": d}
-        for n, t, y, s, d in zip(name_maps, thread_maps, type_maps, shape_maps, stride_maps, strict=True)
+        {"names": n, "threads": t, "type_lists": y, "shape_lists": s, "stride_lists": d, "value_lists": v}
+        for n, t, y, s, d, v in zip(name_maps, thread_maps, type_maps, shape_maps, stride_maps, value_maps, strict=True)
     ]
     device, device_order = _joined([t.device for t in traces], recode)
     return Trace(
@@ -79,6 +81,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         type_lists=tuple(types),
         shape_lists=tuple(shapes),
         stride_lists=tuple(strides),
+        value_lists=tuple(values),
         operators=_joined([t.operators for t in traces], recode)[0],
         annotations=_joined([t.annotations for t in traces], recode)[0],
         python=_joined([t.python for t in traces], recode)[0],
@@ -88,6 +91,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         memory=_joined_by_time([t.memory for t in traces], recode),
         regions=_joined_by_device_row([t.regions for t in traces], traces, recode, device_order),
         counters=_joined_by_time([t.counters for t in traces], recode),
+        joined_clocks=tuple(clock for t in traces for clock in t.clocks),
         metadata=_joined_metadata([t.metadata for t in traces]),
         problems=Problems(
             truncated=any(t.problems.truncated for t in traces),

@@ -39,10 +39,13 @@ class Args(
         "dims": "Input Dims",
         "old_dims": "Input dims",
         "strides": "Input Strides",
+        "values": "Concrete Inputs",
         "sequence": "Sequence number",
         "forward_thread": "Fwd thread id",
         "blocks_per_sm": "blocks per SM",
         "occupancy_percent": "est. achieved occupancy %",
+        "registers": "registers per thread",
+        "shared_bytes": "shared memory",
         "collective": "Collective name",
         "in_elements": "In msg nelems",
         "out_elements": "Out msg nelems",
@@ -59,6 +62,7 @@ class Args(
     dims: msgspec.Raw = NO_RAW
     old_dims: msgspec.Raw = NO_RAW
     strides: msgspec.Raw = NO_RAW
+    values: msgspec.Raw = NO_RAW
     sequence: Label = -1
     forward_thread: Label = 0
     flops: Label = 0
@@ -68,6 +72,8 @@ class Args(
     bytes: Label = 0
     blocks_per_sm: Label = _NAN
     occupancy_percent: Label = _NAN
+    registers: Label = -1
+    shared_bytes: Label = -1
     grid: msgspec.Raw = NO_RAW
     block: msgspec.Raw = NO_RAW
     kind: msgspec.Raw = NO_RAW

@@ -77,6 +77,7 @@ def _read(path: Path, *, exact: bool) -> Trace:
         type_lists=assembly.types.strings(),
         shape_lists=assembly.shapes.strings(),
         stride_lists=assembly.strides.strings(),
+        value_lists=assembly.values.strings(),
         **tables,
         metadata=metadata,
         problems=Problems(

@@ -68,6 +68,7 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         input_types=columns.pop("types"),
         input_shapes=columns.pop("shapes"),
         input_strides=columns.pop("strides"),
+        input_values=columns.pop("values"),
         sequence=columns.pop("sequence"),
         forward_thread=columns.pop("forward_thread"),
         flops=columns.pop("flops"),
@@ -130,13 +131,15 @@ def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Co
     marks: BoolArray = by_name[columns["name"]]
     if not marks.any():
         return {}, columns
-    moved = {name: column[marks] for name, column in _span(columns).items()}
+    inputs = {"input_types": columns["types"], "input_shapes": columns["shapes"]}
+    moved = {name: column[marks] for name, column in (_span(columns) | inputs).items()}
     return moved, {name: column[~marks] for name, column in columns.items()}
 
 
 def _annotations(rows: Rows, moved: _Columns, base_time_ns: int) -> tuple[Annotations, int]:
     columns, _, bad = _sorted(rows, base_time_ns)
     columns["finished"] = columns["finished"].view(np.bool_)
+    columns["input_types"], columns["input_shapes"] = columns.pop("types"), columns.pop("shapes")
     if moved and len(moved["name"]):
         moved["finished"] = np.ones(len(moved["name"]), dtype=np.bool_)
         columns = {name: np.concatenate((column, moved[name])) for name, column in columns.items()}
@@ -148,7 +151,7 @@ def _annotations(rows: Rows, moved: _Columns, base_time_ns: int) -> tuple[Annota
 
 def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np.int64], int]:
     columns, order, bad = _sorted(read.device, base_time_ns)
-    products = read.sizes.products()
+    products, triples = read.sizes.products(), read.sizes.triples()
     table = DeviceEvents(
         start_ns=columns["start_ns"],
         end_ns=columns["end_ns"],
@@ -162,6 +165,10 @@ def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np
         block_threads=_narrowed(products[columns["block"]], np.int32),
         blocks_per_sm=columns["blocks_per_sm"],
         occupancy=(columns["occupancy_percent"] / 100).astype(np.float32),
+        grid=triples[columns["grid"]],
+        block=triples[columns["block"]],
+        registers=columns["registers"],
+        shared_bytes=columns["shared_bytes"],
     )
     return table, order, bad
 

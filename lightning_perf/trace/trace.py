@@ -28,7 +28,7 @@ from lightning_perf.trace.columns import (
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows
 
-__all__ = ["CUT_MARK", "Links", "Steps", "Trace", "is_launch_name"]
+__all__ = ["CUT_MARK", "FileClock", "Links", "Steps", "Trace", "is_launch_name"]
 
 CUT_MARK = "perf::step_cut"
 """Name of an annotation of `PerfCallback` in a step that it has to leave before the step is complete."""
@@ -53,6 +53,19 @@ _LAUNCH_PREFIXES = (
 )
 
 
+@dataclass(frozen=True)
+class FileClock:
+    """How the times of one file relate to those of the tables.
+
+    Attributes:
+        begin_ns: Time of the file's first event in the tables.
+        base_time_ns: Added to the times in the file to get those in the tables.
+    """
+
+    begin_ns: int
+    base_time_ns: int
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """One rank's recording as columns.
@@ -64,6 +77,8 @@ class Trace:
         type_lists: Interned operator input types, each as JSON text (``["float","Scalar"]``).
         shape_lists: Interned operator input dimensions, each as JSON text (``[[32,3,224,224],[]]``).
         stride_lists: Interned strides of operator inputs, in elements, each as JSON text (``[[50176,224,1],[]]``).
+        value_lists: Interned values of operator inputs other than tensors, each as JSON text
+            (``["","[1, 1]","True"]``).
         operators: Framework operators.
         annotations: Ranges that a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
         python: Python functions (recorded with stacks only).
@@ -73,6 +88,7 @@ class Trace:
         memory: Allocator events.
         regions: Named regions of CUDA graphs (torch 2.15 and later).
         counters: Hardware counters (torch 2.15 and later).
+        joined_clocks: The clocks of the files of a joined recording; use `clocks`.
         metadata: The recording's description of itself.
         problems: Faults of the file.
     """
@@ -83,6 +99,7 @@ class Trace:
     type_lists: tuple[str, ...]
     shape_lists: tuple[str, ...]
     stride_lists: tuple[str, ...]
+    value_lists: tuple[str, ...]
     operators: Operators
     annotations: Annotations
     python: Spans
@@ -94,6 +111,12 @@ class Trace:
     problems: Problems = field(default_factory=Problems)
     regions: GraphRegions = field(default_factory=GraphRegions)
     counters: Counters = field(default_factory=Counters)
+    joined_clocks: tuple[FileClock, ...] = ()
+
+    @cached_property
+    def clocks(self) -> tuple[FileClock, ...]:
+        """The clock of each file that this was read from, in time order (computed once)."""
+        return self.joined_clocks or (FileClock(self.begin_ns, self.metadata.base_time_ns),)
 
     @cached_property
     def links(self) -> Links:

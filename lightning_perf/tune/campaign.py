@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -43,6 +44,9 @@ __all__ = ["run_campaign"]
 
 CONFIRMING_PAIRS = 2
 """Pairs of fresh processes that a lever has to pass after its first one, before it is kept."""
+
+CERTAIN_LOSS = 0.10
+"""A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
 
 MEMORY_MARGIN = 1.1
 """Free device memory over a training's own, from which on a second one fits next to it."""
@@ -150,6 +154,8 @@ class _Campaign:
             budget_s=self._budget.total_s,
             interrupted=self._interrupted,
             notes=tuple(self._notes),
+            network=scouted.network,
+            tuning=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}",
         )
 
     def _scout(self) -> Scouted:
@@ -202,11 +208,14 @@ class _Campaign:
         self._progress.say(f"  {note}")
 
     def _in_order(self, scouted: Scouted) -> list[Lever]:
-        """Return memory first, then the levers with the largest predicted savings."""
+        """Return memory first, then the levers with the largest predicted savings per time of a trial."""
 
         def saving(lever: Lever) -> float:
             found = _prediction(lever, scouted)
-            return found.low + found.high if found else 0.0
+            if found is None:
+                return 0.0
+            # A loss is worth trying last: it may turn into a gain on top of another lever.
+            return (found.low + found.high) / lever.cost if scouted.probed else found.low + found.high
 
         # Memory comes first: if glibc returns freed memory to the system, processes of one training differ by more than
         # most levers gain. Levers that change the training come last, on top of everything that is kept.
@@ -229,12 +238,15 @@ class _Campaign:
 
     def _try(self, lever: Lever, scouted: Scouted, noise: Estimate) -> Trial:
         found = _prediction(lever, scouted)
+        on_top_of = self._kept
         reason: str | None = None
         measured: Estimate | None = None
         if (missing := scouted.missing[lever.name]) is not None:
             outcome, reason = Outcome.NOT_APPLICABLE, missing
         elif self._interrupted:
             outcome, reason = Outcome.NOT_TRIED, "interrupted before"
+        elif (loss := self._certain_loss(lever, scouted)) is not None:
+            outcome, reason = Outcome.NOT_TRIED, loss
         elif not self._budget.allows_a_trial():
             outcome, reason = Outcome.NOT_TRIED, "the budget is spent"
         else:
@@ -257,7 +269,21 @@ class _Campaign:
             predicted=(1 - found.high, 1 - found.low) if found and outcome is not Outcome.NOT_APPLICABLE else None,
             measured=measured,
             lines=scouted.lines.get(lever.name, ()),
+            rule=(found.kind or None) if found and outcome is not Outcome.NOT_APPLICABLE else None,
+            source=found.source if found and outcome is not Outcome.NOT_APPLICABLE else None,
+            on_top_of=on_top_of if measured is not None else (),
         )
+
+    def _certain_loss(self, lever: Lever, scouted: Scouted) -> str | None:
+        """Return the loss that a probe shows for a lever, if the lever need not be tried.
+
+        The probe measured the operators of the unchanged training. With another lever in effect, the same lever may be
+        a gain, so it is tried. Memory settings are the exception, because they affect no operator of a probe.
+        """
+        low, high = scouted.probed.get(lever.name, (0.0, 0.0))
+        if high > -CERTAIN_LOSS or any(find_lever(name).family != "memory" for name in self._kept):
+            return None
+        return f"a probe of the recorded operators shows a loss of {-high:.0%} to {-low:.0%} of the step"
 
     def _measured(self, lever: Lever, noise: Estimate, levers: int) -> tuple[Outcome, str | None, Estimate]:
         others = tuple(name for name in self._kept if find_lever(name).family != lever.family)
@@ -448,5 +474,10 @@ def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:
 
 
 def _prediction(lever: Lever, scouted: Scouted) -> Prediction | None:
+    """Return the predicted saving of a lever: the probed one, or that of a finding. Its kind is empty without one."""
     fitting = [prediction for prediction in scouted.predictions if prediction.kind in lever.addresses]
-    return max(fitting, key=lambda prediction: prediction.high, default=None)
+    found = max(fitting, key=lambda prediction: prediction.high, default=None)
+    if lever.name not in scouted.probed:
+        return found
+    low, high = scouted.probed[lever.name]
+    return Prediction(found.kind if found is not None else "", low, high, "probed")

@@ -66,12 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window", type=positive, default=0.75, metavar="SECONDS", help="length of a window (default: 0.75)"
     )
     add_count(trials, "--seed", default=0, least=0, help="seed of weights, samples and order of windows (default: 0)")
-    add_outputs(parser, html=False, out=f"keep the document there, in {TUNE_FILE}")
+    add_outputs(parser, html=False, out=f"keep {TUNE_FILE} and estimates.jsonl there")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    from lightning_perf.estimates.followed import save_outcomes
     from lightning_perf.lazy_imports import import_extra
+    from lightning_perf.tune.checked_estimates import checked_estimates
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.tuner import PerfTuner
 
@@ -97,6 +99,8 @@ def run(options: argparse.Namespace) -> int:
         except TuneError as error:  # noqa: PERF203 (two files, and the results are printed in any case)
             print_error(str(error))
             code = ExitCode.USAGE
+    if options.out is not None and options.out.is_dir():
+        save_outcomes(options.out, checked_estimates(result))
     if options.json:
         sys.stdout.write(result.to_json())
     else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from lightning_perf.run_files.estimates import Source
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.workers.channel import Message
 
@@ -45,11 +48,13 @@ class Prediction(Message, frozen=True):
         kind: Its kind.
         low: Least predicted saving as a share of the step.
         high: Most.
+        source: Source of the estimate.
     """
 
     kind: str
     low: float
     high: float
+    source: Source = "general"
 
 
 class Scouted(Message, frozen=True):
@@ -62,6 +67,9 @@ class Scouted(Message, frozen=True):
         predictions: Predictions of the profile.
         note: Why there are no predictions, or None.
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
+        network: Class and number of parameters of the model.
+        probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
+            of the step; negative for a loss.
     """
 
     machine: Machine
@@ -70,6 +78,8 @@ class Scouted(Message, frozen=True):
     predictions: tuple[Prediction, ...]
     note: str | None
     step_ms: float | None = None
+    network: str = ""
+    probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

@@ -129,7 +129,8 @@ def _noise(noise: Estimate) -> str:
 def _predicted(trial: Trial) -> str:
     if trial.predicted is None:
         return NONE
-    return " to ".join(f"{100 * (ratio - 1):+.0f}" for ratio in sorted(trial.predicted)) + " %"
+    mark = " (probed)" if trial.source == "probed" else ""
+    return " to ".join(f"{100 * (ratio - 1):+.0f}" for ratio in sorted(trial.predicted)) + f" %{mark}"
 
 
 def _change(ratio: Estimate | None) -> str:

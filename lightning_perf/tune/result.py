@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
+from lightning_perf.run_files.estimates import Source
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
@@ -49,6 +50,9 @@ class Trial:
         measured: Ratio of the step times with the lever to those without, and its interval. If the lever changes the
             batch size, of the times per sample. None if not measured.
         lines: The lines for the user's code.
+        rule: ID of the rule that gave the prediction; None without a prediction.
+        source: Its source: ``probed``, ``general`` or ``recording``; None without a prediction.
+        on_top_of: The levers of the setting that it was measured against.
     """
 
     lever: str
@@ -57,6 +61,9 @@ class Trial:
     predicted: tuple[float, float] | None
     measured: Estimate | None
     lines: tuple[str, ...]
+    rule: str | None = None
+    source: Source | None = None
+    on_top_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class TuneResult(TextDocument, SavedDocument):
         interrupted: Whether Ctrl-C ended the tuning early.
         notes: Remarks that a reader needs to judge the figures.
         family_error: Highest chance that any lever is kept if none of them gains anything.
+        network: Class and number of parameters of the model; empty if unknown.
+        tuning: Names the tuning: its time and a random part; empty in older documents.
     """
 
     schema_version: int
@@ -101,6 +110,8 @@ class TuneResult(TextDocument, SavedDocument):
     interrupted: bool
     notes: tuple[str, ...]
     family_error: float = FAMILY_ERROR
+    network: str = ""
+    tuning: str = ""
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 

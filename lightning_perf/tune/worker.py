@@ -7,9 +7,9 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.steps.step_timer import batch_samples
+from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoTrainingError, TrialError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.messages import Order, Prediction, Ready, Run, Scouted, Window
@@ -38,10 +39,32 @@ MOST_SAVING = 0.95
 """A prediction of a larger share of the step is cut off: no lever makes a step vanish."""
 
 
-def profile(
-    fit: Callable[..., None], folder: str, steps: int
-) -> tuple[tuple[Prediction, ...], str | None, float | None]:
-    """Profile a few steps.
+PROBE_S = 5.0
+"""Time in which the recorded operators run again, with and without levers."""
+
+LEAST_COVERAGE = 0.5
+"""A probe counts if it measured at least this share of the time of the recorded operators."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The result of profiling a few steps.
+
+    Attributes:
+        predictions: The findings' predicted savings as shares of the step.
+        note: The reason if nothing is predicted, or None.
+        step_ms: Median step time without the profiler, or None.
+        probed: For each lever that a probe covers, its least and its most saving as a share of the step.
+    """
+
+    predictions: tuple[Prediction, ...] = ()
+    note: str | None = None
+    step_ms: float | None = None
+    probed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def profile(fit: Callable[..., None], folder: str, steps: int) -> Profile:
+    """Profile a few steps, and probe their operators.
 
     Args:
         fit: Trains; takes the Trainer's arguments.
@@ -49,38 +72,69 @@ def profile(
         steps: Steps to record.
 
     Returns:
-        The findings' predicted savings as shares of the step. The reason if nothing is predicted, or None. The median
-        step time in milliseconds without the profiler, or None.
+        The predictions, or the reason for none.
     """
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.followed import source_of
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
-        skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, report="none"
+        skip_first=SKIPPED_STEPS,
+        warmup=WARM_UP_STEPS,
+        active=steps,
+        repeat=1,
+        dirpath=folder,
+        report="none",
+        probe=PROBE_S,
     )
     fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
-        return (), "the profile of the training holds no steps", None
+        return Profile(note="the profile of the training holds no steps")
     try:
         report = analyze(traces[0].parent)
     except TraceError as error:
-        return (), f"the profile of the training cannot be read: {error}", None
-    lead = None if report.lead is None else report.ranks[report.lead].breakdown
+        return Profile(note=f"the profile of the training cannot be read: {error}")
+    lead = None if report.lead is None else report.ranks[report.lead]
     step_ms = report.step_times.p50_ns / 1e6 if report.step_times is not None else None
-    if lead is None or not lead.wall.mean_ns:
-        return (), "the profile of the training holds no steps", step_ms
+    if lead is None or not lead.breakdown.wall.mean_ns:
+        return Profile(note="the profile of the training holds no steps", step_ms=step_ms)
     predictions = tuple(
         Prediction(
             finding.kind,
             min(finding.saving_low_ms / finding.step_ms, MOST_SAVING),
             min(finding.saving_high_ms / finding.step_ms, MOST_SAVING),
+            source_of(finding),
         )
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
     )
-    return predictions, None, step_ms
+    return Profile(predictions, None, step_ms, probed_savings(lead.probe))
+
+
+def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
+    """Return the savings of levers that a probe measured, as shares of the step.
+
+    Args:
+        probe: The probe, or None.
+
+    Returns:
+        Least and most saving by the lever's name. Empty if the probe measured too little, or on another device.
+    """
+    from lightning_perf.tune.levers.registry import LEVERS
+
+    if probe is None or not probe.same_device or probe.step_ns <= 0:
+        return {}
+    if probe.covered_ns < LEAST_COVERAGE * probe.operator_ns:
+        return {}
+    found = {}
+    for lever in LEVERS:
+        change = probe.change(lever.probe) if lever.probe is not None else None
+        if change is not None:
+            shares = sorted((change.low_ns / probe.step_ns, change.high_ns / probe.step_ns))
+            found[lever.name] = min(shares[0], MOST_SAVING), min(shares[1], MOST_SAVING)
+    return found
 
 
 class Pacer(LightningCallback):
@@ -211,10 +265,16 @@ def _scout(order: Order) -> Scouted:
     missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
     lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
     # Looking at the data has set them up already, so the fit loads the training again.
-    predictions, note, step_ms = profile(
+    found = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
     )
-    return Scouted(machine, missing, lines, predictions, note, step_ms)
+    network = _describe_network(training.module)
+    return Scouted(machine, missing, lines, found.predictions, found.note, found.step_ms, network, dict(found.probed))
+
+
+def _describe_network(module: torch.nn.Module) -> str:
+    parameters = [parameter for parameter in module.parameters() if not torch.nn.parameter.is_lazy(parameter)]
+    return f"{type(module).__qualname__}, {sum(parameter.numel() for parameter in parameters):,} parameters"
 
 
 def _train(order: Order, channel: Channel) -> None:

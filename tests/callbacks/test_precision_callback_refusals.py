@@ -72,10 +72,10 @@ REFUSALS: list[tuple[str, Any, Any, dict[str, Any]]] = [
         {},
     ),
     (
-        "init_scale=8 was given",
-        lambda: PrecisionCallback("16-mixed", init_scale=8.0),
+        "init_scale=8.0 was given, but the Trainer is in 'bf16-mixed'",
+        lambda: PrecisionCallback(init_scale=8.0),
         make_net,
-        stock_options("16-mixed"),
+        stock_options("bf16-mixed"),
     ),
     (
         "replayed in FP32 in automatic optimization",
@@ -99,7 +99,10 @@ def test_settings_that_cannot_be_are_refused_at_once():
         ({"precision": "fp16"}, "give one of '16-mixed', 'bf16-mixed', '32-true'"),
         ({"tf32": True}, "give 'on', 'off' or None"),
         ({"precision": "32-true", "keep_fp32": ["fc"]}, "leave it out"),
-        ({"precision": "bf16-mixed", "init_scale": 8.0}, "first loss scale of precision='16-mixed'"),
+        (
+            {"precision": "bf16-mixed", "init_scale": 8.0},
+            "init_scale=8.0 was given with precision='bf16-mixed', which scales no loss",
+        ),
         ({"guard_steps": 1}, "give 2 or more"),
         ({"locate_overflows": -1}, "give 0 or more"),
     ]:

@@ -16,6 +16,7 @@ import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.refusal import Unfair
+from lightning_perf.estimates.calibration import Calibration
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from lightning_perf.inference.sweep.document import Sweep
 from lightning_perf.report.compared import Compared
@@ -38,7 +39,7 @@ def reachable(annotation: object, seen: set[type]) -> Iterator[type]:
 
 
 PARTS = list(reachable(PerfReport, set()))
-ROOTS = (PerfReport, Compared, Comparison, Unfair, Tradeoff, Sweep, TuneResult)
+ROOTS = (PerfReport, Compared, Comparison, Unfair, Tradeoff, Sweep, TuneResult, Calibration)
 OTHER_PARTS = sorted({part for root in ROOTS for part in reachable(root, set())} - set(PARTS), key=str)
 
 

@@ -22,6 +22,7 @@ from tests.analysis.host.test_stop_flags import training as stopping
 from tests.findings.cpu.test_cpu_overhead import calling
 from tests.findings.cpu.test_cpu_page_faults import recording as faulting
 from tests.findings.cpu.test_cpu_pauses import loop, pausing
+from tests.findings.fit import accounts
 from tests.findings.host.test_pageable_copies import copying
 from tests.findings.host.test_periodic_steps import run
 from tests.findings.host.test_sync_points import waiting
@@ -125,6 +126,12 @@ EXAMPLES = {
     "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),
     "exposed-communication": Example(published("nccl_parser_config"), corpus="hta/nccl_parser_config"),
     "half-precision": Example(published("ns_resolution_trace"), corpus="hta/ns_resolution_trace"),
+    "long-validation": Example(MADE, run=accounts.validating),
+    "slow-callback": Example(MADE, run=accounts.calling_back),
+    "slow-checkpoints": Example(MADE, run=accounts.saving),
+    "slow-first-step": Example(MADE, run=accounts.compiling),
+    "slow-logger": Example(MADE, run=accounts.logging),
+    "worker-restarts": Example(MADE, run=accounts.restarting),
     "host-work": Example(
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
@@ -158,7 +165,7 @@ EXAMPLES = {
 
 def example_text(rule: str, report: PerfReport) -> str:
     """Return the console text of a rule's finding in a report."""
-    finding = next(finding for finding in report.findings if finding.kind == rule)
+    finding = next(finding for finding in (*report.findings, *report.fit_findings) if finding.kind == rule)
     file = io.StringIO()
     console = ReportConsole(file=file, width=WIDTH, highlight=False, emoji=False, markup=False)
     for part in findings_section([finding], None if report.lead is None else report.ranks[report.lead]):

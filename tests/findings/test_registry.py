@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.findings.registry import LOG_RULES, RULES, RUN_RULES, find
+from lightning_perf.findings.registry import FIT_RULES, LOG_RULES, RULES, RUN_RULES, find
 from tests.findings.recordings import STEP_US, analysis, reducing, training
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -154,7 +154,7 @@ def test_the_recordings_here_are_what_they_say() -> None:
 
 def test_every_kind_is_documented() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
-    for rule in (*RULES, *RUN_RULES, *LOG_RULES):
+    for rule in (*RULES, *RUN_RULES, *LOG_RULES, *FIT_RULES):
         assert f"| [`{rule.__name__.replace('_', '-')}`](" in documented
 
 

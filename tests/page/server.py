@@ -1,4 +1,4 @@
-"""A server of the page, inside the browser: it answers what a test has prepared."""
+"""A server of the page, inside the browser: it sends the answers that a test has prepared."""
 
 from __future__ import annotations
 
@@ -56,3 +56,8 @@ class Server:
     def open(self, state: str = "") -> None:
         self.page.goto(f"{ORIGIN}index.html{state}")
         self.page.wait_for_selector("main h1")
+
+    def choose(self, run: str) -> None:
+        """Choose another run from the list."""
+        self.page.click("#run")
+        self.page.click(f'[data-run="{run}"]')

@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lightning_perf import findings
 from lightning_perf.findings.pages import rule_page_url
+from lightning_perf.page.html import render_html
 from lightning_perf.report.build import analyze
 from tests.findings.recordings import training
+from tests.page.server import ASSETS
+
+
+def test_a_finding_leads_to_the_view_with_its_figures(tmp_path: Path, open_page: Any) -> None:
+    opened = open_page(analyze(training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json")))
+    opened.page.click("article.finding a.evidence")
+    opened.page.wait_for_selector(".tl-plot")
+    assert opened.page.inner_text("main h1") == "Timeline"
+
+
+def test_every_rule_has_a_view() -> None:
+    source = (ASSETS / "report" / "sections" / "finding_views.js").read_text()
+    listed = dict(re.findall(r'^  "?([\w-]+)"?: "(\w+)",$', source.partition("const VIEWS")[2], re.MULTILINE))
+    assert set(listed) == {page.stem for page in (Path(findings.__file__).parent / "pages").glob("*.md")}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_each_line_of_a_fix_can_be_copied(tmp_path: Path, browser: Any, allowed: bool) -> None:
+    report = analyze(training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json"))
+    (tmp_path / "page.html").write_bytes(render_html(report.to_json().encode(), "run", "x"))
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"] if allowed else [])
+    page = context.new_page()
+    if not allowed:  # as on an address without HTTPS
+        page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        page.add_init_script("document.execCommand = () => (globalThis.copied = String(getSelection()), true)")
+    page.goto((tmp_path / "page.html").as_uri())
+    line = page.locator("article.finding .code-line").first
+    line.locator("button").click()
+    page.wait_for_selector(".copy.done")
+    found = page.evaluate("navigator.clipboard.readText()" if allowed else "globalThis.copied")
+    assert found == line.locator("code").inner_text()
+    context.close()
 
 
 def test_the_rule_links_to_its_page_unless_the_address_is_not_ours(tmp_path: Path, open_page: Any) -> None:
@@ -26,5 +63,5 @@ def test_the_rule_links_to_its_page_unless_the_address_is_not_ours(tmp_path: Pat
     for address in ("javascript:alert(1)", "https://evil.example/x", "https://github.com/a\" onclick='x'", None):
         document["findings"][0]["page"] = address
         opened = open_page(json.dumps(document).encode())
-        assert opened.page.locator("article.finding a").count() == 0
+        assert opened.page.locator("article.finding a:not(.evidence)").count() == 0
         assert opened.page.inner_text("article.finding code.rule") == "input-bound"

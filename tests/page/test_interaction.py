@@ -1,4 +1,4 @@
-"""What a reader does: sort, search, page, export, follow links, open definitions, with the mouse and the keyboard."""
+"""The actions of a reader with mouse and keyboard: sort, search, page, export, follow links, open definitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = Callable[[int], bytes]
 
 @pytest.fixture
 def many_operators(tmp_path: Path) -> Rows:
-    """A function that makes a report of as many operators; the n-th took n µs a step on the host, and has 2 n calls."""
+    """A function that makes a report of as many operators. The n-th takes n µs per step on the host, with 2 n calls."""
     document = json.loads(hand_made_report(tmp_path).to_json())
 
     def make(number: int) -> bytes:
@@ -89,7 +89,7 @@ def test_a_link_shows_what_its_sender_saw(many_operators: Rows, open_page: Any) 
     assert names(opened) == seen
     assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
     assert opened.page.input_value("#table-operators input[type=search]") == "op_01"
-    assert opened.page.locator("th[aria-sort=descending]").inner_text().startswith("Calls")
+    assert opened.page.locator("#table-operators th[aria-sort=descending]").inner_text().startswith("Calls")
 
 
 def test_back_goes_back_and_tables_forget(many_operators: Rows, open_page: Any) -> None:

@@ -25,7 +25,7 @@ def test_the_newest_run_is_shown_once_the_server_has_analysed_it(server: Server,
         (200, report),
     ]
     server.open()
-    assert server.page.input_value("#run") == "new"
+    assert server.page.get_attribute("#run", "value") == "new"
     assert server.page.inner_text(".listing-notes") == "A note of the server."
     server.page.wait_for_selector("text=Reading the traces")
     assert server.page.get_attribute("progress", "value") == "0.25"
@@ -41,7 +41,7 @@ def test_another_run_by_menu_and_by_link(server: Server, report: dict[str, Any])
     server.answers["data/report two"] = [(200, other)]
     server.open()
     server.page.wait_for_selector("main .verdict")
-    server.page.select_option("#run", "two")
+    server.choose("two")
     server.page.wait_for_selector("text=The other run.")
     server.page.reload()
     server.page.wait_for_selector("text=The other run.")
@@ -94,7 +94,7 @@ def test_the_run_on_display_stays_when_another_one_becomes_the_newest(server: Se
     with server.page.expect_response("**/data/runs"):
         server.page.clock.run_for(30_000)
     server.page.wait_for_selector("text=New run: two")
-    assert server.page.input_value("#run") == "one"
+    assert server.page.get_attribute("#run", "value") == "one"
     assert "run=one" in server.page.url  # nor does who opens the link see another one
 
 
@@ -141,4 +141,4 @@ def test_the_timeline_opens_perfetto_with_the_chosen_file(server: Server, report
     server.page.click("text=Show it here")
     address = server.page.get_attribute("iframe", "src")
     assert address.startswith("perfetto/index.html#!/?url=http%3A%2F%2Fperf.test%2F")
-    assert address.endswith("trace%3Frun%3Da%2Brun%2B%2526%2Bmore%26file%3D1")
+    assert address.endswith("trace%3Frun%3Da%2Brun%2B%2526%2Bmore%26file%3D1&mode=embedded")

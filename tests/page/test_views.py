@@ -20,7 +20,7 @@ from tests.support.trace_builder import TraceBuilder
 
 VIEWS = ("overview", "timeline", "operators", "kernels", "modules", "memory", "launches", "distributed", "precision")
 
-# What a recording lacks, said instead of an empty view.
+# Views without data, which show a reason instead.
 MISSING = {
     "kineto/resnet50_num_workers_0/worker0.1623143089861*": {"modules", "distributed"},
     "hta/nccl_parser_config/*.gz": {"modules", "memory"},
@@ -81,7 +81,7 @@ def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) 
     ):
         assert text in shown
     opened.show("timeline")
-    assert opened.page.locator(".strip-step").count() == 3
+    assert opened.page.locator("canvas.tl-lane").count() > 6
     assert "lightning-perf view" in opened.page.inner_text("main")
 
 

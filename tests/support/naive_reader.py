@@ -76,6 +76,11 @@ def _kind(name: str, cat: str, args: dict[str, Any]) -> DeviceKind:
     return DeviceKind.COLLECTIVE if _COLLECTIVE.search(name) else DeviceKind.COMPUTE
 
 
+def _packed(sizes: list[int] | None) -> int:
+    x, y, z = [*(sizes or []), 1, 1, 1][:3]
+    return x << 32 | y << 16 | z if sizes and min(x, y, z) > 0 and max(y, z) < 1 << 16 else 0
+
+
 def _table(cls: Any, fields: dict[str, Any], rows: list[tuple[Any, ...]]) -> Any:
     rows.sort(key=lambda row: (row[0], -row[1]))
     columns: list[Any] = list(zip(*rows, strict=True)) or [[] for _ in fields]
@@ -97,6 +102,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
     base = int(top.get("baseTimeNanoseconds") or 0)
     names, threads = _Codes(), _Codes()
     types, shapes, stride_lists = _Codes({"": 0}), _Codes({"": 0}), _Codes({"": 0})
+    value_lists = _Codes({"": 0})
     thread_names: dict[tuple[str, str], str] = {}
     ops: list[Any] = []
     spans: list[Any] = []
@@ -105,6 +111,14 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
     device: list[Any] = []
     memory: list[Any] = []
     bad = 0
+
+    def inputs(args: dict[str, Any]) -> tuple[int, int]:
+        dims, kinds = args.get("Input Dims") or args.get("Input dims"), args.get("Input type")
+        return (
+            types[json.dumps(kinds, separators=(",", ":"))] if kinds else 0,
+            shapes[json.dumps(dims, separators=(",", ":"))] if dims else 0,
+        )
+
     for event in events:
         if not isinstance(event, dict):
             bad += 1
@@ -140,7 +154,8 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                         _int(args.get("stream", event.get("tid"))), _int(args.get("correlation")),
                         _int(args.get("bytes"), 0), int(np.prod(grid)), int(np.prod(block)),
                         float(args.get("blocks per SM", "nan")), float("nan" if occupancy is None else occupancy) / 100,
-                        args,
+                        _packed(args.get("grid")), _packed(args.get("block")),
+                        _int(args.get("registers per thread")), _int(args.get("shared memory")), args,
                     )
                 )  # fmt: skip
                 continue
@@ -148,19 +163,18 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
             if cat in _RUNTIME:
                 runtime.append((*span, _int(args.get("correlation"))))
             elif cat == "user_annotation" or (cat in _OPERATOR and _MARK.match(name)):
-                spans.append((*span, args.get("finished", True) not in (False, "false")))
+                spans.append((*span, args.get("finished", True) not in (False, "false"), *inputs(args)))
             elif cat == "python_function":
                 python.append(span)
             else:
-                dims = args.get("Input Dims") or args.get("Input dims")
                 strides = args.get("Input Strides")
-                kinds = args.get("Input type")
+                values = args.get("Concrete Inputs")
                 ops.append(
                     (
                         *span,
-                        types[json.dumps(kinds, separators=(",", ":"))] if kinds else 0,
-                        shapes[json.dumps(dims, separators=(",", ":"))] if dims else 0,
+                        *inputs(args),
                         stride_lists[json.dumps(strides, separators=(",", ":"))] if strides else 0,
+                        value_lists[json.dumps(values, separators=(",", ":"))] if values else 0,
                         _int(args.get("Sequence number")), _int(args.get("Fwd thread id"), 0),
                         _int(args.get("flops", args.get("Flops")), 0),
                     )
@@ -188,6 +202,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
         type_lists=tuple(types),
         shape_lists=tuple(shapes),
         stride_lists=tuple(stride_lists),
+        value_lists=tuple(value_lists),
         operators=_table(
             Operators,
             _SPAN
@@ -195,13 +210,14 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 "input_types": i32,
                 "input_shapes": i32,
                 "input_strides": i32,
+                "input_values": i32,
                 "sequence": i64,
                 "forward_thread": i32,
                 "flops": i64,
             },
             ops,
         ),
-        annotations=_table(Annotations, _SPAN | {"finished": np.bool_}, spans),
+        annotations=_table(Annotations, _SPAN | {"finished": np.bool_, "input_types": i32, "input_shapes": i32}, spans),
         python=_table(Spans, _SPAN, python),
         runtime=_table(RuntimeCalls, _SPAN | {"correlation": i64}, runtime),
         device=_table(
@@ -219,6 +235,10 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 "block_threads": i32,
                 "blocks_per_sm": f32,
                 "occupancy": f32,
+                "grid": i64,
+                "block": i64,
+                "registers": i32,
+                "shared_bytes": i32,
             },
             device,
         ),

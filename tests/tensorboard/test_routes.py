@@ -22,11 +22,14 @@ def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:
     assert answer["runs"] == [
         {
             "name": "fit",
+            "title": "fit",
             "kind": "trace",
             "updated_s": trace.stat().st_mtime,
             "files": 1,
             "traces": ["a.pt.trace.json"],
             "study": None,
+            "step_ns": None,
+            "verdict": None,
         }
     ]
     assert "not followed" in answer["notes"][0]

@@ -35,6 +35,7 @@ class Planted:
         capacity: Trainings that the memory holds at a time; counted as more by `sizes`, by lever.
         free_bytes: Free device memory that the windows report, or None.
         predictions: Of the scout.
+        probed: Savings that the scout's probe measured, by lever.
     """
 
     factors: dict = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Planted:
     process_spread: float = 0.0
     draws: random.Random = field(default_factory=lambda: random.Random(0))
     predictions: tuple = ()
+    probed: dict = field(default_factory=dict)
     orders: list = field(default_factory=list)
     alive: int = 0
     most: int = 0
@@ -91,7 +93,7 @@ def planted(monkeypatch):
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
-            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, plan.predictions, None)
+            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, plan.predictions, None, probed=plan.probed)
 
         def ready(self, timeout_s):
             for lever in self.order.levers:
@@ -204,6 +206,34 @@ def test_the_largest_predicted_saving_is_tried_first(planted):
     assert [trial.lever for trial in result.trials] == ["channels-last", "workers-1", "bf16-mixed", "batch-size-x2"]
     assert result.trials[0].predicted == (0.6, 0.8)
     assert result.trials[2].predicted is None
+
+
+def test_probed_savings_decide_the_order_and_certain_losses_are_not_tried(planted):
+    planted.predictions = (Prediction("cpu-channels-last", 0.0, 0.9), Prediction("launch-bound", 0.2, 0.4))
+    planted.probed = {"bf16-mixed": (-0.4, -0.2), "channels-last": (0.1, 0.12), "fused-optimizer": (0.2, 0.21)}
+    result, _ = tuned("bf16-mixed", "channels-last", "fused-optimizer", "compile")
+    compiled = ["compile", "compile-reduce-overhead", "compile-max-autotune"]
+    names = ["fused-optimizer", "channels-last", *compiled, "bf16-mixed"]
+    assert [trial.lever for trial in result.trials] == names, "by saving per time of a trial"
+    found = {trial.lever: trial for trial in result.trials}
+    assert found["channels-last"].predicted == pytest.approx((0.88, 0.9))
+    assert (found["channels-last"].rule, found["channels-last"].source) == ("cpu-channels-last", "probed")
+    assert found["fused-optimizer"].rule is None, "a probe without a finding"
+    bf16 = found["bf16-mixed"]
+    assert (bf16.outcome, bf16.measured) == (Outcome.NOT_TRIED, None)
+    assert bf16.reason == "a probe of the recorded operators shows a loss of 20% to 40% of the step"
+
+
+def test_a_probed_loss_is_tried_on_top_of_another_lever(planted):
+    planted.probed = {"bf16-mixed": (-0.4, -0.2), "16-mixed": (-0.3, -0.01), "channels-last": (0.2, 0.3)}
+    planted.factors = {"channels-last": 0.7}
+    result, _ = tuned("bf16-mixed", "16-mixed", "channels-last")
+    assert outcomes(result)["channels-last"] is Outcome.KEPT
+    assert outcomes(result)["bf16-mixed"] is Outcome.NO_GAIN, "with channels last it may have been a gain"
+    planted.factors = {}
+    result, _ = tuned("bf16-mixed", "16-mixed", "channels-last")
+    assert outcomes(result)["16-mixed"] is Outcome.NO_GAIN, "its range ends close to no change"
+    assert outcomes(result)["bf16-mixed"] is Outcome.NOT_TRIED
 
 
 def test_the_budget_is_kept_and_leaves_time_for_the_last_measurement(planted):
@@ -403,3 +433,16 @@ def test_a_batch_that_does_not_fit_alone_fails_with_the_cause(planted):
 def test_progress_says_how_much_time_is_left(planted):
     _, said = tuned("channels-last")
     assert any(line.startswith("channels-last: no gain") and line.endswith("min left") for line in said)
+
+
+def test_a_trial_names_the_finding_and_what_it_was_measured_against(planted):
+    planted.predictions = (Prediction("channels-last", 0.2, 0.4, "probed"), Prediction("half-precision", 0.1, 0.3))
+    planted.factors = {"channels-last": 0.7}
+    result, _ = tuned("bf16-mixed", "channels-last", "fused-optimizer")
+    found = {trial.lever: (trial.rule, trial.source, trial.on_top_of) for trial in result.trials}
+    assert found == {
+        "channels-last": ("channels-last", "probed", ()),
+        "bf16-mixed": ("half-precision", "general", ("channels-last",)),
+        "fused-optimizer": (None, None, ("channels-last",)),
+    }
+    assert result.tuning

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.tune import worker
 from lightning_perf.tune.messages import Ready, Scouted, Window
 from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
-from lightning_perf.tune.worker import MOST_SAVING, describe_error, profile
+from lightning_perf.tune.worker import MOST_SAVING, describe_error, probed_savings, profile
 from lightning_perf.workers.channel import Failure
 from tests.tune.conversation import Conversation, converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
@@ -232,11 +233,27 @@ def test_workers_make_no_batches_between_windows(tmp_path):
 def test_no_prediction_makes_a_step_vanish(tmp_path, monkeypatch):
     """Measured: a predicted change of -100 %."""
     finding = SimpleNamespace(kind="input-bound", saving_low_ms=5.0, saving_high_ms=10.0, step_ms=10.0)
-    lead = SimpleNamespace(breakdown=SimpleNamespace(wall=SimpleNamespace(mean_ns=1e7)))
+    lead = SimpleNamespace(breakdown=SimpleNamespace(wall=SimpleNamespace(mean_ns=1e7)), probe=None)
     report = SimpleNamespace(findings=[finding], lead=0, ranks=[lead], step_times=SimpleNamespace(p50_ns=9_000_000))
     monkeypatch.setattr("lightning_perf.report.build.analyze", lambda folder: report)
     (tmp_path / "rank0.pt.trace.json.gz").touch()
-    predictions, note, step_ms = profile(lambda **arguments: None, str(tmp_path), 3)
-    assert [(found.low, found.high) for found in predictions] == [(0.5, MOST_SAVING)]
-    assert note is None
-    assert step_ms == 9.0
+    found = profile(lambda **arguments: None, str(tmp_path), 3)
+    assert [(one.low, one.high) for one in found.predictions] == [(0.5, MOST_SAVING)]
+    assert (found.note, found.step_ms, found.probed) == (None, 9.0, {})
+
+
+def test_probed_savings_are_shares_of_the_recorded_step():
+    def change(name, low_ns, high_ns):
+        return ProbedChange(name, "", (low_ns + high_ns) / 2, low_ns, high_ns, 0.0, 1.0, 3)
+
+    changes = (change("bf16", -3e6, -2e6), change("channels-last", 2e6, 2.5e6), change("batch", 8e6, 9.9e6))
+    fields = {"rank": 0, "sources": (), "step_ns": 1e7, "operator_ns": 9e6, "seconds": 5.0, "changes": changes}
+    probe = Probe("A CPU", covered_ns=8e6, **fields)
+    assert probed_savings(probe) == {
+        "bf16-mixed": pytest.approx((-0.3, -0.2)),
+        "channels-last": pytest.approx((0.2, 0.25)),
+        "batch-size-x2": pytest.approx((0.8, MOST_SAVING)),
+    }
+    assert probed_savings(Probe("A CPU", covered_ns=4e6, **fields)) == {}, "it measured too little"
+    assert probed_savings(Probe("A CPU", covered_ns=8e6, same_device=False, **fields)) == {}
+    assert probed_savings(None) == {}

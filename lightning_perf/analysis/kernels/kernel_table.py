@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
-from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array
-from lightning_perf.trace.indexing import distinct
+from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
+from lightning_perf.trace.indexing import distinct, distinct_rows
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["KernelLauncher", "KernelRow", "KernelTable", "kernels"]
@@ -54,6 +56,15 @@ class KernelRow:
         bytes: Bytes moved by copies or memsets; None for kernels, or if not recorded.
         arithmetic: The arithmetic in which most of its time was spent; None for work other than compute kernels.
         launchers: The operators that launched most of its time, the longest time first.
+        grid: Dimensions of its grid in the launch configuration with the most time; None for copies and memsets, or if
+            not recorded.
+        block: Dimensions of a block in that configuration.
+        registers: Registers per thread in that configuration; None if not recorded.
+        shared_bytes: Shared memory per block in that configuration; None if not recorded.
+        configurations: Number of different launch configurations; 0 if none is recorded.
+        tensor_cores: Whether it runs on Tensor Cores; None for other work, or if its name does not show it.
+        tensor_core_reason: For a matrix product without Tensor Cores, why most of its time runs without them; see
+            `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`.
     """
 
     name: str
@@ -69,6 +80,13 @@ class KernelRow:
     bytes: int | None
     arithmetic: str | None
     launchers: tuple[KernelLauncher, ...]
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    configurations: int = 0
+    tensor_cores: bool | None = None
+    tensor_core_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +130,9 @@ def kernels(trace: Trace) -> KernelTable | None:
     occupancy = _weighted(group, device.occupancy[rows], duration, size)
     launchers = _launchers(trace, rows, group, duration, size)
     arithmetic = _arithmetic(trace, rows, group, duration)
+    configurations = _configurations(trace, rows, group, duration)
+    cores = tensor_core_use(trace, rows, group, size)
+    compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
     table = [
         KernelRow(
@@ -128,6 +149,9 @@ def kernels(trace: Trace) -> KernelTable | None:
             bytes=int(moved[g]) if moved[g] > 0 and key % kinds >= DeviceKind.H2D else None,
             arithmetic=arithmetic.get(g),
             launchers=launchers[g],
+            **configurations.get(g, {}),
+            tensor_cores=None if key % kinds != compute or cores.unknown_ns[g] else bool(cores.used_ns[g]),
+            tensor_core_reason=cores.reason[g],
         )
         for g, key in enumerate(keys.tolist())
     ]
@@ -160,6 +184,31 @@ def _launchers(
     return [
         tuple(sorted(each, key=lambda by: (-by.device_ns, by.operator or ""))[:_LAUNCHERS_LISTED]) for each in found
     ]
+
+
+def _configurations(
+    trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array
+) -> dict[int, dict[str, Any]]:
+    """Return the launch configuration with the most time of each group of kernels that have one."""
+    device = trace.device
+    kernel = np.flatnonzero(device.grid[rows] > 0)
+    rows, group, duration = rows[kernel], group[kernel], duration[kernel]
+    columns = (group, device.grid[rows], device.block[rows], device.registers[rows], device.shared_bytes[rows])
+    first, index = distinct_rows(*columns)
+    spent = sum_by(index, duration, len(first))
+    number = np.bincount(group[first], minlength=1)
+    found = {}
+    # In ascending order of time, so that the largest is written last.
+    for at in first[np.argsort(spent, kind="stable")].tolist():
+        g, grid, block, registers, shared = (int(column[at]) for column in columns)
+        found[g] = {
+            "grid": unpack_triple(grid),
+            "block": unpack_triple(block),
+            "registers": registers if registers >= 0 else None,
+            "shared_bytes": shared if shared >= 0 else None,
+            "configurations": int(number[g]),
+        }
+    return found
 
 
 def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:

@@ -24,6 +24,7 @@ __all__ = [
     "device_properties",
     "eligible_unused",
     "has_tensor_cores",
+    "unused_reasons",
 ]
 
 
@@ -55,6 +56,8 @@ REASONS: dict[str, str] = {
     "library_choice": "types and dimensions fit, but the library chose another kernel",
 }
 """Reasons for a product to run without Tensor Cores."""
+
+_REASON_NAMES = tuple(REASONS)
 
 # Multiples of 16 bytes let every algorithm use Tensor Cores:
 # https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/#requirements-tc
@@ -126,6 +129,41 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     Returns:
         One entry per reason, the longest time first.
     """
+    rows, reason = unused_reasons(trace, kernels)
+    if not len(rows):
+        return ()
+    operator = trace.links.device_operator[rows]
+    caller = trace.device.name[rows].copy()
+    known = operator != NO_ROW
+    caller[known] = trace.operators.name[operator[known]]
+    first, index = distinct_rows(reason, caller)
+    spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
+    count = np.bincount(index, minlength=len(first))
+    time: dict[str, int] = defaultdict(int)
+    number: dict[str, int] = defaultdict(int)
+    callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    groups = zip(reason[first].tolist(), caller[first].tolist(), spent.tolist(), count.tolist(), strict=True)
+    for code, name, ns, n in groups:
+        why = _REASON_NAMES[code]
+        time[why] += int(ns)
+        number[why] += n
+        callers[why][trace.names[name]] += int(ns)
+    return tuple(
+        EligibleUnused(why, time[why], number[why], _most(callers[why]))
+        for why in sorted(time, key=lambda r: (-time[r], r))
+    )
+
+
+def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArray[np.int8]]:
+    """Find matrix products that ran without Tensor Cores, one by one.
+
+    Args:
+        trace: The recording.
+        kernels: The rows of device work to look at.
+
+    Returns:
+        The rows of such products, and the reason of each as an index into `REASONS`.
+    """
     plain = np.zeros(len(trace.names), dtype=np.bool_)
     in_tf32 = np.zeros(len(trace.names), dtype=np.bool_)
     for code in used_codes(trace.device.name[kernels]):
@@ -137,32 +175,21 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     on = set(_switches(trace, kernels[in_tf32[trace.device.name[kernels]]]).tolist()) - {_Switch.NONE}
     rows = kernels[plain[trace.device.name[kernels]]]
     if not len(rows):
-        return ()
+        return rows, np.zeros(0, dtype=np.int8)
     operator = trace.links.device_operator[rows]
     kept_in_fp32 = _inside(trace, operator, trace.names_where(_is_fp32_only))
     known = operator != NO_ROW
     shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
-    caller = np.where(known, trace.operators.name[operator] if len(trace.operators) else 0, -1)
     kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
-    columns = (trace.device.name[rows], shapes, caller, kept, device_of, _switches(trace, rows))
+    columns = (trace.device.name[rows], shapes, kept, device_of, _switches(trace, rows))
     first, index = distinct_rows(*columns)
+    reasons = np.zeros(len(first), dtype=np.int8)
     groups = zip(*(column[first].tolist() for column in columns), strict=True)
-    spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
-    count = np.bincount(index, minlength=len(first))
-    time: dict[str, int] = defaultdict(int)
-    number: dict[str, int] = defaultdict(int)
-    callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for (code, shape, op, in_fp32, ordinal, switch), ns, n in zip(groups, spent.tolist(), count.tolist(), strict=True):
-        name = trace.names[code]
+    for group, (code, shape, in_fp32, ordinal, switch) in enumerate(groups):
         device = device_properties(trace, ordinal)
-        reason = _reason(name, trace.shape_lists[shape], bool(in_fp32), device, switch in on)
-        time[reason] += int(ns)
-        number[reason] += n
-        callers[reason][trace.names[op] if op >= 0 else name] += int(ns)
-    return tuple(
-        EligibleUnused(reason, time[reason], number[reason], _most(callers[reason]))
-        for reason in sorted(time, key=lambda r: (-time[r], r))
-    )
+        why = _reason(trace.names[code], trace.shape_lists[shape], bool(in_fp32), device, switch in on)
+        reasons[group] = _REASON_NAMES.index(why)
+    return rows, reasons[index]
 
 
 def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DeviceProperties, tf32_is_on: bool) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.core.intervals import union
+from lightning_perf.analysis.model.operator_memory import OperatorMemory, operator_memory
 from lightning_perf.analysis.steps.phase_timeline import host_phases, is_backward_node
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import enclosing_rows
@@ -178,6 +179,7 @@ class DeviceMemory:
         total_bytes: The device's memory; None if not recorded.
         headroom_bytes: The memory that the allocator left free at its peak; None if either is not recorded. The context
             and other processes need some of it.
+        operators: The allocator events by operator, the most allocated bytes first.
     """
 
     device: int | None
@@ -192,6 +194,7 @@ class DeviceMemory:
     before_recording_bytes: int | None
     total_bytes: int | None
     headroom_bytes: int | None
+    operators: tuple[OperatorMemory, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,7 @@ def _device(trace: Trace, ordinal: int) -> DeviceMemory:
         before_recording_bytes=max(int(allocated[peak]) - known, 0) if absolute and alive is not None else None,
         total_bytes=total,
         headroom_bytes=None if total is None or peak_reserved is None else total - peak_reserved,
+        operators=operator_memory(trace, rows),
     )
 
 

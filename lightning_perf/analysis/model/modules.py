@@ -18,6 +18,7 @@ __all__ = [
     "ModuleRow",
     "ModuleTree",
     "forward_operator",
+    "module_calls",
     "modules",
 ]
 
@@ -170,10 +171,7 @@ def modules(trace: Trace) -> ModuleTree | None:
     Returns:
         The tree, or None for a recording without modules.
     """
-    source: Literal["python", "annotations"] = "python"
-    calls = _calls(trace, trace.python, _PYTHON_PREFIX)
-    if not len(calls):
-        source, calls = "annotations", _calls(trace, trace.annotations, _ANNOTATION_PREFIX)
+    calls, prefix, source = module_calls(trace)
     if not len(calls):
         return None
     parents = parent_rows(calls)
@@ -217,12 +215,20 @@ def modules(trace: Trace) -> ModuleTree | None:
         unattributed = int(spent[(forward < 0) & (backward < 0)].sum())
     costs = _Costs(called, host_total, host_self, device_total, device_self, backward_host, backward_device)
     return ModuleTree(
-        rows=_rows(trace, nodes, costs, len(_PYTHON_PREFIX) if source == "python" else len(_ANNOTATION_PREFIX)),
+        rows=_rows(trace, nodes, costs, len(prefix)),
         source=source,
         steps=int(averaged_steps(trace).sum()),
         device_ns=device_ns,
         unattributed_device_ns=unattributed,
     )
+
+
+def module_calls(trace: Trace) -> tuple[Spans, str, Literal["python", "annotations"]]:
+    """Return the calls of modules in the averaged steps, the prefix of their names, and the source of the names."""
+    calls = _calls(trace, trace.python, _PYTHON_PREFIX)
+    if len(calls):
+        return calls, _PYTHON_PREFIX, "python"
+    return _calls(trace, trace.annotations, _ANNOTATION_PREFIX), _ANNOTATION_PREFIX, "annotations"
 
 
 def _calls(trace: Trace, table: Spans, prefix: str) -> Spans:

@@ -8,6 +8,9 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
+from lightning_perf.analysis.model.operator_origins import CallsByShape, CallsByStack, by_stack
+from lightning_perf.analysis.model.operator_origins import by_shape as calls_by_shape
 from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.trace import Trace
 
@@ -29,6 +32,11 @@ class OperatorRow:
         host_self_ns: Host time outside the operators that they called.
         device_total_ns: Time of the device work launched in the calls; None without a device.
         device_self_ns: Time of the device work that they launched themselves; None without a device.
+        tensor_core_ns: The part of it on Tensor Cores; None without a device.
+        tensor_core_reason: Why most of its matrix products without Tensor Cores run without them, see
+            `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`; None without such products.
+        shapes: The input shapes that cost most, at most three; empty if not recorded.
+        stacks: The Python stacks that cost most, at most three; empty without recorded stacks.
     """
 
     name: str
@@ -38,6 +46,10 @@ class OperatorRow:
     host_self_ns: int
     device_total_ns: int | None
     device_self_ns: int | None
+    tensor_core_ns: int | None = None
+    tensor_core_reason: str | None = None
+    shapes: tuple[CallsByShape, ...] = ()
+    stacks: tuple[CallsByStack, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,14 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     device_self_ns = sum_by(group, device_self, size)
     device_total_ns = sum_by(group[outermost], _with_children(device_self, parents)[outermost], size)
 
+    counted_self = np.where(counted, host_self, 0)
+    active = counted | (device_self > 0)
+    shapes = {} if by_shape else calls_by_shape(trace, active, group, counted_self, device_self)
+    stacks = by_stack(trace, active, group, counted_self, device_self)
     has_device = len(device) > 0
+    launcher = trace.links.device_operator
+    linked = np.flatnonzero(ran & (launcher >= 0))
+    cores = tensor_core_use(trace, linked, group[launcher[linked]], size)
     chosen = np.flatnonzero((calls > 0) | (device_self_ns > 0))
     rows = [
         OperatorRow(
@@ -103,6 +122,10 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
             host_self_ns=int(host_self_ns[g]),
             device_total_ns=int(device_total_ns[g]) if has_device else None,
             device_self_ns=int(device_self_ns[g]) if has_device else None,
+            tensor_core_ns=int(cores.used_ns[g]) if has_device else None,
+            tensor_core_reason=cores.reason[g],
+            shapes=shapes.get(g, ()),
+            stacks=stacks.get(g, ()),
         )
         for g in chosen.tolist()
     ]

@@ -7,12 +7,23 @@ that it can be compared with the hardware's figure for any number of ranks.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal
 
+from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.trace.columns import matched_part
 
-__all__ = ["CollectiveKind", "bus_factor", "collective_bytes", "collective_kind", "element_bytes", "is_host_collective"]
+__all__ = [
+    "CollectiveKind",
+    "bus_factor",
+    "collective_bytes",
+    "collective_kind",
+    "element_bytes",
+    "is_device_collective",
+    "is_host_collective",
+    "message_bytes",
+]
 
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "other"
@@ -52,6 +63,27 @@ _ELEMENT_BYTES = {
 }
 
 
+# Names of C++ types in the inputs of operators and annotations.
+_TYPE_BYTES = {
+    "unsigned char": 1,
+    "signed char": 1,
+    "bool": 1,
+    "short": 2,
+    "short int": 2,
+    "c10::Half": 2,
+    "c10::BFloat16": 2,
+    "int": 4,
+    "float": 4,
+    "long": 8,
+    "long int": 8,
+    "double": 8,
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+    "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1,
+}
+
+
 def collective_kind(name: str) -> CollectiveKind:
     """Return the type of a collective or its kernel, from its name.
 
@@ -74,6 +106,16 @@ def is_host_collective(name: str) -> bool:
     return name.startswith(("gloo:", "mpi:", "ucc:"))
 
 
+def is_device_collective(name: str) -> bool:
+    """Return whether an annotation marks the call of a collective that runs on the device.
+
+    Example:
+        >>> is_device_collective("nccl:all_reduce"), is_device_collective("gloo:all_reduce")
+        (True, False)
+    """
+    return name.startswith("nccl:")
+
+
 def element_bytes(dtype: str) -> int | None:
     """Return the size of one element of a torch data type; None for an unknown one.
 
@@ -94,6 +136,27 @@ def collective_bytes(kind: CollectiveKind, in_elements: int, out_elements: int, 
     size = element_bytes(dtype)
     elements = out_elements if kind == "all_gather" else in_elements
     return size * elements if size is not None and elements > 0 else None
+
+
+def message_bytes(types_json: str, shapes_json: str) -> int | None:
+    """Return the size of a collective's tensors from the inputs of its annotation; None for unknown types or none.
+
+    Example:
+        >>> message_bytes('["float"]', "[[394241]]"), message_bytes('["TensorList"]', "[[]]")
+        (1576964, None)
+    """
+    total = 0
+    types, shapes = json_list(types_json), json_list(shapes_json)
+    for name, shape in zip(types, shapes, strict=False):
+        size = _TYPE_BYTES.get(name) if isinstance(name, str) else None
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+            return None
+        if size is None:
+            if name in ("Scalar", ""):
+                continue
+            return None
+        total += size * math.prod(shape)
+    return total or None
 
 
 def bus_factor(kind: CollectiveKind, ranks: int) -> float | None:

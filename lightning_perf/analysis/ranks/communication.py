@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge, subtract, union
 from lightning_perf.analysis.ranks.collective_names import (
+    CollectiveKind,
     bus_factor,
     collective_bytes,
     collective_kind,
+    is_device_collective,
     is_host_collective,
+    message_bytes,
 )
 from lightning_perf.analysis.steps.categories import host_sets
-from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.columns import BoolArray, Int64Array, Spans
+from lightning_perf.trace.indexing import enclosing_rows, parent_rows
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["CollectiveRow", "Communication", "HostCollective", "StepCommunication", "communication"]
@@ -48,7 +54,7 @@ class CollectiveRow:
     those from the shortest call are closer to those of the link.
 
     Attributes:
-        name: The collective as recorded, or its kernel if no collective is recorded.
+        name: The collective as recorded, or as its annotation names it, or else its kernel.
         dtype: Element type; None if not recorded.
         group: Process group; None if not recorded.
         ranks: Ranks in the group; None if not recorded.
@@ -170,46 +176,95 @@ def _collectives(trace: Trace, counted: BoolArray) -> tuple[CollectiveRow, ...]:
     found = _rows(device.duration_ns[rows], np.stack([column[told] for column in columns]), trace.names)
     untold = counted.copy()
     untold[table.device_row] = False
+    marked, annotation = _annotations(trace, np.flatnonzero(untold))
+    untold[marked] = False
+    found += _annotated_rows(trace, device.duration_ns[marked], annotation)
     names = device.name[untold]
     blank = np.zeros_like(names)
     found += _rows(device.duration_ns[untold], np.stack([names, *[blank - 1] * 2, *[blank] * 3]), trace.names)
     return tuple(sorted(found, key=lambda row: (-row.total_ns, row.name, row.bytes or 0)))
 
 
+def _annotations(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the device rows that an annotation of their collective encloses on the host, and its row for each.
+
+    Torch puts a range such as ``nccl:all_reduce`` around the call of every collective. With ``record_shapes``, its
+    inputs are the tensors that are sent. Older versions of torch record the size nowhere else.
+    """
+    marks = trace.annotations
+    ours = np.flatnonzero(trace.names_where(is_device_collective)[marks.name] & (marks.input_shapes > 0))
+    call = trace.links.device_runtime[rows]
+    rows, call = rows[call >= 0], call[call >= 0]
+    if not len(ours) or not len(rows):
+        return rows[:0], ours[:0]
+    ranges = Spans(marks.start_ns[ours], marks.end_ns[ours], marks.name[ours], marks.thread[ours])
+    order = np.argsort(call, kind="stable")
+    calls = Spans(*(getattr(trace.runtime, column)[call[order]] for column in ("start_ns", "end_ns", "name", "thread")))
+    place = enclosing_rows(calls, ranges, parent_rows(ranges))
+    return rows[order][place >= 0], ours[place[place >= 0]]
+
+
+def _annotated_rows(trace: Trace, duration_ns: Int64Array, annotation: Int64Array) -> list[CollectiveRow]:
+    """Return one row per name, types and shapes of the annotations."""
+    marks = trace.annotations
+    columns = (marks.name, marks.input_types, marks.input_shapes)
+    keys = np.stack([column[annotation].astype(np.int64) for column in columns])
+    found = []
+    for times, (code, types, shapes) in _by_key(duration_ns, keys):
+        name = trace.names[code].partition(":")[2]
+        kind = collective_kind(name)
+        listed = [each for each in json_list(trace.type_lists[types]) if each not in ("", "Scalar")]
+        size = message_bytes(trace.type_lists[types], trace.shape_lists[shapes])
+        # The inputs of an all-gather are one rank's part, and the annotation does not name the ranks.
+        found.append(
+            _row(name, kind, str(listed[0]) if listed else "", "", 0, None if kind == "all_gather" else size, times)
+        )
+    return found
+
+
 def _rows(duration_ns: Int64Array, keys: Int64Array, names: tuple[str, ...]) -> list[CollectiveRow]:
     """Return one row per distinct key: codes of name, dtype and group (-1: unknown), ranks, elements in and out."""
+    found = []
+    for times, (name, dtype, process_group, ranks, in_elements, out_elements) in _by_key(duration_ns, keys):
+        kind = collective_kind(names[name])
+        type_name = names[dtype] if dtype >= 0 else ""
+        group = names[process_group] if process_group >= 0 else ""
+        size = collective_bytes(kind, in_elements, out_elements, type_name)
+        found.append(_row(names[name], kind, type_name, group, ranks, size, times))
+    return found
+
+
+def _by_key(duration_ns: Int64Array, keys: Int64Array) -> Iterator[tuple[Int64Array, list[int]]]:
+    """Return the durations of each distinct key, and the key."""
     if not keys.shape[1]:
-        return []
+        return
     unique, group = np.unique(keys, axis=1, return_inverse=True)
     group = group.reshape(-1)
     times_of = np.split(duration_ns[np.argsort(group, kind="stable")], np.cumsum(np.bincount(group))[:-1])
-    found = []
-    for times, key in zip(times_of, unique.T.tolist(), strict=True):
-        name, dtype, process_group, ranks, in_elements, out_elements = key
-        total, shortest = int(times.sum()), int(times.min())
-        kind = collective_kind(names[name])
-        type_name = names[dtype] if dtype >= 0 else ""
-        size = collective_bytes(kind, in_elements, out_elements, type_name)
-        factor = bus_factor(kind, ranks)
-        algorithm = size * len(times) * 1e9 / total if size is not None and total else None
-        found.append(
-            CollectiveRow(
-                name=names[name],
-                dtype=type_name or None,
-                group=(names[process_group] or None) if process_group >= 0 else None,
-                ranks=ranks if ranks > 0 else None,
-                bytes=size,
-                calls=len(times),
-                total_ns=total,
-                mean_ns=round(total / len(times)),
-                min_ns=shortest,
-                max_ns=int(times.max()),
-                algorithm_bytes_per_s=algorithm,
-                bus_bytes_per_s=None if algorithm is None or factor is None else algorithm * factor,
-                best_bus_bytes_per_s=size * 1e9 / shortest * factor if size and factor and shortest else None,
-            )
-        )
-    return found
+    yield from zip(times_of, unique.T.tolist(), strict=True)
+
+
+def _row(
+    name: str, kind: CollectiveKind, dtype: str, group: str, ranks: int, size: int | None, times: Int64Array
+) -> CollectiveRow:
+    total, shortest = int(times.sum()), int(times.min())
+    factor = bus_factor(kind, ranks)
+    algorithm = size * len(times) * 1e9 / total if size is not None and total else None
+    return CollectiveRow(
+        name=name,
+        dtype=dtype or None,
+        group=group or None,
+        ranks=ranks if ranks > 0 else None,
+        bytes=size,
+        calls=len(times),
+        total_ns=total,
+        mean_ns=round(total / len(times)),
+        min_ns=shortest,
+        max_ns=int(times.max()),
+        algorithm_bytes_per_s=algorithm,
+        bus_bytes_per_s=None if algorithm is None or factor is None else algorithm * factor,
+        best_bus_bytes_per_s=size * 1e9 / shortest * factor if size and factor and shortest else None,
+    )
 
 
 def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:

@@ -8,14 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from lightning_perf.analysis.precision.drift import OTHER_SEEDS, judge_drift
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.overflow_origin import Batch
-from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
+from lightning_perf.callbacks.numerics.replay import (
+    TorchRandomState,
+    fresh_batch,
+    plain_precision,
+    replayed_step,
+    unmarked,
+)
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.callbacks.precision.switch import PrecisionError, plugin_module
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
 from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite_or_none
 
@@ -78,7 +83,7 @@ class NumericsGuard:
         if self.done:
             return
         # A clone, since a training_step may write into its batch.
-        kept = pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, batch)
+        kept = fresh_batch(batch)
         random_state = TorchRandomState(self._trainer.strategy.root_device)
         self._batches.append(Batch(kept, batch_idx, random_state))
         if not self._steps and len(self._batches) == 1:
@@ -139,7 +144,7 @@ class NumericsGuard:
         settings = [dict(group) for group in self._optimizer.param_groups]
         tf32 = Tf32Override("off")
         try:
-            with unmarked(self._module), _plain_precision(self._trainer):
+            with unmarked(self._module), plain_precision(self._trainer):
                 yield
         finally:
             tf32.undo()
@@ -168,7 +173,7 @@ class NumericsGuard:
                 batch.random_state.restore()
                 if seed is not None:
                     torch.manual_seed(int(torch.randint(2**31, ()).item()) + seed)
-                loss = replayed_step(self._trainer, self._module, _fresh(batch.batch), batch.batch_idx)
+                loss = replayed_step(self._trainer, self._module, fresh_batch(batch.batch), batch.batch_idx)
                 if loss is not None:
                     (loss / self._trainer.accumulate_grad_batches).backward()
                     losses.append(loss.detach())
@@ -187,7 +192,9 @@ class NumericsGuard:
         losses = []
         for batch in (batch for step, _ in self._steps for batch in step):
             batch.random_state.restore()
-            loss = replayed_step(self._trainer, self._module, _fresh(batch.batch), batch.batch_idx, gradients=False)
+            loss = replayed_step(
+                self._trainer, self._module, fresh_batch(batch.batch), batch.batch_idx, gradients=False
+            )
             if loss is not None:
                 losses.append(loss.float())
         return float(torch.stack(losses).mean()) if losses else float("nan")
@@ -196,7 +203,7 @@ class NumericsGuard:
         mixed = self._outputs(batch)
         tf32 = Tf32Override("off")
         try:
-            with _plain_precision(self._trainer):
+            with plain_precision(self._trainer):
                 reference = self._outputs(batch)
         finally:
             tf32.undo()
@@ -228,26 +235,11 @@ class NumericsGuard:
         try:
             with unmarked(self._module):
                 batch.random_state.restore()
-                replayed_step(self._trainer, self._module, _fresh(batch.batch), batch.batch_idx, gradients=False)
+                replayed_step(self._trainer, self._module, fresh_batch(batch.batch), batch.batch_idx, gradients=False)
         finally:
             for handle in handles:
                 handle.remove()
         return outputs
-
-
-@contextmanager
-def _plain_precision(trainer: Trainer) -> Iterator[None]:
-    strategy = trainer.strategy
-    plugin = strategy.precision_plugin
-    strategy.precision_plugin = plugin_module(trainer).Precision()
-    try:
-        yield
-    finally:
-        strategy.precision_plugin = plugin
-
-
-def _fresh(batch: Any) -> Any:
-    return pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, batch)
 
 
 def _clone(parameters: Sequence[torch.nn.Parameter]) -> _Values:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
+from lightning_perf.callbacks.mistakes.watch import MistakeWatch
 from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
@@ -20,12 +21,13 @@ from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.precision import (
     LossScaleHistory,
     NumericsDrift,
+    PrecisionMistake,
     RunPrecision,
     UnderflowTable,
     write_precision,
 )
 
-__all__ = ["MonitorOptions", "NumericsMonitors"]
+__all__ = ["Isolated", "MonitorOptions", "NumericsMonitors"]
 
 M = TypeVar("M")
 P = ParamSpec("P")
@@ -57,7 +59,7 @@ class MonitorOptions:
             raise ValueError("guard_steps=1 is too small: one step is the same for every seed, give 2 or more")
 
 
-class _Isolated(Generic[M]):
+class Isolated(Generic[M]):
     """Runs one monitor. Its first error is reported and ends this monitor only.
 
     Args:
@@ -92,6 +94,7 @@ class NumericsMonitors:
         folder: Where files go; None to write none.
         errors: Where errors are reported.
         trainer_log: Where the loss scale is logged; None to log none.
+        known_mistakes: Mistakes that were found before the training started.
 
     Raises:
         PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
@@ -106,6 +109,7 @@ class NumericsMonitors:
         folder: Path | None,
         errors: ErrorReporter,
         trainer_log: TrainerLog | None = None,
+        known_mistakes: Iterable[PrecisionMistake] = (),
     ) -> None:
         self._trainer = trainer
         self._module = module
@@ -113,12 +117,15 @@ class NumericsMonitors:
         self._errors = errors
         self._attempts = 0
         self._trainer_log = trainer_log
-        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
-        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
-        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
-        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", errors)
-        self._locator: _Isolated[OverflowLocator] = _Isolated(
+        self._guard: Isolated[NumericsGuard] = Isolated("the run is not compared with FP32", errors)
+        self._scale: Isolated[LossScaleMonitor] = Isolated("the loss scale is not monitored any more", errors)
+        self._scale_log: Isolated[LossScaleMonitor] = Isolated("the loss scale is not logged any more", errors)
+        self._underflow: Isolated[UnderflowMonitor] = Isolated("gradients are not monitored any more", errors)
+        self._locator: Isolated[OverflowLocator] = Isolated(
             "the origin of overflows is not looked for any more", errors
+        )
+        self._mistakes: Isolated[MistakeWatch] = Isolated(
+            "mistakes in mixed precision are not looked for any more", errors
         )
         self.loss_scale: LossScaleHistory | None = None
         """The loss scale's history; None without a loss scale."""
@@ -126,6 +133,8 @@ class NumericsMonitors:
         """Gradient underflow; None where no step was sampled."""
         self.numerics: NumericsDrift | None = None
         """The comparison with FP32 replays; None if no replay was made."""
+        self.mistakes: tuple[PrecisionMistake, ...] = tuple(known_mistakes)
+        """Mistakes in the use of 16-bit precision."""
         if options.guard_steps:
             self._guard.monitor = NumericsGuard(trainer, module, options.guard_steps)
         scaler = trainer.scaler
@@ -140,11 +149,18 @@ class NumericsMonitors:
                 self._follow_scaler(options)
             except Exception as error:
                 errors.report("the loss scale is not monitored any more", error)
+        try:
+            # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
+            warned = ("shared-backward",) if self._scale.monitor is not None else ()
+            watch = MistakeWatch(trainer, module, errors, known=known_mistakes, warned=warned)
+            self._mistakes.monitor = watch
+        except Exception as error:
+            errors.report("mistakes in mixed precision are not looked for", error)
 
     @property
     def active(self) -> bool:
         """Whether any monitor is at work."""
-        return self._guard.monitor is not None or self._scale.monitor is not None
+        return any(one.monitor is not None for one in (self._guard, self._scale, self._mistakes))
 
     # The order of calls matters. The guard comes first and last, so that the loss scale's monitor does not count the
     # time of its replays.
@@ -156,12 +172,14 @@ class NumericsMonitors:
             self._trainer_log.settle()
         self._scale.call(LossScaleMonitor.on_batch_start)
         self._locator.call(OverflowLocator.on_batch_start, batch, batch_idx)
+        self._mistakes.call(MistakeWatch.on_batch_start)
         if self._underflow.monitor is not None:
             first = batch_idx % self._trainer.accumulate_grad_batches == 0
             self._underflow.call(UnderflowMonitor.on_batch_start, step_number(self._trainer), first_of_step=first)
 
     def on_before_backward(self, loss: Any) -> None:
         """A backward pass starts, on a scaled loss."""
+        self._mistakes.call(MistakeWatch.on_before_backward, loss)
         self._scale.call(LossScaleMonitor.on_before_backward)
         self._underflow.call(UnderflowMonitor.on_before_backward, loss)
 
@@ -174,22 +192,38 @@ class NumericsMonitors:
         automatic = bool(self._module.automatic_optimization)
         self._guard.call(NumericsGuard.on_before_optimizer_step, optimizer)
         self._scale.call(LossScaleMonitor.on_before_optimizer_step, optimizer, automatic=automatic)
+        self._mistakes.call(MistakeWatch.on_before_optimizer_step, optimizer)
 
     def on_train_batch_end(self, outputs: Any) -> None:
         """A training batch has ended."""
+        self._mistakes.call(MistakeWatch.on_batch_end, outputs)
         self._underflow.call(UnderflowMonitor.on_batch_end)
         self._scale.call(LossScaleMonitor.on_batch_end)
         if self._scale.monitor is not None:
             self._scale_log.call(self._log)
         self._guard.call(NumericsGuard.on_batch_end, outputs)
 
+    def on_train_epoch_end(self) -> None:
+        """Training on an epoch has ended."""
+        self._mistakes.call(MistakeWatch.on_epoch_end)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is about to be saved."""
+        self._mistakes.call(MistakeWatch.on_save_checkpoint, checkpoint)
+
     def finish(self) -> None:
         """Training has ended or failed."""
+        watch = self._mistakes.monitor
+        if watch is not None:
+            watch.close()
         self._underflow.call(self._finish_underflow)
         self._scale.call(self._finish_scale)
+        self._mistakes.call(MistakeWatch.finish, self.loss_scale)
+        if watch is not None:
+            self.mistakes = watch.mistakes
         if self._guard.monitor is not None:
             self.numerics = self._guard.monitor.result
-        for isolated in (self._guard, self._scale, self._scale_log, self._underflow, self._locator):
+        for isolated in (self._guard, self._scale, self._scale_log, self._underflow, self._locator, self._mistakes):
             isolated.monitor = None
 
     def save_summary(self, precision: RunPrecision) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.precision.switch import plugin_module
 
-__all__ = ["TorchRandomState", "replayed_step", "unmarked"]
+__all__ = ["TorchRandomState", "fresh_batch", "plain_precision", "replayed_step", "unmarked"]
 
 _LOGGING = ("log", "log_dict")
 
@@ -72,6 +74,27 @@ def unmarked(module: Module) -> Iterator[None]:
                 layer.__dict__.update(state)
             random.setstate(python_state)
             np.random.set_state(numpy_state)
+
+
+@contextmanager
+def plain_precision(trainer: Trainer) -> Iterator[None]:
+    """Let a Trainer compute in FP32 inside the block.
+
+    Args:
+        trainer: The Trainer.
+    """
+    strategy = trainer.strategy
+    plugin = strategy.precision_plugin
+    strategy.precision_plugin = plugin_module(trainer).Precision()
+    try:
+        yield
+    finally:
+        strategy.precision_plugin = plugin
+
+
+def fresh_batch(batch: Any) -> Any:
+    """Return a batch with copies of its tensors, because a training_step may write into its batch."""
+    return pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, batch)
 
 
 def replayed_step(

@@ -10,12 +10,20 @@ from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.lightning_compat import REPLICATING, Module, Trainer, is_lightnings_own
+from lightning_perf.callbacks.lightning_compat import (
+    REPLICATING,
+    Module,
+    Trainer,
+    clips_as_lightning_does,
+    is_lightnings_own,
+)
+from lightning_perf.callbacks.precision.scaler_settings import KEEP_SETTINGS, ScalerSettings
 
 __all__ = [
     "PRECISIONS",
     "PrecisionError",
     "PrecisionSwitch",
+    "check_clipping",
     "check_optimizers",
     "check_weights",
     "make_mixed_precision",
@@ -73,14 +81,16 @@ class PrecisionSwitch:
 
     Args:
         requested: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None for whatever the Trainer has.
-        init_scale: First loss scale; None for torch's own.
+        scaler: Settings of the gradient scaler.
     """
 
-    def __init__(self, requested: str | None, *, init_scale: float | None) -> None:
+    def __init__(self, requested: str | None, *, scaler: ScalerSettings = KEEP_SETTINGS) -> None:
         self.requested = requested
         self.note: str | None = None
         """A note on the choice for the user."""
-        self._init_scale = init_scale
+        self._scaler_settings = scaler
+        self._adopted: Any = None
+        self._adopted_before: dict[str, Any] = {}
         self._plugin: Any = None
         self._plugin_place: tuple[str, str] | None = None
         self._cache_is_safe = False
@@ -113,14 +123,33 @@ class PrecisionSwitch:
             plugin.cache_enabled = self._cache_is_safe and bool(trainer.lightning_module.automatic_optimization)
             self._strategy, self._original = trainer.strategy, trainer.strategy.precision_plugin
             trainer.strategy.precision_plugin = plugin
-        elif self._init_scale is not None:
+        elif self._scaler_settings.given:
+            self._adopt_scaler(trainer, choice.precision)
+
+    def apply_scaler_factors(self) -> None:
+        """Set the scaler's factors again: a checkpoint that was loaded in between brings its own."""
+        scaler = self._adopted if self._adopted is not None else getattr(self._plugin, "scaler", None)
+        if scaler is not None:
+            self._scaler_settings.apply_factors(scaler)
+
+    def _adopt_scaler(self, trainer: Trainer, precision: str) -> None:
+        if self._adopted is not None:
+            return
+        if precision != "16-mixed" and self.requested is not None:
+            return  # On a CPU, bf16-mixed takes the place of 16-mixed, with a warning.
+        if trainer.scaler is None:
             raise PrecisionError(
-                f"init_scale={self._init_scale:g} was given, but this Trainer's scaler, if any, is not the callback's",
-                "Give the callback precision='16-mixed' and the Trainer none, or leave out init_scale",
+                f"{self._scaler_settings} was given, but the Trainer is in '{precision}' and scales no loss",
+                "Give the callback precision='16-mixed' as well, or leave the scaler's settings out",
             )
+        self._adopted = trainer.scaler
+        self._adopted_before = self._scaler_settings.apply(trainer.scaler)
 
     def undo(self) -> None:
         """Give the Trainer its own precision back. A second call does nothing."""
+        if self._adopted is not None:
+            vars(self._adopted).update(self._adopted_before)
+            self._adopted = None
         if self._strategy is None:
             return
         if self._strategy.precision_plugin is self._plugin:
@@ -137,13 +166,13 @@ class PrecisionSwitch:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it has no Trainer and no scaler."""
-        return PrecisionSwitch(self.requested, init_scale=self._init_scale).__dict__
+        return PrecisionSwitch(self.requested, scaler=self._scaler_settings).__dict__
 
     def _ready_plugin(self, trainer: Trainer, precision: str) -> Any:
         device = trainer.strategy.root_device
         place = (precision, device.type)
         if self._plugin_place != place:
-            self._plugin = make_mixed_precision(trainer, precision, device.type, init_scale=self._init_scale)
+            self._plugin = make_mixed_precision(trainer, precision, device.type, self._scaler_settings)
             self._cache_is_safe = weight_cache_is_safe(device, _DTYPES[precision])
             self._plugin_place = place
         return self._plugin
@@ -166,25 +195,53 @@ def check_weights(module: Module, precision: str) -> None:
 
 
 def check_optimizers(trainer: Trainer, precision: str) -> None:
-    """Refuse optimizers that cannot work with a scaler, before the first step does.
+    """Refuse optimizers that cannot work in a mixed precision, before the first step does.
 
     Raises:
-        PrecisionError: An optimizer and ``16-mixed`` exclude each other.
+        PrecisionError: An optimizer and the precision exclude each other.
     """
-    if precision != "16-mixed":
+    if precision == "16-mixed":
+        for optimizer in trainer.optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise PrecisionError(
+                    "precision='16-mixed' cannot work with LBFGS, which calls backward several times per step",
+                    "Give precision='bf16-mixed', which needs no loss scale, or another optimizer",
+                )
+    check_clipping(trainer, precision)
+
+
+def check_clipping(trainer: Trainer, precision: str) -> None:
+    """Refuse clipping by the Trainer with a fused optimizer: Lightning raises in the first step, also under bf16.
+
+    Raises:
+        PrecisionError: The Trainer would clip the gradients of a fused optimizer in mixed precision.
+    """
+    if precision not in _DTYPES or not trainer.gradient_clip_val:
+        return
+    if not is_lightnings_own_plugin(trainer.precision_plugin):
+        return
+    module = trainer.lightning_module
+    if module is not None and not (module.automatic_optimization and clips_as_lightning_does(module)):
         return
     for optimizer in trainer.optimizers:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise PrecisionError(
-                "precision='16-mixed' cannot work with LBFGS, which calls backward several times per step",
-                "Give precision='bf16-mixed', which needs no loss scale, or another optimizer",
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            own = (
+                "leave out gradient_clip_val"
+                if precision == "16-mixed"
+                else "clip in your LightningModule's configure_gradient_clipping with torch.nn.utils.clip_grad_norm_"
             )
-        if trainer.gradient_clip_val and getattr(optimizer, "_step_supports_amp_scaling", False):
             raise PrecisionError(
-                f"precision='16-mixed' cannot clip gradients with a fused {type(optimizer).__name__}, which unscales "
-                "them inside its step",
-                "Build the optimizer with fused=False, or leave out gradient_clip_val, or give precision='bf16-mixed'",
+                f"precision='{precision}' cannot clip gradients (gradient_clip_val={trainer.gradient_clip_val!r}) with "
+                f"a fused {type(optimizer).__name__}: Lightning refuses it because the optimizer may unscale them "
+                "inside its step",
+                f"Build the optimizer with fused=False, or {own}",
             )
+
+
+def is_lightnings_own_plugin(plugin: Any) -> bool:
+    """Return whether a precision plugin clips as Lightning's `MixedPrecision` does."""
+    clip = getattr(type(plugin), "clip_gradients", None)
+    return getattr(clip, "__qualname__", "") == "MixedPrecision.clip_gradients"
 
 
 def _choose(trainer: Trainer, requested: str | None) -> _Choice:
@@ -281,25 +338,21 @@ def plugin_module(trainer: Trainer) -> Any:
     )
 
 
-def make_mixed_precision(trainer: Trainer, precision: str, device_type: str, *, init_scale: float | None) -> Any:
+def make_mixed_precision(trainer: Trainer, precision: str, device_type: str, scaler: ScalerSettings) -> Any:
     """Make the plugin for a Trainer.
 
     Args:
         trainer: The Trainer it is for.
         precision: ``16-mixed`` or ``bf16-mixed``.
         device_type: Device type of autocast and scaler, as ``cuda``.
-        init_scale: First loss scale; None for torch's own. Only for ``16-mixed``.
+        scaler: Settings of the gradient scaler, for ``16-mixed``.
 
     Returns:
         An instance of a subclass of the package's `MixedPrecision`; its ``cache_enabled`` turns autocast's weight
         cache on or off.
     """
-    scaler = None
-    if precision == "16-mixed":
-        scaler = torch.amp.GradScaler(device_type)
-        if init_scale is not None:
-            scaler = torch.amp.GradScaler(device_type, init_scale=init_scale)
-    return _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, scaler)
+    made = scaler.make(device_type) if precision == "16-mixed" else None
+    return _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, made)
 
 
 @cache

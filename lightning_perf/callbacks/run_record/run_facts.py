@@ -104,7 +104,8 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
 
     Returns:
         Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
-        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank.
+        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank. If weights are in
+        channels last, ``model.channels_last`` says so.
     """
     parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
     # Not the state dict: building it may be a collective call, and runs the user's hooks.
@@ -114,12 +115,23 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
         for name, tensor in named
         if not torch.nn.parameter.is_lazy(tensor)
     }
-    return {
+    facts: Facts = {
         "model.class": type(module).__qualname__,
         "model.parameters": sum(p.numel() for p in parameters),
         "model.compiled": _is_compiled(module),
         "model.initial_weights": hash_tensors(weights) if hashed else None,
     }
+    # Absent rather than False, so that records from before this fact stay comparable.
+    return facts | {"model.channels_last": True} if any(map(_is_channels_last, parameters)) else facts
+
+
+def _is_channels_last(parameter: torch.Tensor) -> bool:
+    """Return whether a weight of a convolution has the channels of a pixel side by side, and not by chance of shape."""
+    return (
+        parameter.dim() == 4
+        and not parameter.is_contiguous()
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def data_facts(trainer: Trainer, *, hashed: bool = True) -> Facts:

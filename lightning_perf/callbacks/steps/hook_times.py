@@ -87,16 +87,22 @@ class HookTimes:
         times = {name: hooks[name] for name in slowest} if self.attached else None
         return {**self._facts, "steps": steps, "hooks_ns": times}
 
-    def measure(self, action: str) -> AbstractContextManager[str]:
-        """Return a context that times an action of the Trainer's profiler."""
-        return _Timed(action, self._time_ns)
+    def measure(self, action: str, inner: AbstractContextManager[str]) -> AbstractContextManager[str]:
+        """Return a context that times an action of the Trainer's profiler.
+
+        Args:
+            action: The action.
+            inner: Another context for the action.
+        """
+        return _Timed(action, self._time_ns, inner)
 
 
 class _Timed(AbstractContextManager[str]):
-    def __init__(self, action: str, time_ns: defaultdict[str, int]) -> None:
-        self._action, self._time_ns = action, time_ns
+    def __init__(self, action: str, time_ns: defaultdict[str, int], inner: AbstractContextManager[str]) -> None:
+        self._action, self._time_ns, self._inner = action, time_ns, inner
 
     def __enter__(self) -> str:
+        self._inner.__enter__()
         self._start_ns = time.perf_counter_ns()
         return self._action
 
@@ -104,3 +110,4 @@ class _Timed(AbstractContextManager[str]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._time_ns[self._action] += time.perf_counter_ns() - self._start_ns
+        self._inner.__exit__(kind, error, traceback)

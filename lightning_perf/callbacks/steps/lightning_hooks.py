@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 
-__all__ = ["OptimizerHooks", "ProfilerHooks", "Signal", "read_signal"]
+__all__ = ["ActionPlan", "Actions", "OptimizerHooks", "ProfilerHooks", "Signal", "read_signal"]
 
 
 class Signal(Enum):
@@ -81,6 +83,30 @@ def read_signal(action: str) -> Signal | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class ActionPlan:
+    """Functions to call around an action of the Trainer. None of them may raise.
+
+    Attributes:
+        announced: Called before the listener of its start.
+        started: Called after that listener, right before the action.
+        stopping: Called right after the action, before the listener of its end.
+        stopped: Called after that listener.
+    """
+
+    announced: Callable[[], None] | None = None
+    started: Callable[[], None] | None = None
+    stopping: Callable[[], None] | None = None
+    stopped: Callable[[], None] | None = None
+
+
+class Actions(Protocol):
+    """Follows the actions of a Trainer, with or without a signal."""
+
+    def plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
+        """Return the functions to call around an action, or None. It is asked once per action."""
+
+
 Listener = Callable[[Signal], None]
 OnError = Callable[[Exception], None]
 
@@ -97,25 +123,28 @@ class ProfilerHooks:
 
     Args:
         profiler: The Trainer's profiler, of whichever kind.
-        on_start: Called before an action with a signal starts.
+        on_start: Called before an action with a signal starts; None to listen to no signal.
         on_stop: Called after an action with a signal has ended.
         on_error: Called with the exception of a listener, which goes no further.
         times: Times the other actions while a window records; only with the Trainer's default profiler.
+        account: Follows all actions.
     """
 
     def __init__(
         self,
         profiler: Any,
         *,
-        on_start: Listener,
-        on_stop: Listener,
-        on_error: OnError,
+        on_start: Listener | None = None,
+        on_stop: Listener | None = None,
+        on_error: OnError | None = None,
         times: HookTimes | None = None,
+        account: Actions | None = None,
     ) -> None:
         self._profiler = profiler
         self._on_error = on_error
-        self._signals: dict[str, Signal | None] = {}
+        self._actions: dict[str, tuple[Signal | None, ActionPlan]] = {}
         self._times = times
+        self._account = account
         self._wrappers: dict[str, Callable[..., Any]] = {
             "start": self._before(profiler.start, on_start),
             "stop": self._after(profiler.stop, on_stop),
@@ -145,27 +174,35 @@ class ProfilerHooks:
             else:
                 setattr(self._profiler, name, original)
 
-    def _read(self, action: str) -> Signal | None:
-        signal = self._signals[action] = read_signal(action)
-        return signal
+    def _read(self, action: str) -> tuple[Signal | None, ActionPlan]:
+        signal = read_signal(action)
+        plan = self._account.plan(action, signal) if self._account is not None else None
+        read = self._actions[action] = (signal, plan or _NO_PLAN)
+        return read
 
     def _notify(self, listener: Listener, signal: Signal) -> None:
         try:
             listener(signal)
         except Exception as error:
-            self._on_error(error)
+            if self._on_error is not None:
+                self._on_error(error)
 
     # The wrappers run dozens of times per step, nearly always for an action without a signal.
 
-    def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
-        signals = self._signals
+    def _before(self, start: Callable[[str], None], listener: Listener | None) -> Callable[[str], None]:
+        actions = self._actions
 
         def hooked_start(action_name: str) -> None:
             try:
-                signal = signals[action_name]
+                signal, plan = actions[action_name]
             except KeyError:
-                signal = self._read(action_name)
-            if signal is not None and self._on:
+                signal, plan = self._read(action_name)
+            if not self._on:
+                start(action_name)
+                return
+            if plan.announced is not None:
+                plan.announced()
+            if signal is not None and listener is not None:
                 if self._times is not None and self._times.timing:
                     if signal is Signal.AUTOMATIC_STEP:
                         self._times.step_starts()
@@ -173,41 +210,75 @@ class ProfilerHooks:
                         self._times.closure_starts()
                 self._notify(listener, signal)
             start(action_name)
+            if plan.started is not None:
+                plan.started()
 
         return hooked_start
 
-    def _after(self, stop: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
-        signals = self._signals
+    def _after(self, stop: Callable[[str], None], listener: Listener | None) -> Callable[[str], None]:
+        actions = self._actions
 
         def hooked_stop(action_name: str) -> None:
-            stop(action_name)
             try:
-                signal = signals[action_name]
+                signal, plan = actions[action_name]
             except KeyError:
-                signal = self._read(action_name)
-            if signal is not None and self._on:
+                signal, plan = self._read(action_name)
+            if self._on and plan.stopping is not None:
+                plan.stopping()
+            stop(action_name)
+            if not self._on:
+                return
+            if signal is not None and listener is not None:
                 if signal is Signal.AUTOMATIC_STEP and self._times is not None:
                     self._times.step_ends(action_name)
                 self._notify(listener, signal)
+            if plan.stopped is not None:
+                plan.stopped()
 
         return hooked_stop
 
     def _around(
         self, profile: Callable[[str], AbstractContextManager[Any]], times: HookTimes | None
     ) -> Callable[..., Any]:
-        signals = self._signals
+        actions = self._actions
         contexts: dict[str, AbstractContextManager[Any]] = {}
 
         def hooked_profile(action_name: str) -> AbstractContextManager[Any]:
             if action_name in contexts and self._on:
-                return contexts[action_name] if times is None or not times.timing else times.measure(action_name)
-            if action_name not in signals and self._read(action_name) is None:
-                contexts[action_name] = nullcontext(action_name)
-                if times is not None and times.timing and self._on:
-                    return times.measure(action_name)
+                context = contexts[action_name]
+                return context if times is None or not times.timing else times.measure(action_name, context)
+            if action_name not in actions and self._read(action_name)[0] is None:
+                plan = actions[action_name][1]
+                if plan.started is not None and plan.stopped is not None:
+                    contexts[action_name] = _Planned(action_name, plan.started, plan.stopped)
+                else:
+                    contexts[action_name] = nullcontext(action_name)
+                if self._on:
+                    return hooked_profile(action_name)
             return profile(action_name)
 
         return hooked_profile
+
+
+_NO_PLAN = ActionPlan()
+
+
+class _Planned(AbstractContextManager[str]):
+    """A context for all calls of one action. It keeps no state, so calls may nest."""
+
+    __slots__ = ("_action", "_started", "_stopped")
+
+    def __init__(self, action: str, started: Callable[[], None], stopped: Callable[[], None]) -> None:
+        self._action, self._started, self._stopped = action, started, stopped
+
+    def __enter__(self) -> str:
+        self._started()
+        return self._action
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stopped()
 
 
 def _does_nothing(profiler: Any) -> bool:

@@ -174,6 +174,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         PageError: The page cannot be written.
     """
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
+    from lightning_perf.compare.estimates import store_estimates
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.study.results import study_notes
     from lightning_perf.compare.verdicts.refusal import UnfairError
@@ -198,6 +199,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
             if options.json:
                 sys.stdout.write(refusal.to_json())
         return exit_code(refusal)
+    store_estimates(comparison, Path(arms[0]) if len(arms) == 1 else _read_arms(arms))
     if options.html is not None:
         comparison.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has exited, and the exit code still has to give the outcome

@@ -16,6 +16,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
 from lightning_perf.project import install_command
 from lightning_perf.report.document import read_predicted_speedup
+from lightning_perf.run_files.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.run_record import (
     RECORD_NAME,
     RUN_RECORD,
@@ -75,6 +76,8 @@ class RunRecord:
         remarks: Observations of the device that do not invalidate the times, e.g. that it was at its power limit.
         steps: Step times, or None if they are missing.
         steps_problem: Why the step times cannot be read, if their file exists.
+        fit_samples_per_second: Samples per second of the whole fit, or None without an account of the fit.
+        first_step_s: Time from the start of the fit to the end of its first optimizer step, or None.
         step_p25_ns: 25th percentile of the step times of a run on a processor; None on accelerators.
         other_cpu_share: Share of the usable processors' time that other processes took during training, or None.
         cpu_throttled_share: Share of the training during which a CPU quota held the run back, or None.
@@ -102,6 +105,8 @@ class RunRecord:
     other_cpu_share: float | None = None
     cpu_throttled_share: float | None = None
     step_p25_ns: float | None = None
+    fit_samples_per_second: float | None = None
+    first_step_s: float | None = None
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -146,6 +151,7 @@ def read_record(path: str | Path) -> RunRecord:
             health.append(line)
         elif isinstance(line, RunEnded):
             ended = line
+    account = _account(path.parent)
     steps, step_p25_ns, steps_problem = _step_times(STEPS.path(path.parent, 0))
     return RunRecord(
         run_id=started.run_id,
@@ -168,7 +174,17 @@ def read_record(path: str | Path) -> RunRecord:
         predicted_speedup=read_predicted_speedup(path.parent),
         other_cpu_share=ended.other_cpu_share if ended else None,
         cpu_throttled_share=ended.cpu_throttled_share if ended else None,
+        fit_samples_per_second=account.samples_per_second if account else None,
+        first_step_s=account.first_step_end_ns / 1e9 if account and account.first_step_end_ns is not None else None,
     )
+
+
+def _account(folder: Path) -> FitAccount | None:
+    """Return the account of a fit on rank 0. Without a readable one, the metrics of the whole fit are missing."""
+    try:
+        return next((read_account(path) for path in account_paths(folder)[:1]), None)
+    except TraceError:
+        return None
 
 
 def find_records(path: str | Path) -> tuple[RunRecord, ...]:

@@ -6,7 +6,7 @@ from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, share_of_step, step_ns, worth_it
+from lightning_perf.findings.savings import choose_estimate, each, share_of_step, step_ns, worth_it
 from lightning_perf.units import format_duration
 
 __all__ = ["cpu_bf16"]
@@ -64,10 +64,17 @@ def cpu_bf16(analysis: RankAnalysis) -> Finding | None:
         )
         casts_ns = calls * CALL_NS[1 - end] + weights * CAST_NS[1 - end] / (processor.threads or 1)
         savings.append(products_ns * (1 - 1 / factor) + others - casts_ns)
-    low_ns, high_ns = host_saving_ns(analysis, *savings)
-    if low_ns <= 0 or not worth_it(high_ns, analysis):
-        return None
+    general_ns = host_saving_ns(analysis, *savings)
     slow, fast = SPEED_UP[instruction]
+    estimate = choose_estimate(
+        analysis,
+        "bf16",
+        general_ns if general_ns[0] > 0 and worth_it(general_ns[1], analysis) else None,
+        f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times. Each call and each weight costs "
+        "casts.",
+    )
+    if estimate is None or not products_ns:
+        return None
     convolutions_ns = time_ns((row for row in products if row.kind != "matrix product"), compute)
     parts = [
         f"{format_duration(ns)} {each(analysis)} in {kind}"
@@ -79,9 +86,9 @@ def cpu_bf16(analysis: RankAnalysis) -> Finding | None:
         f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
         (f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",),
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
-        saving_ns=(low_ns, high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times. Each call and each weight "
-        "costs casts.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )

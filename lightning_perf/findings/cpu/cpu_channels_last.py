@@ -6,7 +6,7 @@ from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, share_of_step, step_ns, worth_it
+from lightning_perf.findings.savings import choose_estimate, each, share_of_step, step_ns, worth_it
 from lightning_perf.units import format_duration
 
 __all__ = ["cpu_channels_last"]
@@ -57,7 +57,14 @@ def cpu_channels_last(analysis: RankAnalysis) -> Finding | None:
     convolutions_ns = time_ns(convolutions, compute)
     low_ns, high_ns = host_saving_ns(analysis, *savings)
     high_ns = min(high_ns, convolutions_ns + sum(others.values()))
-    if low_ns <= 0 or not worth_it(high_ns, analysis):
+    estimate = choose_estimate(
+        analysis,
+        "channels-last",
+        (low_ns, high_ns) if low_ns > 0 and worth_it(high_ns, analysis) else None,
+        "Convolutions save copies of their inputs and outputs, but copy weights more often. Pooling speeds up 3 to 14 "
+        "times, batch norm 1.2 to 4.5 times.",
+    )
+    if estimate is None:
         return None
     total_ns = convolutions_ns + sum(others.values())
     named = [
@@ -75,9 +82,9 @@ def cpu_channels_last(analysis: RankAnalysis) -> Finding | None:
         (f"{', '.join(named)}. The strides of their inputs show the order.",),
         "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
         "Activations follow the weights.",
-        saving_ns=(low_ns, high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model="Convolutions save copies of their inputs and outputs, but copy weights more often. Pooling speeds up 3 "
-        "to 14 times, batch norm 1.2 to 4.5 times.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )

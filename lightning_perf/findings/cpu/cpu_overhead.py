@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import counted, each, share_of_step, step_ns, whole
+from lightning_perf.findings.savings import choose_estimate, counted, each, probed_change, share_of_step, step_ns, whole
 from lightning_perf.units import format_count, format_duration
 
 __all__ = ["cpu_overhead"]
@@ -32,12 +32,27 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
     short_ns = compute.short_ns / compute.steps
     overhead_ns = python_ns + short_ns
     share = overhead_ns / step_ns(analysis)
-    if share < MIN_OVERHEAD:
+    estimate = choose_estimate(
+        analysis,
+        "batch",
+        (SAVED[0] * overhead_ns, SAVED[1] * overhead_ns) if share >= MIN_OVERHEAD else None,
+        "Twice the batch saves each sample up to half of that, four times the batch up to three quarters.",
+    )
+    if estimate is None:
         return None
     part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
+    title = f"Overhead: {part} is Python and short operators"
+    action = (
+        "Give each step more work: raise batch_size two to four times and scale the learning rate with it. Or merge "
+        "operators: model = torch.compile(model). lightning-perf tune measures both."
+    )
+    probed = probed_change(analysis, "batch")
+    if probed is not None and share < MIN_OVERHEAD:
+        title = f"Small batches: with {probed.setting}, each sample takes less time"
+        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
     return finding(
         "cpu-overhead",
-        f"Overhead: {part} is Python and short operators",
+        title,
         (
             (
                 f"{format_count(compute.short_calls / compute.steps)} of "
@@ -46,11 +61,10 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(python_ns)}."
             ),
         ),
-        "Give each step more work: raise batch_size two to four times and scale the learning rate with it. Or merge "
-        "operators: model = torch.compile(model). lightning-perf tune measures both.",
-        saving_ns=(SAVED[0] * overhead_ns, SAVED[1] * overhead_ns),
+        action,
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model="Twice the batch saves each sample up to half of that, four times the batch up to three quarters. The "
-        "saving is for as many samples as a step has now.",
+        model=f"{estimate.model} The saving is for as many samples as a step has now.",
+        basis=estimate.basis,
         rank=analysis.rank,
     )

@@ -8,7 +8,7 @@ from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, share_of_step, step_ns, worth_it
+from lightning_perf.findings.savings import choose_estimate, each, share_of_step, step_ns, worth_it
 from lightning_perf.units import format_duration
 
 __all__ = ["cpu_threads"]
@@ -49,7 +49,13 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
     has_workers = analysis.loading is not None and analysis.loading.loader == "workers"
     least = 1.0 if has_workers else 1 + LEAST_EFFICIENCY * (min(ratio, MOST_RATIO) - 1)
     low_ns, high_ns = host_saving_ns(analysis, large_ns * (1 - 1 / least), large_ns * (1 - 1 / ratio))
-    if not worth_it(high_ns, analysis):
+    estimate = choose_estimate(
+        analysis,
+        "threads",
+        (low_ns, high_ns) if worth_it(high_ns, analysis) else None,
+        f"Large operators speed up {least:.2g} to {ratio:.2g} times.",
+    )
+    if estimate is None:
         return None
     threads = "1 thread" if processor.threads == 1 else f"{processor.threads:,} threads"
     return finding(
@@ -64,8 +70,9 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
         ),
         f"Call torch.set_num_threads({processor.cores}) before training, less a core for each busy DataLoader worker. "
         f"Or set OMP_NUM_THREADS={processor.cores}: torchrun and many clusters set it to 1.",
-        saving_ns=(low_ns, high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"Large operators speed up {least:.2g} to {ratio:.2g} times.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )

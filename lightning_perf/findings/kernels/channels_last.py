@@ -6,7 +6,7 @@ import re
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
+from lightning_perf.findings.savings import choose_estimate, counted, device_saving_ns, each, step_ns, worth_it
 from lightning_perf.trace.columns import matched_part
 from lightning_perf.units import format_duration
 
@@ -28,7 +28,13 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
     kernel_ns = sum(row.total_ns for row in rows) / steps
     number = sum(row.calls for row in rows) / steps
     low_ns, high_ns = device_saving_ns(analysis, kernel_ns / 2, kernel_ns)
-    if not worth_it(high_ns, analysis):
+    estimate = choose_estimate(
+        analysis,
+        "channels-last",
+        (low_ns, high_ns) if worth_it(high_ns, analysis) else None,
+        "The conversions go away, or half of them if an operator insists on channels first.",
+    )
+    if estimate is None or not rows:
         return None
     return finding(
         "channels-last",
@@ -41,8 +47,9 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
         ),
         "Keep model and batches in channels last: model.to(memory_format=torch.channels_last) before trainer.fit, and "
         "images = images.contiguous(memory_format=torch.channels_last) in training_step.",
-        saving_ns=(low_ns, high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model="The conversions go away, or half of them if an operator insists on channels first.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )

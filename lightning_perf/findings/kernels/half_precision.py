@@ -6,7 +6,7 @@ import re
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, worth_it
+from lightning_perf.findings.savings import choose_estimate, each, step_ns, worth_it
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.units import format_duration, format_share
 
@@ -56,7 +56,15 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
     if half_ns / arithmetic.compute_ns >= MAX_HALF_SHARE or not plain_ns + tensor_core_ns:
         return None
     low_ns, high_ns = max(0.0, gain.least_saving_ns), gain.most_saving_ns
-    if not worth_it(high_ns, analysis):
+    estimate = choose_estimate(
+        analysis,
+        "bf16" if has_bf16(device_in_use(analysis)) else "fp16",
+        (low_ns, high_ns) if worth_it(high_ns, analysis) else None,
+        "FP32 products speed up by a factor of at least 2, at most 1.1 times the ratio of the device's peak rates. "
+        "TF32 products speed up by 1.2 to 2 (convolutions 4), kernels that read their results by up to 2. Memory, "
+        "casts and the host limit the gain.",
+    )
+    if estimate is None:
         return None
     precision = "bf16-mixed" if has_bf16(device_in_use(analysis)) else "16-mixed"
     products = [
@@ -69,10 +77,9 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
         f"No 16-bit arithmetic: {format_share(full_ns / arithmetic.compute_ns)} of device compute is FP32 or TF32",
         (f"Matrix products and convolutions take {' and '.join(products)}. In 16 bits they run on Tensor Cores.",),
         f'Train in mixed precision: Trainer(precision="{precision}").',
-        saving_ns=(low_ns, high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model="FP32 products speed up by a factor of at least 2, at most 1.1 times the ratio of the device's peak "
-        "rates. TF32 products speed up by 1.2 to 2 (convolutions 4), kernels that read their results by up to 2. "
-        "Memory, casts and the host limit the gain.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.kernels.half_precision import device_in_use
-from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
+from lightning_perf.findings.savings import choose_estimate, counted, device_saving_ns, each, step_ns, worth_it
 from lightning_perf.machine.hardware import find_device, is_amd, product_speed_up
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.units import format_duration
@@ -34,7 +34,13 @@ def tf32_off(analysis: RankAnalysis) -> Finding | None:
     steps = max(arithmetic.steps, 1)
     time_ns = sum(row.time_ns for row in unused) / steps
     low_ns, high_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in factors))
-    if not worth_it(high_ns, analysis):
+    estimate = choose_estimate(
+        analysis,
+        "tf32",
+        (low_ns, high_ns) if worth_it(high_ns, analysis) else None,
+        f"These products speed up {factors[0]:.2g} to {factors[1]:.2g} times, by the device's peak rates.",
+    )
+    if estimate is None:
         return None
     kernels = counted(sum(row.kernels for row in unused) / steps, "kernel")
     operators = ", ".join(unused[0].operators[:3])
@@ -45,9 +51,10 @@ def tf32_off(analysis: RankAnalysis) -> Finding | None:
         'Allow TF32: Trainer(callbacks=[PerfCallback(tf32="on")]). Without the callback, before training: '
         'torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True for convolutions. It '
         "rounds inputs to 10 bits of mantissa.",
-        saving_ns=(low_ns, high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"These products speed up {factors[0]:.2g} to {factors[1]:.2g} times, by the device's peak rates.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )
 

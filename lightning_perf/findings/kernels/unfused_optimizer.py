@@ -6,7 +6,7 @@ from lightning_perf.analysis.host.host_compute import SHORT_NS
 from lightning_perf.analysis.model.optimizers import OptimizerSteps
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import counted, each, step_ns, whole, worth_it
+from lightning_perf.findings.savings import choose_estimate, counted, each, step_ns, whole, worth_it
 from lightning_perf.units import format_duration
 
 __all__ = ["unfused_optimizer"]
@@ -50,7 +50,13 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding | N
     shrinks_ns = max(0.0, phase_ns - optimizer.device_ns / steps / 2)
     most, least = REMAINS[optimizer.implementation]
     high_ns = shrinks_ns * (1 - least)
-    if not worth_it(high_ns, analysis):
+    estimate = choose_estimate(
+        analysis,
+        "fused-optimizer",
+        (shrinks_ns * (1 - most), high_ns) if worth_it(high_ns, analysis) else None,
+        f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
+    )
+    if estimate is None:
         return None
     how = "in a loop over parameters" if optimizer.implementation == "loop" else "in groups of parameters (foreach)"
     return finding(
@@ -64,9 +70,10 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding | N
             ),
         ),
         f"Use torch.optim.{optimizer.name}(…, fused=True). In mixed precision it excludes gradient_clip_val.",
-        saving_ns=(shrinks_ns * (1 - most), high_ns),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )
 
@@ -87,7 +94,13 @@ def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding 
     alone = processor is not None and processor.threads == 1
     if optimizer.host_ns < SHORT_NS * optimizer.operators and not alone:
         most = 1.0
-    if not worth_it(mean_ns * (1 - least), analysis):
+    estimate = choose_estimate(
+        analysis,
+        "fused-optimizer",
+        (mean_ns * (1 - most), mean_ns * (1 - least)) if worth_it(mean_ns * (1 - least), analysis) else None,
+        f"{round(100 * least)} to {round(100 * most)} % of the update remains.",
+    )
+    if estimate is None:
         return None
     operators = optimizer.operators / max(optimizer.steps, 1)
     return finding(
@@ -100,8 +113,9 @@ def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding 
             ),
         ),
         f"Use torch.optim.{optimizer.name}(…, fused=True).",
-        saving_ns=(mean_ns * (1 - most), mean_ns * (1 - least)),
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"{round(100 * least)} to {round(100 * most)} % of the update remains.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.analysis.diff import DiffRow, DiffTable
+from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.layout import hanging, label, table
@@ -16,7 +16,7 @@ from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
 from lightning_perf.terminal_text import kernel_text, prose
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_rate, format_ratio
 
 __all__ = ["print_compared", "render_compared"]
 
@@ -71,6 +71,25 @@ def render_compared(compared: Compared, *, top: int) -> Iterator[RenderableType]
     ):
         if changes is not None and changes.rows:
             yield from _section(title, changes, top, {})
+    if compared.fit is not None:
+        yield from _fit(compared.fit)
+
+
+def _fit(fit: FitDiff) -> Iterator[RenderableType]:
+    yield from _section("Time of the whole fit", fit.groups, len(fit.groups.rows), {})
+    lines = []
+    if fit.steps_before != fit.steps_after:
+        lines.append(f"The fits have {fit.steps_before:,} and {fit.steps_after:,} steps.")
+    if fit.first_step_before_ns is not None and fit.first_step_after_ns is not None:
+        first, second = format_duration(fit.first_step_before_ns), format_duration(fit.first_step_after_ns)
+        lines.append(f"Time to the first step: {first} before, {second} after.")
+    if fit.samples_per_second_before is not None and fit.samples_per_second_after is not None:
+        first, second = (
+            format_rate(rate, "samples") for rate in (fit.samples_per_second_before, fit.samples_per_second_after)
+        )
+        lines.append(f"Over the whole fit: {first} before, {second} after.")
+    if lines:
+        yield Text(" ".join(lines))
 
 
 def _prediction(check: AmpCheck) -> Text:

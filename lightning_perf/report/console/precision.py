@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
 from rich.text import Text
 
-from lightning_perf.report.console.layout import label, table
+from lightning_perf.findings.pages import mistake_page_url
+from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.loss_scale import OverflowOrigin
 from lightning_perf.run_files.precision import (
@@ -16,14 +19,15 @@ from lightning_perf.run_files.precision import (
     LayerUnderflow,
     LossScaleHistory,
     NumericsDrift,
+    PrecisionMistake,
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
 )
-from lightning_perf.terminal_text import plain
+from lightning_perf.terminal_text import plain, prose
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
-__all__ = ["precision_section"]
+__all__ = ["mistake_line", "mistakes_section", "precision_section"]
 
 MAX_ORIGINS = 3
 MAX_KEPT = 6
@@ -44,6 +48,24 @@ def precision_section(precision: RunPrecision, top: int) -> RenderableType:
     if precision.numerics is not None:
         parts += _numerics(precision.numerics)
     return Group(*parts)
+
+
+def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[RenderableType]:
+    """Yield one paragraph for each mistake in the use of 16-bit precision: its place, evidence and fix."""
+    yield Text("\nMistakes in mixed precision", style="bold")
+    for number, mistake in enumerate(mistakes, start=1):
+        yield hanging(f"{number}.", mistake_line(mistake), gap=1)
+        fix = Text.assemble(("Fix: ", "green"), prose(mistake.action))
+        lines = [*(prose(line) for line in mistake.evidence), fix]
+        yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
+    yield Text.assemble("About a mistake: ", plain(f"lightning-perf explain {mistakes[0].kind}", "cyan"))
+
+
+def mistake_line(mistake: PrecisionMistake) -> Text:
+    """Return the title of a mistake with its place, its ID as a link, and its severity."""
+    style = "red" if mistake.severity == "high" else "yellow"
+    linked = Text(mistake.kind, style=Style(link=mistake_page_url(mistake.kind)))
+    return Text.assemble(prose(f"{mistake.title}{mistake.where}"), "  [", linked, " · ", (mistake.severity, style), "]")
 
 
 def _setting(setting: PrecisionSetting) -> Iterator[Text]:

@@ -19,9 +19,12 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
+from lightning_perf.report.console.fit_time import fit_time_section
+from lightning_perf.report.console.forecast import forecast_section
 from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
-from lightning_perf.report.console.precision import precision_section
+from lightning_perf.report.console.precision import mistakes_section, precision_section
 from lightning_perf.report.console.rank import rank_sections
+from lightning_perf.report.console.shadow import shadow_section
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sentences import trust_line
@@ -44,21 +47,25 @@ __all__ = [
 STYLES = {"high": "bold red", "moderate": "yellow", "low": "cyan"}
 
 
-def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> Iterator[RenderableType]:
+def findings_section(
+    findings: Sequence[Finding], lead: RankAnalysis | None, *, title: str = "Findings", start: int = 1
+) -> Iterator[RenderableType]:
     """One block per finding, the most to save first, and how to read more about them.
 
     Args:
         findings: The findings.
         lead: The rank with the step time that the savings are a share of.
+        title: Title of the section.
+        start: Number of the first finding.
     """
     several = lead is not None and (lead.metadata.world_size or 1) > 1
-    yield Text("\nFindings", style="bold")
-    for number, finding in enumerate(findings, start=1):
+    yield Text(f"\n{title}", style="bold")
+    for number, finding in enumerate(findings, start=start):
         whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
-        title = prose(finding.title, STYLES[finding.severity])
+        heading = prose(finding.title, STYLES[finding.severity])
         severity = f" · {finding.severity}{whose}]".replace(" ", UNBREAKABLE)
         details = ("  [", rule_link(finding), severity)
-        yield hanging(f"{number}.", Text.assemble(title, *details), gap=1)
+        yield hanging(f"{number}.", Text.assemble(heading, *details), gap=1)
         lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Fix: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:
@@ -160,19 +167,31 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         yield trust_text(report.trust)
     if report.findings:
         yield from findings_section(report.findings, lead)
+    if report.fit_findings:
+        yield from findings_section(
+            report.fit_findings, lead, title="Findings of the whole fit", start=len(report.findings) + 1
+        )
     if report.held_back:
         yield from held_back_section(report.held_back)
+    if report.precision is not None and report.precision.mistakes:
+        yield from mistakes_section(report.precision.mistakes)
     if len(report.ranks) > 1:
         yield from _section("Ranks", ranks_table(report))
     if lead is not None:
         for title, body in rank_sections(lead, top):
             yield from _section(title, body)
+    if report.fit_time is not None:
+        yield from _section("Time of the whole fit", fit_time_section(report.fit_time))
     if report.step_times is not None:
         yield from _section("Step times without the profiler", step_times_section(report.step_times))
     if report.captures:
         yield from _section("Captures", captures_section(report.captures))
     if report.precision is not None:
         yield from _section("Precision", precision_section(report.precision, top))
+    if report.shadow is not None:
+        yield from _section("Shadow steps in FP32", shadow_section(report.shadow, top))
+    if report.forecast is not None:
+        yield from _section("Forecast of number formats", forecast_section(report.forecast, top))
     if report.sources:
         yield Text("\nTraces", style="bold")
         yield from _sources(report)

@@ -11,7 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from lightning_perf.findings.finding import Finding
+from lightning_perf.report.console.fit_time import fit_sentence
 from lightning_perf.report.console.layout import hanging, rule_link
+from lightning_perf.report.console.precision import mistake_line
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.terminal_text import plain, prose
@@ -21,6 +23,7 @@ __all__ = ["print_short_report", "render_short"]
 
 MAX_FINDINGS = 4
 MAX_NOTES = 2
+MAX_MISTAKES = 2
 
 
 def print_short_report(
@@ -63,10 +66,23 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
     else:
         yield hanging("Why  ", prose(verdict.why), style="bold")
         yield hanging("Next ", prose(verdict.next, "green"), style="bold")
+    mistakes = report.precision.mistakes if report.precision is not None else ()
+    for mistake in mistakes[:MAX_MISTAKES]:
+        yield hanging("Error" if mistake.severity == "high" else "Note ", mistake_line(mistake), style="yellow")
+        yield hanging("     ", prose(f"Fix: {mistake.action}", "green"))
+    if len(mistakes) > MAX_MISTAKES:
+        more = count_of(len(mistakes) - MAX_MISTAKES, "more mistake")
+        yield Text(f"      {more} in the full report", style="dim")
+    if report.fit_findings and report.fit_time is not None:
+        yield hanging("Fit  ", prose(fit_sentence(report.fit_time)), style="bold")
+        for number, finding in enumerate(report.fit_findings[:MAX_FINDINGS], start=len(report.findings) + 1):
+            yield hanging(f"{number:>4}.", _finding_line(finding), gap=2)
     for note in report.notes[:MAX_NOTES]:
         yield hanging("Note ", prose(note), style="yellow")
     if len(report.notes) > MAX_NOTES:
         yield Text(f"       {count_of(len(report.notes) - MAX_NOTES, 'more note')} in the full report", style="dim")
+    if report.forecast is not None:
+        yield hanging("FP8  ", prose(" ".join(report.forecast.advice[:2])), style="bold")
     if folder is not None:
         command = Text.assemble("Full report: ", plain(f"lightning-perf analyze {shlex.quote(str(folder))}", "cyan"))
         command.no_wrap = True
@@ -86,8 +102,9 @@ def _saving(finding: Finding) -> str:
         return ""
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     times = high_text if low_text == high_text else f"{low_text} to {high_text}" if low > 0 else f"up to {high_text}"
+    of_what = "of the fit" if finding.per == "fit" else "per step"
     if not finding.step_ms:
-        return f"saves {times} per step"
+        return f"saves {times} {of_what}"
     low_share, high_share = format_share(low / finding.step_ms), format_share(high / finding.step_ms)
     shares = high_share if low_share == high_share or not low > 0 else f"{low_share} to {high_share}"
-    return f"saves {times} per step, {shares}"
+    return f"saves {times} {of_what}, {shares}{', probed' if finding.basis == 'probed' else ''}"

@@ -60,6 +60,8 @@ class Lever:
         addresses: Kinds of findings with a predicted saving that this lever may bring.
         changes_training: Whether the result is another training (batch size). Such a lever is measured, but never kept
             automatically.
+        probe: Name of the change in a probe of the recorded operators that measures this lever; None without one.
+        cost: Time of a trial relative to one of the unchanged training, about. Compiled code takes long to start.
     """
 
     name: str
@@ -67,3 +69,5 @@ class Lever:
     change: Change
     addresses: tuple[str, ...] = ()
     changes_training: bool = False
+    probe: str | None = None
+    cost: float = 1.0

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from lightning_perf.callbacks.lightning_compat import clips_as_lightning_does
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["FusedOptimizer"]
+__all__ = ["FusedOptimizer", "clipping_excludes_fusing", "has_fused_optimizer"]
 
 _FUSABLE = (SGD, Adagrad, Adam, AdamW)
 _FLAGS = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
@@ -61,9 +62,8 @@ def _made_alone(training: Training) -> tuple[Optimizer, ...] | None:
 
 
 def _unfit(training: Training, optimizers: tuple[Optimizer, ...]) -> str | None:
-    # Lightning refuses it: the fused kernels unscale the gradients themselves, after they would have been clipped.
-    if training.trainer.get("gradient_clip_val") and training.trainer.get("precision") in ("16-mixed", "16", 16):
-        return "gradient clipping under 16-mixed excludes it"
+    if (reason := clipping_excludes_fusing(training, training.trainer.get("precision"))) is not None:
+        return reason
     others = {type(optimizer).__name__ for optimizer in optimizers if type(optimizer) not in _FUSABLE}
     if others:
         return f"{', '.join(sorted(others))} has no fused form"
@@ -72,6 +72,30 @@ def _unfit(training: Training, optimizers: tuple[Optimizer, ...]) -> str | None:
     if any(optimizer.defaults.get("differentiable") for optimizer in optimizers):
         return "a differentiable optimizer cannot be fused"
     return "is fused already" if all(optimizer.defaults.get("fused") for optimizer in optimizers) else None
+
+
+def clipping_excludes_fusing(training: Training, precision: Any) -> str | None:
+    """Return why Lightning refuses a fused optimizer in a precision, or None.
+
+    Its mixed-precision plugin does not clip the gradients of an optimizer that may unscale them inside its step. It
+    checks the optimizer only, so it also raises under ``bf16-mixed``.
+
+    Args:
+        training: The training.
+        precision: The Trainer's precision.
+    """
+    if not training.trainer.get("gradient_clip_val"):
+        return None
+    if precision in ("16-mixed", "16", 16):
+        return "gradient clipping under 16-mixed excludes it"
+    if precision in ("bf16-mixed", "bf16") and clips_as_lightning_does(training.module):
+        return "Lightning refuses gradient_clip_val with a fused optimizer under bf16-mixed"
+    return None
+
+
+def has_fused_optimizer(training: Training) -> bool:
+    """Return whether the module makes a fused optimizer. False if it needs a running Trainer to make it."""
+    return any(optimizer.defaults.get("fused") for optimizer in _made_alone(training) or ())
 
 
 def _fuse(optimizer: Optimizer) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.optimizer import clipping_excludes_fusing, has_fused_optimizer
 from lightning_perf.tune.training import Training
 
 __all__ = ["TF32", "MixedPrecision"]
@@ -38,6 +39,9 @@ class MixedPrecision:
             return "needs a CUDA GPU"
         if self.precision == "bf16-mixed" and machine.capability is not None and machine.capability < _BF16_CAPABILITY:
             return "this GPU has no bfloat16 arithmetic"
+        reason = clipping_excludes_fusing(training, self.precision)
+        if reason is not None and has_fused_optimizer(training):
+            return "Lightning refuses gradient_clip_val with the module's fused optimizer in mixed precision"
         return None
 
     def apply(self, training: Training) -> None:

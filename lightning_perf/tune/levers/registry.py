@@ -21,11 +21,11 @@ _COMPILE = ("launch-bound", "small-kernels")
 _BATCH_SIZE = ("memory-spare", "cpu-overhead")
 
 LEVERS: tuple[Lever, ...] = (
-    Lever("bf16-mixed", "precision", MixedPrecision("bf16-mixed"), _PRECISION),
-    Lever("16-mixed", "precision", MixedPrecision("16-mixed"), _PRECISION),
-    Lever("tf32", "tf32", TF32(), ("tf32-off",)),
-    Lever("channels-last", "layout", ChannelsLast(), ("channels-last", "cpu-channels-last")),
-    Lever("fused-optimizer", "optimizer", FusedOptimizer(), ("unfused-optimizer",)),
+    Lever("bf16-mixed", "precision", MixedPrecision("bf16-mixed"), _PRECISION, probe="bf16"),
+    Lever("16-mixed", "precision", MixedPrecision("16-mixed"), _PRECISION, probe="fp16"),
+    Lever("tf32", "tf32", TF32(), ("tf32-off",), probe="tf32"),
+    Lever("channels-last", "layout", ChannelsLast(), ("channels-last", "cpu-channels-last"), probe="channels-last"),
+    Lever("fused-optimizer", "optimizer", FusedOptimizer(), ("unfused-optimizer",), probe="fused-optimizer"),
     Lever("keep-memory", "memory", KeptMemory(), ("cpu-page-faults",)),
     Lever("cudnn-benchmark", "cudnn", CudnnBenchmark(), ("cudnn-benchmark",)),
     Lever("workers-1", "workers", Workers(1), ("input-bound",)),
@@ -35,10 +35,10 @@ LEVERS: tuple[Lever, ...] = (
     Lever("workers-4-prefetch-4", "workers", Workers(4, prefetch=4), ("input-bound",)),
     Lever("pin-memory", "pinning", PinnedMemory(), ("pageable-copies",)),
     Lever("fewer-micro-batches", "accumulation", FewerMicroBatches()),
-    Lever("compile", "compile", Compiled("default"), _COMPILE),
-    Lever("compile-reduce-overhead", "compile", Compiled("reduce-overhead"), _COMPILE),
-    Lever("compile-max-autotune", "compile", Compiled("max-autotune-no-cudagraphs"), _COMPILE),
-    Lever("batch-size-x2", "batch-size", BatchSize(2), _BATCH_SIZE, changes_training=True),
+    Lever("compile", "compile", Compiled("default"), _COMPILE, cost=3.0),
+    Lever("compile-reduce-overhead", "compile", Compiled("reduce-overhead"), _COMPILE, cost=3.0),
+    Lever("compile-max-autotune", "compile", Compiled("max-autotune-no-cudagraphs"), _COMPILE, cost=10.0),
+    Lever("batch-size-x2", "batch-size", BatchSize(2), _BATCH_SIZE, changes_training=True, probe="batch"),
     Lever("batch-size-x4", "batch-size", BatchSize(4), _BATCH_SIZE, changes_training=True),
 )
 

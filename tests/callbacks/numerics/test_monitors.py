@@ -29,6 +29,9 @@ def monitors(
         world_size=world_size,
         global_rank=0,
         is_global_zero=True,
+        precision_plugin=SimpleNamespace(precision="16-mixed"),
+        callbacks=[],
+        callback_metrics={},
     )
     wanted = MonitorOptions(**{"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options})
     errors = ErrorReporter()

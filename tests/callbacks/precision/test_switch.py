@@ -78,7 +78,7 @@ def test_device_without_the_type_is_refused(monkeypatch):
 def test_plugin_is_of_the_trainers_package_and_a_foreign_one_is_refused(tmp_path, name, other):
     trainer = make_trainer(tmp_path, None, name)
     trainer.strategy.connect(make_net(name=name))
-    switch = PrecisionSwitch("bf16-mixed", init_scale=None)
+    switch = PrecisionSwitch("bf16-mixed")
     switch.install(trainer)
     own, foreign = (importlib.import_module(f"{p}.plugins").MixedPrecision for p in (name, other))
     assert isinstance(trainer.precision_plugin, own)
@@ -86,13 +86,13 @@ def test_plugin_is_of_the_trainers_package_and_a_foreign_one_is_refused(tmp_path
     switch.undo()
     trainer.strategy.precision_plugin = foreign("bf16-mixed", "cpu")
     with pytest.raises(PrecisionError, match=f"{other}.plugins.precision.amp.MixedPrecision"):
-        PrecisionSwitch("bf16-mixed", init_scale=None).install(trainer)
+        PrecisionSwitch("bf16-mixed").install(trainer)
 
 
 def test_undoing_leaves_a_plugin_alone_that_someone_else_put_there(tmp_path):
     trainer = make_trainer(tmp_path, None)
     trainer.strategy.connect(make_net())
-    switch = PrecisionSwitch("bf16-mixed", init_scale=None)
+    switch = PrecisionSwitch("bf16-mixed")
     switch.install(trainer)
     switch.install(trainer)
     other = trainer.strategy.precision_plugin = importlib.import_module("lightning.pytorch.plugins").DoublePrecision()

@@ -146,11 +146,13 @@ def test_an_analysis_on_a_cluster_that_is_not_there(tmp_path, monkeypatch, capsy
 def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
-        with pytest.raises(CompareError, match=re.escape(f"No Ray cluster answers at {address}: Connection refused.")):
-            connect(address)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # without listen: nobody answers, and no other process can take the port
+        port = silent.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+            refused = f"No Ray cluster answers at {address}: Connection refused."
+            with pytest.raises(CompareError, match=re.escape(refused)):
+                connect(address)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
     with pytest.raises(CompareError, match=re.escape("No Ray cluster answers at 127.0.0.1:99999: ")):
         connect()

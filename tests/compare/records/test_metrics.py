@@ -3,8 +3,10 @@ import pytest
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import Quality, find_accuracy, reach_time, run_values
 from lightning_perf.compare.records.record import read_record
+from lightning_perf.run_files.account import write_account
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
 from tests.compare.support import write_run
+from tests.findings.fit.accounts import USUAL, account
 
 
 def run_with(folder, *epochs):
@@ -55,6 +57,8 @@ def test_values_of_a_run(tmp_path):
         "step_time": 50.0,
         "train_time": 30.0,
         "throughput": pytest.approx(32 / 0.05),
+        "fit_throughput": None,
+        "time_to_first_step": None,
         "time_to_accuracy": 20.0,
         "accuracy": 0.8,
         "loss": None,
@@ -62,6 +66,18 @@ def test_values_of_a_run(tmp_path):
         "device_memory": 2**30,
         "host_memory": 2**31,
     }
+
+
+def test_values_of_the_whole_fit_come_from_its_account(tmp_path):
+    write_run(tmp_path / "a", step_ms=50, accuracies=(0.7,))
+    write_account(tmp_path / "a", account())
+    run = read_record(tmp_path / "a" / "run.jsonl")
+    values = run_values(run, None, None)
+    wall_s = sum(seconds for seconds, _ in USUAL.values())
+    assert values["fit_throughput"] == pytest.approx(32 * 1001 / wall_s)
+    assert values["time_to_first_step"] == 3.0
+    (tmp_path / "a" / "account.rank0.jsonl").write_text("[]\n", encoding="utf-8")
+    assert run_values(read_record(tmp_path / "a" / "run.jsonl"), None, None)["fit_throughput"] is None
 
 
 def test_values_of_a_run_that_has_little(tmp_path):

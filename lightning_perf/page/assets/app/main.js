@@ -109,9 +109,14 @@ function render(state) {
   const ranks = data.ranks ?? [];
   const row = Number(state.rank ?? data.lead ?? 0);
   const rank = ranks[row] ?? ranks[data.lead] ?? null;
-  shell.views(views, view, { report: data, rank, run: shown.run, source, runs: listing.runs });
+  const context = { report: data, rank, run: shown.run, source, runs: listing.runs };
+  const empty = views
+    .filter((item) => item.missing)
+    .map((item) => ({ view: item, reason: item.missing(context) }))
+    .filter(({ reason }) => reason);
+  shell.views(views, view, empty);
   shell.ranks(ranks, rank, data.lead);
-  shell.show(view, () => drawn(view, { report: data, rank, run: shown.run, source, runs: listing.runs, state }));
+  shell.show(view, () => drawn(view, { ...context, state, empty }));
   performance.mark("figures");
 }
 

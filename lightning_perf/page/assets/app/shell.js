@@ -6,12 +6,13 @@ import { fill, h } from "../core/dom.js";
 import { link, read, write } from "../core/state.js";
 import { applyTheme, theme } from "../core/theme.js";
 import * as format from "../text/format.js";
+import { runPicker } from "./run_picker.js";
 
 /** Build the frame. `live`: whether a server provides the page. */
 export function buildShell({ live }) {
-  const runSelect = h("select", { id: "run", on: { change: chooseRun } });
+  const runs = runPicker((name) => leaveTables({ run: name, rank: null }));
   const rankSelect = h("select", { id: "rank", on: { change: chooseRank } });
-  const runField = field("Run", runSelect, "run");
+  const runField = field("Run", runs.element, "run");
   const rankField = field("Rank", rankSelect, "rank");
   const notes = h("div", { class: "listing-notes" });
   const status = h("p", { class: "status", role: "status", "aria-live": "polite" });
@@ -35,10 +36,25 @@ export function buildShell({ live }) {
   );
   const element = h("div", { class: "shell" }, header, h("nav", { "aria-label": "Views" }, menu), notes, main, status);
 
+  // On paper, every finding is open.
+  let folded = [];
+  window.addEventListener("beforeprint", () => {
+    folded = [...main.querySelectorAll("details.finding:not([open])")];
+    for (const item of folded) item.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const item of folded) item.open = false;
+  });
+
   function skip(event) {
     event.preventDefault(); // the address after "#" holds the state
     main.focus();
   }
+
+  let emptyOpen = false; // whether the reader has opened the group of empty views
+  const keepOpen = (event) => {
+    emptyOpen = event.currentTarget.open;
+  };
 
   let current = null;
   return {
@@ -46,13 +62,8 @@ export function buildShell({ live }) {
 
     /** Show the list of runs. */
     runs(listing, run, state) {
-      const names = listing.runs.map((item) => item.name);
-      const options = listing.runs.map((item) => h("option", { value: item.name }, item.name));
-      if (!run && state.run) options.unshift(h("option", { value: state.run }, `${state.run} (not here)`));
-      if (names.join("\n") !== runSelect.dataset.names || !run) fill(runSelect, options);
-      runSelect.dataset.names = names.join("\n");
-      runSelect.value = run?.name ?? state.run ?? "";
-      runField.hidden = !live && names.length < 2;
+      runs.show(listing.runs, run, run ? null : state.run);
+      runField.hidden = !live && listing.runs.length < 2;
       own.href = location.href;
       fill(notes, remarks(listing.notes));
     },
@@ -68,25 +79,41 @@ export function buildShell({ live }) {
     },
 
     /** Show the menu. */
-    views(views, view, context) {
+    views(views, view, empty) {
+      const reasons = new Map(empty.map((item) => [item.view, item.reason]));
+      const entry = (item) =>
+        h(
+          "li",
+          {},
+          h(
+            "a",
+            {
+              href: link({ view: item.id }),
+              "aria-current": item === view ? "page" : null,
+              class: reasons.has(item) ? "empty" : null,
+              title: reasons.get(item)?.replaceAll("`", ""),
+              on: { click: (event) => follow(event, item.id) },
+            },
+            item.title,
+          ),
+        );
+      // With one view there is nothing to group, and that view shows the reason.
+      const group = views.length > 1 ? views.filter((item) => reasons.has(item) && item.id !== "compare") : [];
       fill(
         menu,
-        views.map((item) =>
-          h(
-            "li",
-            {},
-            h(
-              "a",
-              {
-                href: link({ view: item.id }),
-                "aria-current": item === view ? "page" : null,
-                class: item.missing?.(context) ? "empty" : null,
-                on: { click: (event) => follow(event, item.id) },
-              },
-              item.title,
-            ),
-          ),
-        ),
+        views.filter((item) => !group.includes(item)).map(entry),
+        group.length
+          ? h(
+              "li",
+              {},
+              h(
+                "details",
+                { class: "empty-views", open: group.includes(view) || emptyOpen, on: { toggle: keepOpen } },
+                h("summary", {}, `Not recorded (${group.length})`),
+                h("ul", {}, group.map(entry)),
+              ),
+            )
+          : null,
       );
       menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     },
@@ -135,10 +162,6 @@ function rankName(analysis, row, lead) {
   const name =
     analysis.rank === null ? (analysis.sources[0]?.split("/").pop() ?? `recording ${row + 1}`) : String(analysis.rank);
   return `${name} · ${format.duration(analysis.breakdown.wall.mean_ns)}${lead ? " · in the verdict" : ""}`;
-}
-
-function chooseRun(event) {
-  leaveTables({ run: event.target.value, rank: null });
 }
 
 function chooseRank(event) {

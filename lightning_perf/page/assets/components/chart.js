@@ -10,24 +10,45 @@ const waiting = new Map(); // charts that have not come into sight yet, with the
  * Create a chart. Call `redraw()` of the element after a change.
  *
  * @param title A description for readers who cannot see the chart.
- * @param draw Returns Plotly's {data, layout} with colors from `ink`. It is called again for another theme.
+ * @param draw Returns Plotly's {data, layout} with colors from `ink`. It is called again for another theme. An axis with
+ *   `measured` shows amounts: a note below the chart names the axes that leave out 0.
  * @param height In pixels.
  */
 export function chart({ title, draw, height = 280 }) {
   const box = h("div", { class: "chart", role: "img", "aria-label": title, style: { height: `${height}px` } });
+  const reset = h("button", { type: "button", class: "reset", hidden: true, on: { click: () => frame.redraw() } }, "Reset zoom");
+  const note = h("p", { class: "aside chart-note" });
+  const frame = h("div", { class: "chart-frame" }, box, reset, note);
+  let measured = []; // axes whose start the reader must know
   const figure = () => {
     const { data, layout } = draw();
+    measured = AXES.filter(({ key }) => layout[key]?.measured);
     const axes = Object.entries({ xaxis: {}, yaxis: {}, ...layout }).filter(([key]) => AXIS.test(key));
     const styled = Object.fromEntries(axes.map(([key, settings]) => [key, axis(settings)]));
     return [data, { ...themed(), ...layout, height, ...styled }, CONFIG];
   };
-  box.redraw = async () => box.classList.contains("js-plotly-plot") && (await loading).react(box, ...figure());
+  const mark = () => {
+    const cut = measured.filter(({ key }) => !spansZero(box._fullLayout[key]));
+    fill(note, cut.map(({ name }) => `The ${name} axis does not start at 0. `));
+  };
+  frame.redraw = async () => {
+    if (!box.classList.contains("js-plotly-plot")) return;
+    reset.hidden = true;
+    await (await loading).react(box, ...figure());
+    mark();
+  };
+  box.redraw = frame.redraw;
   const paint = async () => {
     waiting.delete(box);
     observer.disconnect();
     try {
       const plotly = await (loading ??= load());
       await plotly.newPlot(box, ...figure());
+      mark();
+      box.on("plotly_relayout", (change) => {
+        reset.hidden = !Object.keys(change).some((key) => key.includes(".range"));
+        mark();
+      });
       new ResizeObserver(() => box.isConnected && plotly.Plots.resize(box)).observe(box);
     } catch (error) {
       if (!(error instanceof ChartError)) throw error;
@@ -40,7 +61,11 @@ export function chart({ title, draw, height = 280 }) {
   const observer = new IntersectionObserver(sight, { rootMargin: "200px" });
   observer.observe(box);
   waiting.set(box, paint);
-  return box;
+  return frame;
+}
+
+function spansZero({ type, range: [low, high] }) {
+  return type !== "linear" || (Math.min(low, high) <= 0 && Math.max(low, high) >= 0);
 }
 
 /** Draw every chart in the current theme, in sight or not. */
@@ -62,6 +87,10 @@ export function ink(name) {
 
 class ChartError extends Error {}
 
+const AXES = [
+  { key: "xaxis", name: "horizontal" },
+  { key: "yaxis", name: "vertical" },
+];
 const AXIS = /^[xy]axis\d*$/;
 const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showSendToCloud: false };
 
@@ -83,7 +112,7 @@ function themed() {
   };
 }
 
-function axis(settings = {}) {
+function axis({ measured, ...settings } = {}) {
   const base = {
     gridcolor: color("line"),
     zerolinecolor: color("line"),
@@ -100,9 +129,10 @@ function axis(settings = {}) {
 
 // A self-contained file contains Plotly in compressed form. A server has it next to the modules.
 async function load() {
+  await parsed();
   const packed = document.getElementById("plotly");
   if (packed !== null) {
-    const data = Uint8Array.from(atob(packed.textContent.trim()), (char) => char.charCodeAt(0));
+    const data = unpack(packed.textContent.trim()).slice(0, Number(packed.dataset.bytes));
     const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"));
     await run({ text: await new Response(stream).text() });
   } else if (document.getElementById("document") !== null) {
@@ -114,6 +144,27 @@ async function load() {
   }
   if (!globalThis.Plotly) throw new ChartError("This page has no charts, because Plotly does not run in this browser.");
   return globalThis.Plotly;
+}
+
+// The digits of Python's base64.b85encode, with a comma instead of "<". Five of them are four bytes.
+const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+
+function unpack(text) {
+  const value = new Uint8Array(128);
+  for (let i = 0; i < DIGITS.length; i += 1) value[DIGITS.charCodeAt(i)] = i;
+  const bytes = new DataView(new ArrayBuffer((text.length / 5) * 4));
+  for (let at = 0, to = 0; at < text.length; at += 5, to += 4) {
+    let number = 0;
+    for (let i = at; i < at + 5; i += 1) number = number * 85 + value[text.charCodeAt(i)];
+    bytes.setUint32(to, number);
+  }
+  return bytes.buffer;
+}
+
+// The modules of a self-contained file start before the browser has read the rest of it.
+function parsed() {
+  if (document.readyState !== "loading") return null;
+  return new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
 function run({ text, address }) {

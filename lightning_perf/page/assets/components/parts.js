@@ -3,6 +3,7 @@
 import { h, prose } from "../core/dom.js";
 import { paint } from "../core/theme.js";
 import * as format from "../text/format.js";
+import { copyButton } from "./copy.js";
 import { term } from "./definitions.js";
 
 /** A titled part of a view. `definition`: key of the title's definition; `aside`: a remark next to the title. */
@@ -93,8 +94,9 @@ export function lead(...children) {
  *
  * @param parts {label, value, color, text, definition}, with the name of a color from the style sheet.
  * @param total The value of the full width, by default the sum of the parts.
+ * @param legend Whether the bar has its own legend.
  */
-export function stack(parts, { title, total = null } = {}) {
+export function stack(parts, { title, total = null, legend: named = true } = {}) {
   const shown = parts.filter((part) => part.value > 0);
   const whole = total ?? shown.reduce((sum, part) => sum + part.value, 0);
   return h(
@@ -114,13 +116,15 @@ export function stack(parts, { title, total = null } = {}) {
         }),
       ),
     ),
-    h(
-      "ul",
-      { class: "legend" },
-      shown.map((part) =>
-        h("li", {}, swatch(part.color), h("span", {}, term(part.label, part.definition)), h("b", {}, part.text)),
-      ),
-    ),
+    named
+      ? h(
+          "ul",
+          { class: "legend" },
+          shown.map((part) =>
+            h("li", {}, swatch(part.color), h("span", {}, term(part.label, part.definition)), h("b", {}, part.text)),
+          ),
+        )
+      : null,
   );
 }
 
@@ -154,7 +158,7 @@ export function facts(rows) {
   );
 }
 
-/** A command to copy. */
+/** A command with a button that copies it. */
 export function command(text) {
-  return h("pre", { class: "command", tabindex: "0" }, h("code", {}, text));
+  return h("div", { class: "command-line" }, h("pre", { class: "command", tabindex: "0" }, h("code", {}, text)), copyButton(text));
 }

@@ -5,9 +5,9 @@ import { fill, h } from "../core/dom.js";
 import { SourceError } from "../core/source.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
-import { section } from "./parts.js";
+import { section, swatch } from "./parts.js";
 import { localRows } from "./rows.js";
-import { heading, markSorted, searchField } from "./table_controls.js";
+import { columnChoice, heading, markSorted, scrollFrame, searchField, timelineLink } from "./table_controls.js";
 
 const SIZES = [25, 100, 500];
 const SEARCH_FROM = 8; // from this number of rows on, there are controls to search and export
@@ -15,10 +15,11 @@ const SEARCH_FROM = 8; // from this number of rows on, there are controls to sea
 /**
  * A section with one table and nothing else.
  *
- * `definition` and `aside` belong to the section, and the others to the table. By default its caption is the title.
+ * `definition`, `aside` and `before` (the content above the table) belong to the section, and the others to the table.
+ * By default its caption is the title.
  */
-export function tableSection(title, { definition = null, aside = null, caption = title, ...more }) {
-  return section(title, { definition, aside }, table({ caption, ...more }));
+export function tableSection(title, { definition = null, aside = null, caption = title, before = null, ...more }) {
+  return section(title, { definition, aside }, before, table({ caption, ...more }));
 }
 
 /**
@@ -26,21 +27,27 @@ export function tableSection(title, { definition = null, aside = null, caption =
  *
  * @param id Its name in the address and in the exported file.
  * @param caption Its description.
- * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row)}.
- *   The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
+ * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row),
+ *   optional}. The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
  *   The name in the exported file is `csv`, with its unit.
- *   With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure.
+ *   `swatch(row)` names the color of a square before the text. With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure.
+ *   `go(row)` returns the address of the row on the timeline. A column with the number
+ *   `optional` is hidden on narrower pages until the reader chooses it. The exported file has all columns.
  * @param rows The rows, or a source from `rows.js`.
  * @param sort The initial order, by default that of the rows.
  * @param descending Whether it starts with the largest.
  * @param searchable Whether it can be searched.
+ * @param details Returns a function that builds the content below a row when the reader opens it, or null for a row
+ *   without more to show.
  */
-export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true }) {
+export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true, details = null }) {
   const source = Array.isArray(rows) ? localRows(columns, rows) : rows;
   const small = Array.isArray(rows) && rows.length < SEARCH_FROM;
   const key = (name) => `${id}.${name}`;
   const body = h("tbody");
-  const heads = new Map();
+  const heads = new Map(columns.map((column) => [column.key, head(column)]));
+  const titles = h("tr");
+  const choice = columnChoice(columns, key("columns"), () => refresh());
   const foot = h("div", { class: "table-foot" });
   let asked = 0;
 
@@ -72,7 +79,9 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     const pages = Math.max(1, Math.ceil(answer.total / now.size));
     if (now.page >= pages) return change({ page: pages });
     scroll.classList.toggle("tall", answer.rows.length > SIZES[0]);
-    fill(body, answer.rows.length ? answer.rows.map(line) : nothing(now.filter));
+    const shown = choice.shown();
+    fill(titles, shown.map((column) => heads.get(column.key)));
+    fill(body, answer.rows.length ? answer.rows.map((row) => lines(row, shown)) : nothing(now.filter, shown.length));
     fill(foot, paging(now, answer.total, pages));
   }
 
@@ -85,15 +94,24 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     return refresh();
   }
 
-  function line(row) {
-    return h(
+  function lines(row, shown) {
+    const more = details?.(row) ?? null;
+    if (more === null) return h("tr", {}, shown.map((column, i) => cell(column, row, i === 0)));
+    const below = h(
       "tr",
-      {},
-      columns.map((column, i) => cell(column, row, i === 0)),
+      { class: "details", hidden: true },
+      h("td", { colspan: shown.length }, h("div", { class: "details-box" })),
     );
+    const open = (event) => {
+      below.hidden = !below.hidden;
+      event.currentTarget.setAttribute("aria-expanded", String(!below.hidden));
+      const box = below.querySelector(".details-box");
+      if (!below.hidden && !box.childElementCount) box.append(...[more()].flat(Infinity).filter(Boolean));
+    };
+    return [h("tr", {}, shown.map((column, i) => cell(column, row, i === 0, i === 0 ? open : null))), below];
   }
 
-  function cell(column, row, first) {
+  function cell(column, row, first, open = null) {
     const value = column.value(row);
     const shown = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
     const part = column.bar?.(row);
@@ -105,27 +123,25 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       },
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
       column.kind === "text" && typeof shown === "string"
-        ? name(shown, column.code)
+        ? named(column.swatch?.(row), name(shown, column.code, open), timelineLink(column, row))
         : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
     );
   }
 
-  function nothing(filter) {
+  function nothing(filter, width) {
     return h(
       "tr",
       {},
-      h("td", { colspan: columns.length, class: "nothing" }, filter ? "No row matches your search." : "No rows."),
+      h("td", { colspan: width, class: "nothing" }, filter ? "No row matches your search." : "No rows."),
     );
   }
 
   function head(column) {
-    const cell = heading(column, () => {
+    return heading(column, () => {
       const now = options();
       const down = now.sort === column.key ? !now.descending : column.kind === "number";
       change({ sort: column.key, order: down ? "down" : "up" });
     });
-    heads.set(column.key, cell);
-    return cell;
   }
 
   function paging(now, total, pages) {
@@ -173,18 +189,28 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     "table",
     {},
     h("caption", { class: "unseen" }, caption),
-    h("thead", {}, h("tr", {}, columns.map(head))),
+    h("thead", {}, titles),
     body,
   );
-  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, grid);
+  const { frame, scroll } = scrollFrame(caption, grid);
+  fill(titles, choice.shown().map((column) => heads.get(column.key)));
   refresh();
   return h(
     "div",
     { class: "table", id: `table-${id}` },
-    small || !searchable ? null : h("div", { class: "table-tools" }, search),
-    scroll,
+    tools((small && !options().filter) || !searchable ? null : search, choice.control),
+    frame,
     foot,
   );
+}
+
+// A name with its color and its link, side by side.
+function named(color, content, link) {
+  return color || link ? h("span", { class: "named" }, color ? swatch(color) : null, content, link) : content;
+}
+
+function tools(...controls) {
+  return controls.some(Boolean) ? h("div", { class: "table-tools row" }, controls) : null;
 }
 
 /** A figure with its interval. A line may break before the bracket of the interval, or else before its second end. */
@@ -194,10 +220,19 @@ function ends(figure) {
 }
 
 const LONG = 64;
+const SHORT = 24; // stays on one line
 
-/** A name. A long one is cut to two lines and opens when the reader presses it. */
-function name(text, code = false) {
+/** A name. A long one is cut to one line and opens when the reader presses it. */
+function name(text, code = false, open = null) {
   const kind = code ? "name code" : "name";
+  if (open) {
+    return h(
+      "button",
+      { type: "button", class: `${kind} long more`, "aria-expanded": "false", title: text, on: { click: open } },
+      text,
+    );
+  }
+  if (text.length <= SHORT) return h("span", { class: `${kind} short` }, text);
   if (text.length <= LONG) return h("span", { class: kind }, text);
   const toggle = (event) => {
     const open = event.currentTarget.getAttribute("aria-expanded") === "true";

@@ -1,7 +1,10 @@
-// Controls of tables and trees: the search field, and headings that sort.
+// Controls of tables and trees: the search field, headings that sort, the choice of columns, and the scrolling frame.
 
-import { h } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
+import { read, write } from "../core/state.js";
 import { hint } from "./definitions.js";
+
+const CHOICE_FROM = 6; // from this number of columns on, the reader can choose among them
 
 /** The search field. `text` is its initial content, and `changed(text)` is called for every change. */
 export function searchField(caption, text, changed) {
@@ -35,4 +38,85 @@ export function markSorted(headings, by, descending) {
   for (const [key, cell] of headings) {
     cell.setAttribute("aria-sort", key !== by ? "none" : descending ? "descending" : "ascending");
   }
+}
+
+/**
+ * The columns that the reader has chosen, kept in the address under `key`. A column is shown by default if the page has at
+ * least `optional` pixels of width.
+ *
+ * `changed()` is called for every change. Returns {shown(), control}; `control` is null if there is nothing to choose.
+ */
+export function columnChoice(columns, key, changed) {
+  const [first, ...others] = columns;
+  const usual = others.filter(({ optional }) => !optional || innerWidth >= optional);
+  const shown = () => {
+    const chosen = read()[key]?.split(",");
+    return [first, ...(chosen ? others.filter((column) => chosen.includes(column.key)) : usual)];
+  };
+  if (columns.length < CHOICE_FROM && usual.length === others.length) return { shown, control: null };
+
+  const store = (chosen) => {
+    const same = chosen.length === usual.length && chosen.every((column) => usual.includes(column));
+    write({ [key]: same ? null : chosen.map((column) => column.key).join(",") || "-" }, { quiet: true });
+    label();
+    changed();
+  };
+  const toggle = (column) => {
+    const now = shown();
+    store(others.filter((item) => now.includes(item) !== (item === column)));
+  };
+  const summary = h("summary", {});
+  const boxes = others.map((column) => {
+    const box = h("input", { type: "checkbox", on: { change: () => toggle(column) } });
+    return { column, box, line: h("label", {}, box, column.title) };
+  });
+  const label = () => {
+    const now = shown();
+    for (const { column, box } of boxes) box.checked = now.includes(column);
+    fill(summary, now.length === columns.length ? "Columns" : `Columns (${now.length} of ${columns.length})`);
+  };
+  label();
+  const all = (wanted) => h("button", { type: "button", on: { click: () => store(wanted) } }, wanted === others ? "All" : "Usual");
+  const control = h(
+    "details",
+    { class: "columns-choice" },
+    summary,
+    h("div", { class: "columns-list" }, h("div", { class: "row" }, all(others), all(usual)), boxes.map(({ line }) => line)),
+  );
+  const close = (event) => {
+    if (event.type === "keydown" ? event.key === "Escape" : !control.contains(event.target)) {
+      if (control.contains(document.activeElement)) summary.focus();
+      control.open = false;
+    }
+  };
+  control.addEventListener("toggle", () => {
+    const method = control.open ? "addEventListener" : "removeEventListener";
+    document[method]("click", close);
+    document[method]("keydown", close);
+  });
+  return { shown, control };
+}
+
+/** A frame that scrolls a wide table sideways. A shadow marks each edge behind which there are more columns. */
+export function scrollFrame(caption, content) {
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, content);
+  const frame = h("div", { class: "scroll-frame" }, scroll);
+  const mark = () => {
+    frame.classList.toggle("more-left", scroll.scrollLeft > 1);
+    frame.classList.toggle("more-right", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 1);
+    const pinned = content.querySelector("thead th");
+    if (pinned) frame.style.setProperty("--pinned", `${pinned.offsetWidth}px`);
+  };
+  scroll.addEventListener("scroll", mark, { passive: true });
+  const observer = new ResizeObserver(mark);
+  observer.observe(scroll);
+  observer.observe(content);
+  return { frame, scroll };
+}
+
+/** The link from a row to the timeline, for a column with `go(row)`, which returns its address or null. */
+export function timelineLink(column, row) {
+  const address = column.go?.(row);
+  const title = `Show ${column.value(row)} on the timeline`;
+  return address ? h("a", { class: "go", href: address, title, "aria-label": title }) : null;
 }

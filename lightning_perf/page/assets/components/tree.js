@@ -4,7 +4,7 @@ import { download, toCsv } from "../core/csv.js";
 import { fill, h } from "../core/dom.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
-import { heading, markSorted, searchField } from "./table_controls.js";
+import { columnChoice, heading, markSorted, scrollFrame, searchField, timelineLink } from "./table_controls.js";
 
 const OPEN_ROWS = 40; // outer levels start open as long as at most this number of rows is visible
 
@@ -12,16 +12,18 @@ const OPEN_ROWS = 40; // outer levels start open as long as at most this number 
  * Create a tree.
  *
  * `rows`: {depth, parent}, each before its children. `parent` is an index of `rows` or null.
- * `columns`: as for `table`. The first one has the names.
+ * `columns`: as for `table`. The first one has the names. With `closed` only the outermost rows are shown at first.
  */
-export function tree({ id, caption, columns, rows, sort, noun }) {
+export function tree({ id, caption, columns, rows, sort, noun, closed = false }) {
   const children = rows.map(() => []);
   const roots = [];
   rows.forEach((row, i) => (row.parent === null ? roots : children[row.parent]).push(i));
-  const open = new Set(opened(rows, children));
+  const open = new Set(closed ? [] : opened(rows, children));
   const body = h("tbody");
-  const heads = new Map();
+  const heads = new Map(columns.map((column) => [column.key, head(column)]));
+  const titles = h("tr", { role: "row" });
   const key = (name) => `${id}.${name}`;
+  const choice = columnChoice(columns, key("columns"), () => refresh());
   const search = searchField(caption, read()[key("search")] ?? "", (text) => {
     write({ [key("search")]: text }, { quiet: true });
     refresh();
@@ -42,11 +44,13 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       shown.push(i);
       return wanted ? true : open.has(i);
     });
+    const visible = choice.shown();
+    fill(titles, visible.map((column) => heads.get(column.key)));
     fill(
       body,
       shown.length
-        ? shown.map((i) => line(i, wanted))
-        : h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, "No row matches your search.")),
+        ? shown.map((i) => line(i, wanted, visible))
+        : h("tr", {}, h("td", { colspan: visible.length, class: "nothing" }, "No row matches your search.")),
     );
     const target = body.querySelector(`[data-row="${focus}"]`) ?? body.querySelector("[data-row]");
     target?.setAttribute("tabindex", "0");
@@ -64,11 +68,11 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
     }
   }
 
-  function line(i, wanted) {
+  function line(i, wanted, visible) {
     const row = rows[i];
     const parent = children[i].length > 0;
     const isOpen = wanted ? true : open.has(i);
-    const cells = columns.map((column, c) => {
+    const cells = visible.map((column, c) => {
       const value = column.value(row);
       const text = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
       const share = column.bar?.(row);
@@ -91,7 +95,7 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       return h(
         "th",
         { scope: "row", role: "rowheader", class: "words" },
-        h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text)),
+        h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text), timelineLink(columns[0], row)),
       );
     });
     const properties = {
@@ -137,13 +141,11 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
   }
 
   function head(column) {
-    const cell = heading(column, () => {
+    return heading(column, () => {
       const { by, down } = order();
       write({ [key("sort")]: column.key, [key("order")]: by === column.key && down ? "up" : "down" }, { quiet: true });
       refresh();
     });
-    heads.set(column.key, cell);
-    return cell;
   }
 
   const all = (expand) => () => {
@@ -154,7 +156,7 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
   const grid = h(
     "table",
     { role: "treegrid", "aria-label": caption },
-    h("thead", {}, h("tr", { role: "row" }, columns.map(head))),
+    h("thead", {}, titles),
     body,
   );
   refresh();
@@ -167,8 +169,9 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       search,
       h("button", { type: "button", on: { click: all(true) } }, "Open all"),
       h("button", { type: "button", on: { click: all(false) } }, "Close all"),
+      choice.control,
     ),
-    h("div", { class: "scroll" }, grid),
+    scrollFrame(caption, grid).frame,
     h(
       "div",
       { class: "table-foot" },

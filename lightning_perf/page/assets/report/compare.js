@@ -132,6 +132,27 @@ function changes(compared, { before, after }) {
     part(diff, truncated, "operators_device", "Operators, device self time", "operator", "device-self-time"),
     part(diff, truncated, "kernels", "Kernels, copies and memsets", "kernel", "kernel"),
     part(diff, truncated, "operators_host", "Operators, host self time", "operator", "host-self-time"),
+    compared.fit ? fitChanges(compared.fit) : null,
+  ];
+}
+
+function fitChanges({ groups, first_step_before_ns: before, first_step_after_ns: after, steps_before, steps_after }) {
+  return [
+    changesPart({
+      id: "diff-fit",
+      title: "Time of the whole fit",
+      changes: groups,
+      noun: "part",
+      definition: "time-of-the-whole-fit",
+      bars: false,
+      unit: "of the fit",
+    }),
+    facts([
+      ["Steps", `${format.count(steps_before)} before, ${format.count(steps_after)} after`],
+      before && after
+        ? ["Time to the first step", `${format.duration(before)} before, ${format.duration(after)} after`]
+        : null,
+    ]),
   ];
 }
 

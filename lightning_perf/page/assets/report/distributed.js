@@ -4,6 +4,7 @@ import { chart, chartText, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
 import { legend, missing, notice, section, tiles, unlessMissing } from "../components/parts.js";
 import { tableSection } from "../components/table.js";
+import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { label, per } from "../text/labels.js";
 import { communication } from "./sections/communication.js";
@@ -83,20 +84,23 @@ function sideBySide(report) {
   const categories = report.ranks[0].breakdown.categories.filter((row) => row.parent === null).map((row) => row.name);
   const mean = (item, name) => item.breakdown.categories.find((row) => row.name === name)?.mean_ns ?? 0;
   const used = categories.filter((name) => report.ranks.some((item) => mean(item, name) > 0));
+  const axis = format.timeAxis(largest(report.ranks.map((item) => item.breakdown.wall.mean_ns ?? 0)));
   const draw = () => ({
     data: used.map((name) => ({
       type: "bar",
       orientation: "h",
       name: label("categories", name),
       y: names.map(chartText),
-      x: report.ranks.map((item) => mean(item, name) / 1e6),
-      customdata: report.ranks.map((item) => format.duration(mean(item, name))),
+      x: report.ranks.map((item) => mean(item, name) / axis.size_ns),
+      customdata: report.ranks.map(
+        (item) => `${format.duration(mean(item, name))} of ${format.duration(item.breakdown.wall.mean_ns)} in total`,
+      ),
       hovertemplate: "%{fullData.name}: %{customdata}<extra>%{y}</extra>",
       marker: { color: ink(name) },
     })),
     layout: {
       barmode: "stack",
-      xaxis: { title: `ms ${per(report.ranks[0])}` },
+      xaxis: { title: `${axis.name} ${per(report.ranks[0])}` },
       yaxis: { autorange: "reversed" },
       showlegend: false,
     },

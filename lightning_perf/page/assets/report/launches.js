@@ -98,20 +98,21 @@ function launchPart(rank) {
 }
 
 function queueChart(queue) {
+  const axis = format.timeAxis(queue.series.time_ns.at(-1));
   const draw = () => ({
     data: [
       {
         type: "scatter",
         mode: "lines",
-        x: queue.series.time_ns.map((time) => time / 1e6),
+        x: queue.series.time_ns.map((time) => time / axis.size_ns),
         y: queue.series.value,
-        line: { shape: "hv", width: 1.2, color: ink("kernel_launch") },
+        line: { shape: "hv", width: 1.2, color: ink("accent") },
         fill: "tozeroy",
-        fillcolor: `${ink("kernel_launch")}22`,
-        hovertemplate: "%{y} queued<extra>%{x:.1f} ms</extra>",
+        fillcolor: `${ink("accent")}22`,
+        hovertemplate: `%{y} queued<extra>%{x:.4~g} ${axis.name}</extra>`,
       },
     ],
-    layout: { xaxis: { title: "ms since the start of the recording" }, yaxis: { title: "queued", rangemode: "tozero" } },
+    layout: { xaxis: { title: `${axis.name} since the start of the recording` }, yaxis: { title: "queued", rangemode: "tozero" } },
   });
   return [
     h("h3", {}, "Queue depth over time"),

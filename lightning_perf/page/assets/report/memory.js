@@ -2,6 +2,7 @@
 
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
+import { term } from "../components/definitions.js";
 import { section, stack, tiles, unlessMissing } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
@@ -50,20 +51,22 @@ function one(device, rank) {
     ]),
     curve(device, rank, name),
     device.alive?.length ? alive(device, name) : null,
+    device.operators?.length ? operators(device, name) : null,
   );
 }
 
 function curve(device, rank, name) {
   if (device.allocated.time_ns.length === 0) return null;
+  const axis = format.timeAxis(rank.recording_ns);
   const unit = axisUnit(Math.max(device.peak_allocated_bytes, device.peak_reserved_bytes ?? 0));
   const line = (series, title, settings) => ({
     type: "scatter",
     mode: "lines",
     name: title,
-    x: series.time_ns.map((time) => time / 1e6),
+    x: series.time_ns.map((time) => time / axis.size_ns),
     y: series.value.map((value) => value / unit.size),
     customdata: series.value.map(format.bytes),
-    hovertemplate: `%{customdata} ${title}<extra>%{x:.1f} ms</extra>`,
+    hovertemplate: `%{customdata} ${title}<extra>%{x:.4~g} ${axis.name}</extra>`,
     ...settings,
   });
   const draw = () => ({
@@ -83,12 +86,12 @@ function curve(device, rank, name) {
     ],
     layout: {
       showlegend: Boolean(device.reserved),
-      xaxis: { title: "ms since the start of the recording" },
+      xaxis: { title: `${axis.name} since the start of the recording` },
       yaxis: { title: unit.name, rangemode: "tozero" },
-      shapes: boundaries(rank),
+      shapes: boundaries(rank, axis),
       annotations: [
         {
-          x: device.peak_ns / 1e6,
+          x: device.peak_ns / axis.size_ns,
           y: device.peak_allocated_bytes / unit.size,
           text: "peak",
           showarrow: true,
@@ -114,13 +117,13 @@ function axisUnit(most) {
   return units.findLast((unit) => most >= unit.size) ?? units[0];
 }
 
-function boundaries(rank) {
+function boundaries(rank, axis) {
   const { breakdown } = rank;
   if (!breakdown.marked) return [];
   return breakdown.steps.map((step) => ({
     type: "line",
-    x0: step.start_ns / 1e6,
-    x1: step.start_ns / 1e6,
+    x0: step.start_ns / axis.size_ns,
+    x1: step.start_ns / axis.size_ns,
     yref: "paper",
     y0: 0,
     y1: 1,
@@ -155,6 +158,25 @@ function alive(device, name) {
         column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
         column.count("blocks", "Blocks"),
         column.bytes("bytes", "Size", { bar: (row) => row.bytes / device.peak_allocated_bytes }),
+      ],
+    }),
+  ];
+}
+
+function operators(device, name) {
+  return [
+    h("h3", {}, term("Allocator events by operator", "operator-memory")),
+    table({
+      id: `memory-operators-${device.device ?? "host"}`,
+      caption: `${name}: allocator events by operator`,
+      rows: device.operators,
+      sort: "allocated_bytes",
+      columns: [
+        column.text("operator", "Operator", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+        column.bytes("allocated_bytes", "Allocated", { bar: (row) => row.allocated_bytes / (device.operators[0].allocated_bytes || 1) }),
+        column.bytes("growth_bytes", "Growth"),
+        column.count("allocations", "Allocations"),
+        column.count("frees", "Frees"),
       ],
     }),
   ];

@@ -6,6 +6,7 @@ import { tree } from "../components/tree.js";
 import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
+import { markLinks } from "../timeline/links.js";
 
 export const modules = { id: "modules", title: "Modules", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
@@ -31,7 +32,7 @@ function render(context) {
     );
   };
   const columns = column.filled(found.rows, [
-    column.text("name", "Module", { csv: "module" }),
+    column.text("name", "Module", { csv: "module", go: markLinks(rank, "modules") }),
     ...(onDevice
       ? [
           time("device_total_ns", "Device forward", "module"),

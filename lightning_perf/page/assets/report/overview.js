@@ -1,42 +1,72 @@
 // The view "Overview": the verdict first, then its evidence and the largest parts of the step.
 
-import { chartAndTable, notes, section, tiles } from "../components/parts.js";
-import { h } from "../core/dom.js";
+import { chartAndTable, facts, notes, section, tiles } from "../components/parts.js";
+import { h, prose } from "../core/dom.js";
 import * as format from "../text/format.js";
-import { label } from "../text/labels.js";
+import { units } from "../text/vendor.js";
 import { arithmetic } from "./sections/arithmetic.js";
 import { capturesPart } from "./sections/captures.js";
-import { findingsList, heldBackList } from "./sections/findings.js";
+import { firstFinding, heldBackList, otherFindings } from "./sections/findings.js";
+import { fitTime } from "./sections/fit_time.js";
 import { stepTimes } from "./sections/step_times.js";
 import { breakdown, phases, steps } from "./sections/steps.js";
 import { trustLine, windowsPart } from "./sections/trust.js";
 
 export const overview = { id: "overview", title: "Overview", kinds: ["run", "trace"], render };
 
-function render({ report, rank }) {
+function render(context) {
+  const { report, rank } = context;
   return [
     verdict(report),
     notes(report.notes),
     rank && summary(report, rank),
-    rank && chartAndTable(steps(rank), breakdown(rank)),
-    report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report)) : null,
+    report.findings.length > 1
+      ? section("More findings", { definition: "finding" }, otherFindings(report, report.findings.slice(1), 2))
+      : null,
+    report.fit_findings?.length
+      ? section(
+          "Findings of the whole fit",
+          { definition: "time-of-the-whole-fit" },
+          otherFindings(report, report.fit_findings, report.findings.length + 1),
+        )
+      : null,
+    rank && (rank.breakdown.steps.length > 1 ? chartAndTable(steps(rank), breakdown(rank)) : breakdown(rank)),
     report.held_back?.length
       ? section("Held back", { definition: "held-back" }, heldBackList(report.held_back))
       : null,
     rank && [phases(rank), arithmetic(rank)],
     capturesPart(report.captures),
+    report.fit_time && fitTime(report.fit_time),
     report.step_times && stepTimes(report.step_times),
     windowsPart(report.trust),
+    notRecorded(context),
     sources(report),
   ];
 }
 
-function verdict({ verdict: { where, why, next } }) {
-  const row = (name, text, kind) => [h("dt", {}, name), h("dd", { class: kind }, text)];
+// The verdict. If it rests on the first finding, that finding is shown in full here, and its text is not repeated.
+function verdict(report) {
+  const { where, why, next } = report.verdict;
+  const row = (name, text, kind) => (text ? [h("dt", {}, name), h("dd", { class: kind }, text)] : null);
+  const top = report.findings[0]?.title;
+  const at = top ? why.indexOf(top) : -1;
   return h(
     "section",
     { class: "part", "aria-label": "Verdict" },
-    h("dl", { class: "verdict" }, row("Where", where), row("Why", why), row("Next", next, "next")),
+    at < 0
+      ? h("dl", { class: "verdict" }, row("Where", where), row("Why", why), row("Next", next, "next"))
+      : [h("dl", { class: "verdict" }, row("Where", where), row("Why", why.slice(0, at).trim())), firstFinding(report)],
+  );
+}
+
+/** The views without data, with the reason and how to record it. */
+function notRecorded(context) {
+  const empty = context.empty.filter(({ view }) => view.id !== "compare");
+  if (empty.length === 0) return null;
+  return section(
+    `Not recorded (${empty.length})`,
+    { aside: "what to record to see these views" },
+    facts(empty.map(({ view, reason }) => [view.title, prose(reason)])),
   );
 }
 
@@ -51,13 +81,14 @@ function summary(report, rank) {
   const used = [...new Set(rank.metadata.devices.map((device) => device.name).filter(Boolean))];
   const device = times.has_device ? (efficiency?.devices ?? []) : [];
   const each = device.length > 1 ? `device ${device[0].ordinal} of ${device.length}` : null;
-  const metadata = rank.metadata.devices.find((item) => item.ordinal === device[0]?.ordinal);
+  const described = rank.metadata.devices;
+  // Under HIP, kernels can have ordinals without a described device.
+  const metadata = described.find((item) => item.ordinal === device[0]?.ordinal) ?? (used.length === 1 ? described[0] : null);
   const peak = memory?.devices.find((item) => item.device !== null);
-  const facts = [
+  const { cores, unit, architecture } = units(rank);
+  const recorded = [
     times.has_device ? used.join(", ") : host(rank.metadata.processor),
-    times.has_device && metadata?.compute_major != null
-      ? `compute capability ${metadata.compute_major}.${metadata.compute_minor ?? 0}`
-      : null,
+    times.has_device && metadata ? architecture(metadata) : null,
     rank.metadata.world_size > 1
       ? `${format.countOf(report.ranks.length, "rank")} of ${rank.metadata.world_size}`
       : null,
@@ -67,7 +98,7 @@ function summary(report, rank) {
   return h(
     "section",
     { class: "summary", "aria-label": "Summary" },
-    h("p", { class: "aside" }, facts.filter(Boolean).join(" · ")),
+    h("p", { class: "aside" }, recorded.filter(Boolean).join(" · ")),
     tiles([
       {
         label: times.marked ? "Step time" : "Recording",
@@ -77,18 +108,13 @@ function summary(report, rank) {
       },
       { label: "Device busy", value: format.share(device[0]?.busy), note: each, definition: "busy" },
       {
-        label: "SM efficiency",
+        label: `${unit} efficiency`,
         value: format.share(device[0]?.sm_efficiency),
         note: each,
         definition: "sm-efficiency",
       },
       { label: "Occupancy", value: format.share(device[0]?.occupancy), note: each, definition: "occupancy" },
-      {
-        label: "Tensor Cores",
-        value: format.share(formats?.tensor_core_share),
-        note: "of compute",
-        definition: "tensor-cores",
-      },
+      { label: cores, definition: "tensor-cores", ...tensorCores(formats) },
       {
         label: "FLOP/s",
         value: format.flopRate(efficiency?.flops_per_s),
@@ -113,6 +139,15 @@ function summary(report, rank) {
       : null,
     report.trust ? trustLine(report.trust) : null,
   );
+}
+
+// The share of compute on Tensor Cores. Kernels count as unknown if their names do not show whether they use them.
+function tensorCores(formats) {
+  if (!formats?.compute_ns || formats.tensor_core_share === null) return { value: null };
+  const unknown = formats.tensor_core_unknown_ns / formats.compute_ns;
+  if (unknown === 0) return { value: format.share(formats.tensor_core_share), note: "of compute" };
+  if (unknown > 0.5) return { value: "unknown", note: `${format.share(formats.tensor_core_share)} of compute is known to run on them` };
+  return { value: format.share(formats.tensor_core_share), note: `of compute, ${format.share(unknown)} unknown` };
 }
 
 function coverage(efficiency) {

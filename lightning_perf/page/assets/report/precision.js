@@ -6,8 +6,10 @@ import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { arithmeticLabel, per } from "../text/labels.js";
+import { forecast } from "./sections/forecast.js";
 import { lossScale } from "./sections/loss_scale.js";
 import { driftChart, lossChart } from "./sections/precision_drift.js";
+import { shadow } from "./sections/shadow.js";
 import { underflow } from "./sections/underflow.js";
 
 export const precision = { id: "precision", title: "Precision", kinds: ["run", "trace"], missing: reason, render };
@@ -17,7 +19,7 @@ const NO_RECORD =
   "`PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and underflow by layer.";
 
 function reason({ report, rank }) {
-  return report.precision || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
+  return report.precision || report.forecast || report.shadow || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
 }
 
 function render({ report, rank }) {
@@ -25,15 +27,36 @@ function render({ report, rank }) {
   return [
     found
       ? [
+          found.mistakes?.length ? mistakes(found.mistakes) : null,
           setting(found.setting),
           found.loss_scale && lossScale(found.loss_scale),
           found.underflow && underflow(found.underflow),
           found.numerics && numerics(found.numerics),
         ]
-      : missing(NO_RECORD),
+      : report.forecast || report.shadow
+        ? null
+        : missing(NO_RECORD),
+    report.shadow ? shadow(report.shadow) : null,
+    report.forecast ? forecast(report.forecast) : null,
     rank?.amp_gain ? gain(rank) : null,
     rank?.autocast ? casts(rank) : null,
   ];
+}
+
+function mistakes(found) {
+  const place = ({ layer, line }) =>
+    `${layer ? ` in ${layer}` : ""}${line ? (layer ? ` (${line})` : ` in ${line}`) : ""}`;
+  return section(
+    "Mistakes",
+    {},
+    found.map((mistake) =>
+      notice(
+        `${mistake.title}${place(mistake)}. ${mistake.evidence.join(" ")} Fix: ${mistake.action} ` +
+          `More: lightning-perf explain ${mistake.kind}`,
+        mistake.severity === "high" ? "high" : "",
+      ),
+    ),
+  );
 }
 
 function setting(found) {

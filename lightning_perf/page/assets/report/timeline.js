@@ -2,6 +2,10 @@
 
 import { command, lead, missing, section, unlessMissing } from "../components/parts.js";
 import { h } from "../core/dom.js";
+import { quote } from "../timeline/details.js";
+import { readRanks } from "../timeline/lanes.js";
+import { openDock, perfettoAddress, restoreDock, seeDock, tracesOf } from "../timeline/perfetto.js";
+import { timelineElement } from "../timeline/timeline.js";
 import * as format from "../text/format.js";
 import { stepTimeline } from "./sections/step_timeline.js";
 
@@ -12,15 +16,26 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const { rank, source, run, report } = context;
+  const { rank, source, report } = context;
+  const found = readRanks(report);
+  restoreDock(context, found?.ranks);
   return [
     section(
       rank.breakdown.marked ? "Steps" : "The recording",
-      { definition: "step", aside: `${format.duration(rank.recording_ns)} recorded` },
-      lead("Each step at its place in time. The colors show the share of each category, not when it ran within the step."),
-      stepTimeline(rank),
+      { definition: "timeline", aside: `${format.duration(rank.recording_ns)} recorded` },
+      found?.ranks.some((item) => item.rank === rank) ? timelineElement(context, found) : older(rank),
     ),
-    source.live ? perfetto(source, run, rank) : commands(report, rank),
+    source.live ? perfetto(context) : commands(report, rank),
+  ];
+}
+
+// Reports of older versions do not have the times within a step.
+function older(rank) {
+  return [
+    lead(
+      "This report was made by an older version. The colors show the share of each category, not when it ran within the step. Analyze the trace again for the whole timeline.",
+    ),
+    stepTimeline(rank),
   ];
 }
 
@@ -34,25 +49,19 @@ function commands(report, rank) {
   );
 }
 
-function perfetto(source, run, rank) {
-  if (run.files === 0) return missing("The trace files of this run are not available here.");
-  const files = Array.from({ length: run.files }, (_, i) => i);
-  const names = files.map((i) => run.traces?.[i] ?? `file ${i + 1}`);
-  const first = Math.max(0, names.indexOf(rank.sources[0]?.split("/").pop()));
+function perfetto({ source, run, rank }) {
+  const files = tracesOf(run);
+  if (files.length === 0) return missing("The trace files of this run are not available here.");
+  const first = Math.max(0, files.findIndex(({ name }) => name === rank.sources[0]?.split("/").pop()));
   const choice = h(
     "select",
     { "aria-label": "Trace file" },
-    files.map((i) => h("option", { value: i, selected: i === first }, names[i])),
+    files.map(({ index, name }) => h("option", { value: index, selected: index === first }, name)),
   );
-  const address = () => `perfetto/index.html#!/?url=${encodeURIComponent(source.trace(run.name, choice.value))}`;
-  const place = h("div");
-  const tab = h("a", { class: "button", target: "_blank", rel: "noopener", href: address() }, "In its own tab");
-  const load = () =>
-    place.replaceChildren(h("iframe", { class: "frame", title: `Timeline of ${names[choice.value]}`, src: address() }));
-  choice.addEventListener("change", () => {
-    tab.setAttribute("href", address());
-    if (place.firstChild) load();
-  });
+  const tab = h("a", { class: "button", target: "_blank", rel: "noopener" }, "In its own tab");
+  const follow = () => tab.setAttribute("href", perfettoAddress(source, run, Number(choice.value)));
+  choice.addEventListener("change", follow);
+  follow();
   return section(
     "Every event, in Perfetto's UI",
     {},
@@ -60,14 +69,12 @@ function perfetto(source, run, rank) {
       "div",
       { class: "row" },
       files.length > 1 ? choice : null,
-      h("button", { type: "button", on: { click: load } }, "Show it here"),
+      h(
+        "button",
+        { type: "button", on: { click: () => (openDock({ source, run }, Number(choice.value)), seeDock()) } },
+        "Show it here",
+      ),
       tab,
     ),
-    place,
   );
-}
-
-// Quoted for a POSIX shell.
-function quote(path) {
-  return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\"'\"'")}'`;
 }

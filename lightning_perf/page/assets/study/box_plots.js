@@ -19,7 +19,7 @@ export function timeBoxes(comparison) {
       layout: {
         showlegend: false,
         boxmode: "overlay",
-        xaxis: { title: `${metricTitle(name)} of a run (${unit}), lower is better` },
+        xaxis: { title: `${metricTitle(name)} of a run (${unit}), lower is better`, measured: true },
         yaxis: armAxis(comparison.arms),
       },
     });
@@ -64,6 +64,7 @@ export function accuracyBoxes(comparison) {
       yaxis: { ...armAxis(comparison.arms, notes), anchor: "free", position: 0 },
       xaxis: {
         title: `${chartText(comparison.accuracy_metric)}${narrow ? "" : " after the last epoch"} (%)`,
+        measured: true,
         domain: lost.length && learned ? [LOST_SHARE + (narrow ? 0.14 : 0.06), 1] : [0, 1],
       },
       ...(lost.length && learned

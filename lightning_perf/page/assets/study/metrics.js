@@ -6,6 +6,8 @@ export const METRICS = {
   step_time: { title: "step time", unit: "ms", scale: "ratio", higherIsBetter: false },
   train_time: { title: "training time", unit: "s", scale: "ratio", higherIsBetter: false },
   throughput: { title: "throughput", unit: "samples/s", scale: "ratio", higherIsBetter: true },
+  fit_throughput: { title: "throughput of the whole fit", unit: "samples/s", scale: "ratio", higherIsBetter: true },
+  time_to_first_step: { title: "time to the first step", unit: "s", scale: "ratio", higherIsBetter: false },
   time_to_accuracy: { title: "time to accuracy", unit: "s", scale: "ratio", higherIsBetter: false },
   accuracy: { title: "accuracy", unit: "share", scale: "difference", higherIsBetter: true },
   loss: { title: "loss", unit: "", scale: "ratio", higherIsBetter: false },

@@ -46,7 +46,7 @@ export function blockLines(comparison) {
         }),
       layout: {
         showlegend: false,
-        xaxis: { title: `${metricTitle(METRIC)} (${unit}), lower is better` },
+        xaxis: { title: `${metricTitle(METRIC)} (${unit}), lower is better`, measured: true },
         yaxis: armAxis(comparison.arms),
       },
     };

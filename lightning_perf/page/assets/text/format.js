@@ -37,6 +37,11 @@ export function duration(time_ns) {
   return scaled(time_ns, TIMES);
 }
 
+/** The unit of an axis of times up to a maximum: {name, size_ns}, at least milliseconds. */
+export function timeAxis(most_ns) {
+  return most_ns >= 1e10 ? { name: "s", size_ns: 1e9 } : { name: "ms", size_ns: 1e6 };
+}
+
 /** A change of a duration, with its sign. */
 export function change(time_ns) {
   return `${time_ns > 0 ? "+" : ""}${duration(time_ns)}`;

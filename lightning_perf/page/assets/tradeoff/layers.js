@@ -11,7 +11,7 @@ export const layers = { id: "layers", title: "Layers", kinds: ["inference"], ...
 
 const MOST_BARS = 15;
 const BAR_PX = 24;
-const LIMITS = { compute: "device_compute", memory: "memcpy" };
+const LIMITS = { compute: "bound_by_compute", memory: "bound_by_memory" };
 
 function reason({ report }) {
   return report.count ? null : "The operations of the original could not be counted.";

@@ -5,8 +5,8 @@ import { legend, missing, notes, notice, section } from "../components/parts.js"
 import { table } from "../components/table.js";
 import { fill, h } from "../core/dom.js";
 import * as format from "../text/format.js";
-import { cellChoice, cellText, chosenCell, chosenLimits, keeps, latencyOf, limitControls } from "./limits.js";
-import { tradeoffChart } from "./tradeoff_chart.js";
+import { cellChoice, cellText, chosenCell, chosenLimits, keeps, latencyOf, limitControls, recommendedFirst } from "./limits.js";
+import { sizeLegend, tradeoffChart } from "./tradeoff_chart.js";
 
 export const tradeoff = { id: "tradeoff", title: "Trade-off", kinds: ["inference"], render };
 
@@ -46,11 +46,12 @@ function render({ report }) {
       h("div", { class: "controls" }, cellChoice(report), limitControls(report, changed)),
       status,
       legend([
-        { label: "the original", color: "input" },
+        { label: "the original", color: "original" },
         { label: "unbeaten", color: "accent" },
-        { label: "beaten by another", color: "host_other" },
+        { label: "beaten by another", color: "beaten" },
         { label: "ringed: recommended", color: "good" },
       ]),
+      sizeLegend(report),
       h(
         "p",
         { class: "aside" },
@@ -144,7 +145,7 @@ function variantTable(report, cell, limits) {
       definition: "unbeaten",
     }),
   ];
-  return table({ id: "variants", caption: "Variants", columns, rows: report.rows });
+  return table({ id: "variants", caption: "Variants", columns, rows: recommendedFirst(report, report.rows) });
 }
 
 function failures({ rows }) {

@@ -1,6 +1,7 @@
 // Median latency against accuracy. Areas show sizes, a staircase connects unbeaten variants, a ring marks the recommended one.
 
 import { chart, chartText, ink } from "../components/chart.js";
+import { h, svg } from "../core/dom.js";
 import { largest, smallest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { keeps, latencyOf, slow } from "./limits.js";
@@ -36,7 +37,7 @@ export function tradeoffChart(document, cell, limits) {
       hovermode: "closest",
       xaxis: { type: "log", title: "latency of a call: median, bar from p10 to p90", ...timeTicks(placed) },
       yaxis: measured
-        ? { title: `accuracy on ${format.count(document.validation_inputs)} held-out inputs, %`, range: yRange(placed) }
+        ? { title: `accuracy on ${format.count(document.validation_inputs)} held-out inputs, %`, range: yRange(placed), measured: true }
         : { title: "accuracy was not measured", showticklabels: false, showgrid: false },
       annotations: names(placed, document, cell, measured ? yRange(placed) : null),
       shapes: limitLines(limits(), document, measured),
@@ -50,7 +51,7 @@ export function tradeoffChart(document, cell, limits) {
 }
 
 function variant({ row, latency, x, y }, document, cell, kept) {
-  const color = ink(row === document.rows[0] ? "input" : cell.front.includes(row.variant) ? "accent" : "host_other");
+  const color = ink(row === document.rows[0] ? "original" : cell.front.includes(row.variant) ? "accent" : "beaten");
   const accuracy = row.accuracy;
   return {
     type: "scatter",
@@ -68,6 +69,29 @@ function variant({ row, latency, x, y }, document, cell, kept) {
     error_x: interval(latency.p10_ms, x, slow(latency), color, 2),
     error_y: accuracy ? interval(100 * accuracy.low, y, 100 * accuracy.high, color, 1) : undefined,
   };
+}
+
+/** The legend of sizes: the largest variant, and a quarter and a sixteenth of its size. */
+export function sizeLegend(document) {
+  const biggest = largest(document.rows.map((row) => row.size_bytes ?? 0));
+  if (biggest <= 0) return null;
+  const items = [biggest, biggest / 4, biggest / 16].map((size) => ({ size, across: diameter({ size_bytes: size }, document) }));
+  return h(
+    "ul",
+    { class: "legend", "aria-label": "Size of a variant's files" },
+    items.map(({ size, across }) =>
+      h(
+        "li",
+        {},
+        svg(
+          "svg",
+          { width: across + 2, height: across + 2, "aria-hidden": "true" },
+          svg("circle", { cx: across / 2 + 1, cy: across / 2 + 1, r: across / 2, class: "size-mark" }),
+        ),
+        format.bytes(Math.round(size)),
+      ),
+    ),
+  );
 }
 
 // The area of a variant shows the size of its files.
@@ -172,7 +196,7 @@ function timeTicks(placed) {
 
 // Names next to their points, each at the first height where it covers no other name, and inside the chart.
 function names(all, document, cell, heights) {
-  const width = Math.min(innerWidth, 1480) - (innerWidth > 820 ? 330 : 110);
+  const width = Math.min(innerWidth, 2560) - (innerWidth > 820 ? 330 : 110);
   const { range } = timeTicks(all);
   const [bottom, top] = heights ?? [smallest(all.map(({ y }) => y)) - 1, largest(all.map(({ y }) => y)) + 1];
   const important = ({ row }) =>
@@ -189,7 +213,7 @@ function names(all, document, cell, heights) {
       const middle = Math.max(half, Math.min(width - half, left));
       const free = (offset) =>
         taken.every((box) => Math.abs(box.x - middle) > box.half + half || Math.abs(box.y - at - offset) > LINE_PX);
-      const radius = (diameter(row, document) + RING_PX) / 2 + 5;
+      const radius = (diameter(row, document) + RING_PX) / 2 + 10;
       const offsets = STEPS.flatMap((step) => [-radius - step * LINE_PX, radius + step * LINE_PX]);
       const offset = offsets.find(free) ?? offsets[0];
       taken.push({ x: middle, y: at + offset, half });
@@ -204,6 +228,7 @@ function names(all, document, cell, heights) {
         arrowwidth: 0.7,
         arrowcolor: ink("line-strong"),
         font: { size: 11, color: ink("ink") },
+        bgcolor: `${ink("panel")}cc`,
       };
     });
 }

@@ -5,7 +5,7 @@ import { facts, missing, section } from "../components/parts.js";
 import { table, tableSection } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
-import { cellChoice, cellText, chosenCell, latencyOf } from "./limits.js";
+import { cellChoice, cellText, chosenCell, latencyOf, recommendedFirst } from "./limits.js";
 
 export const variants = { id: "variants", title: "Variants", kinds: ["inference"], render };
 
@@ -21,7 +21,7 @@ function render({ report }) {
 }
 
 function calls(report, cell) {
-  const rows = report.rows.filter((row) => latencyOf(row, cell));
+  const rows = recommendedFirst(report, report.rows.filter((row) => latencyOf(row, cell)));
   const time = (key, title) => column.timeMs(key, title, { value: (row) => latencyOf(row, cell)[key] });
   const noise = cell.noise.value === null ? null : `two measurements of the original: ${range(cell.noise)}`;
   return section(

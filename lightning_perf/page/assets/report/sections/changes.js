@@ -17,21 +17,26 @@ export function categoriesSideBySide({ categories }) {
   const rows = categories.rows
     .filter((row) => row.before_ns || row.after_ns)
     .toSorted((a, b) => place("categories", a.name) - place("categories", b.name));
+  const whole = rows.filter((row) => !/^(memcpy|runtime)_/.test(row.name));
+  const totals = ["before_ns", "after_ns"].map((key) => whole.reduce((sum, row) => sum + (row[key] ?? 0), 0));
+  const axis = format.timeAxis(largest(totals));
   const draw = () => ({
     data: rows.map((row) => ({
       type: "bar",
       orientation: "h",
       name: label("categories", row.name),
       y: ["before", "after"],
-      x: [row.before_ns, row.after_ns].map((time) => (time ?? 0) / 1e6),
-      customdata: [row.before_ns, row.after_ns].map(format.duration),
+      x: [row.before_ns, row.after_ns].map((time) => (time ?? 0) / axis.size_ns),
+      customdata: [row.before_ns, row.after_ns].map(
+        (time, i) => `${format.duration(time)} of ${format.duration(totals[i])} in total`,
+      ),
       hovertemplate: "%{fullData.name}: %{customdata}<extra>%{y}</extra>",
       marker: { color: ink(colorOf(row.name)), line: { width: 1, color: ink("panel") } },
     })),
     layout: {
       barmode: "stack",
       showlegend: false,
-      xaxis: { title: "ms per step" },
+      xaxis: { title: `${axis.name} per step` },
       yaxis: { autorange: "reversed" },
     },
   });
@@ -51,13 +56,14 @@ export function categoriesSideBySide({ categories }) {
  * @param labels The table of labels for the rows' names.
  * @param total Number of rows if the document has only the first ones.
  * @param bars Whether the largest changes are drawn.
+ * @param unit Unit of the total change: "per step" or "of the fit".
  */
-export function changesPart({ id, title, changes, noun, labels = null, definition, total = null, bars = true }) {
+export function changesPart({ id, title, changes, noun, labels = null, definition, total = null, bars = true, unit = "per step" }) {
   const rows = changes.rows.filter((row) => row.before_ns || row.after_ns);
   if (rows.length === 0) return null;
   return section(
     title,
-    { definition, aside: `${format.change(changes.change_ns)} per step in total` },
+    { definition, aside: `${format.change(changes.change_ns)} ${unit} in total` },
     bars ? largestChanges(rows, noun) : null,
     total > changes.rows.length
       ? notice(`This table lists the ${format.count(changes.rows.length)} largest of ${format.count(total)} changes.`)

@@ -4,6 +4,7 @@ import * as column from "../../components/column.js";
 import { section, timeStack } from "../../components/parts.js";
 import { table, tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
+import { link } from "../../core/state.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
 
@@ -50,7 +51,9 @@ export function idlePart(rank) {
       sort: "length_ns",
       columns: [
         column.count("step", "Step"),
-        column.time("start_ns", "At"),
+        column.time("start_ns", "At", {
+          show: (time, row) => h("a", { href: instantLink(row), title: "Show it on the timeline" }, format.duration(time)),
+        }),
         column.time("length_ns", "Length"),
         column.colored("cause", "While", (row) => row.cause, { value: (row) => label("gaps", row.cause) }),
         column.text("place", "In", { code: true, value: place }),
@@ -58,6 +61,12 @@ export function idlePart(rank) {
       ],
     }),
   );
+}
+
+// The timeline around a gap, with three times its length in view.
+function instantLink({ start_ns: start, length_ns: length }) {
+  const middle = Math.round(start + length / 2);
+  return link({ view: "timeline", "time.from": start - length, "time.to": start + 2 * length, "time.at": middle });
 }
 
 /** The places where the host waits for the device; null if it never does. */

@@ -17,10 +17,10 @@ export function lossChart(drift) {
   });
   const draw = () => ({
     data: [
-      line(chartText(drift.precision), drift.mixed_losses, "input"),
-      line("fp32", drift.fp32_losses, "host_compute"),
+      line(chartText(drift.precision), drift.mixed_losses, "accent"),
+      line("fp32", drift.fp32_losses, "ink-soft"),
     ],
-    layout: { xaxis: { title: "batch", dtick: drift.mixed_losses.length > 16 ? null : 1 }, yaxis: { title: "loss" } },
+    layout: { xaxis: { title: "batch", dtick: drift.mixed_losses.length > 16 ? null : 1 }, yaxis: { title: "loss", measured: true } },
   });
   return h(
     "div",
@@ -38,7 +38,7 @@ export function driftChart(drift) {
         type: "bar",
         x: drift.layers.map((layer) => chartText(layer.name)),
         y: drift.layers.map((layer) => layer.relative_error),
-        marker: { color: ink("input") },
+        marker: { color: ink("accent") },
         hovertemplate: "%{y:.2%}<extra>%{x}</extra>",
       },
     ],

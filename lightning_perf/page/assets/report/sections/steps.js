@@ -5,6 +5,8 @@ import * as column from "../../components/column.js";
 import { notice, section, stack, swatch } from "../../components/parts.js";
 import { table, tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
+import { largest } from "../../core/numbers.js";
+import { link } from "../../core/state.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
 
@@ -16,21 +18,25 @@ export function steps(rank) {
   const rows = times.categories.filter((row) => row.parent === null && row.per_step_ns?.some((time) => time > 0));
   const height = Math.min(HEIGHT_PX, 160 + 32 * times.categories.filter((row) => row.mean_ns > 0).length);
   const names = times.steps.map((step) => `${step.number}${step.complete ? "" : " (cut off)"}`);
+  const axis = format.timeAxis(largest(times.steps.map((step) => step.wall_ns)));
   const draw = () => ({
     data: rows.map((row) => ({
       type: "bar",
       name: label("categories", row.name),
       x: names.map(chartText),
-      y: row.per_step_ns.map((time) => time / 1e6),
-      customdata: row.per_step_ns.map(format.duration),
+      y: row.per_step_ns.map((time) => time / axis.size_ns),
+      customdata: row.per_step_ns.map((time, i) => `${format.duration(time)} of ${format.duration(times.steps[i].wall_ns)} in total`),
       hovertemplate: "%{fullData.name}: %{customdata}<extra>step %{x}</extra>",
       marker: { color: ink(row.name) },
     })),
-    layout: { barmode: "stack", showlegend: false, xaxis: { title: "step", type: "category" }, yaxis: { title: "ms" } },
+    layout: { barmode: "stack", showlegend: false, xaxis: { title: "step", type: "category" }, yaxis: { title: axis.name } },
   });
   const outliers = times.outliers.map((step) =>
     notice(
-      `Step ${step.number} is an outlier: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}.`,
+      [
+        `Step ${step.number} is an outlier: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}. `,
+        stepLink(rank, step.number),
+      ],
     ),
   );
   return section(
@@ -41,12 +47,29 @@ export function steps(rank) {
   );
 }
 
+function stepLink({ breakdown: times }, number) {
+  const step = times.steps.find((item) => item.number === number);
+  if (!step) return null;
+  const end = step.start_ns + step.wall_ns;
+  return h("a", { href: link({ view: "timeline", "time.from": step.start_ns, "time.to": end }) }, "Show it on the timeline");
+}
+
 /** The mean step time by category, as a table. */
 export function breakdown(rank) {
   const { breakdown: times } = rank;
   const rows = times.categories.filter((row) => row.mean_ns > 0);
   const spread = times.averaged_steps > 1;
-  return tableSection("Breakdown", {
+  const parts = rows
+    .filter((row) => row.parent === null)
+    .map((row) => ({
+      label: label("categories", row.name),
+      value: row.mean_ns,
+      color: row.name,
+      text: `${format.duration(row.mean_ns)} ${row.share === null ? "" : format.share(row.share)}`,
+    }));
+  const title = !times.marked ? "Time of the recording" : times.steps.length > 1 ? "Breakdown" : "Time of the step";
+  return tableSection(title, {
+    before: times.steps.length > 1 ? null : stack(parts, { title: "Step time by category", legend: false }),
     definition: "step-time-breakdown",
     aside: !times.marked ? "the whole recording" : spread ? `mean of ${times.averaged_steps} steps` : "one step",
     id: "breakdown",

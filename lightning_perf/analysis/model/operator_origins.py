@@ -1,0 +1,146 @@
+"""Where operators come from: the shapes of their inputs and the Python code that calls them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.analysis.core.arrays import sum_by
+from lightning_perf.analysis.core.call_paths import call_paths
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["CallsByShape", "CallsByStack", "by_shape", "by_stack"]
+
+MOST_LISTED = 3
+MOST_FRAMES = 12
+
+_FRAME = re.compile(r".+\(\d+\): ")
+"""The recorder writes ``file(line): function`` for Python code, and ``<built-in …>`` for functions of C."""
+
+
+@dataclass(frozen=True)
+class CallsByShape:
+    """The calls of an operator with one list of input shapes.
+
+    Attributes:
+        shapes: Dimensions of the inputs as JSON text.
+        calls: Calls.
+        host_self_ns: Host self time of these calls.
+        device_self_ns: Device self time of these calls; None without a device.
+    """
+
+    shapes: str
+    calls: int
+    host_self_ns: int
+    device_self_ns: int | None
+
+
+@dataclass(frozen=True)
+class CallsByStack:
+    """The calls of an operator from one place in Python.
+
+    Attributes:
+        frames: The Python frames around the calls, the innermost first, at most 12.
+        calls: Calls.
+        host_self_ns: Host self time of these calls.
+        device_self_ns: Device self time of these calls; None without a device.
+    """
+
+    frames: tuple[str, ...]
+    calls: int
+    host_self_ns: int
+    device_self_ns: int | None
+
+
+def by_shape(
+    trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+) -> dict[int, tuple[CallsByShape, ...]]:
+    """Return for each group of operators the shapes that cost most, at most three.
+
+    Args:
+        trace: The recording.
+        counted: Whether a row of operators counts.
+        group: The group of each row.
+        host_self: Host self time of each row.
+        device_self: Device self time of each row.
+
+    Returns:
+        The shapes by group; nothing for groups without recorded shapes.
+    """
+    rows = np.flatnonzero(counted & (trace.operators.input_shapes > 0))
+    codes = trace.operators.input_shapes[rows].astype(np.int64)
+    found: dict[int, tuple[CallsByShape, ...]] = {}
+    for g, listed in _most(group[rows], codes, host_self[rows], device_self[rows]).items():
+        found[g] = tuple(
+            CallsByShape(trace.shape_lists[code], calls, host, device if len(trace.device) else None)
+            for code, calls, host, device in listed
+        )
+    return found
+
+
+def by_stack(
+    trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+) -> dict[int, tuple[CallsByStack, ...]]:
+    """Return for each group of operators the Python stacks that cost most, at most three.
+
+    Args:
+        trace: The recording.
+        counted: Whether a row of operators counts.
+        group: The group of each row.
+        host_self: Host self time of each row.
+        device_self: Device self time of each row.
+
+    Returns:
+        The stacks by group; nothing for recordings without Python functions.
+    """
+    python = trace.python
+    if not len(python):
+        return {}
+    parents = parent_rows(python)
+    frame = enclosing_rows(trace.operators, python, parents)
+    rows = np.flatnonzero(counted & (frame >= 0))
+    wanted = np.zeros(len(python), dtype=np.bool_)
+    above = np.unique(frame[rows])
+    while len(above):  # as many rounds as functions are nested
+        wanted[above] = True
+        above = np.unique(parents[above])
+        above = above[above >= 0]
+        above = above[~wanted[above]]
+    paths = call_paths(python.name, parents, wanted)
+    node = paths.node_of_row[frame[rows]].astype(np.int64)
+    found: dict[int, tuple[CallsByStack, ...]] = {}
+    for g, listed in _most(group[rows], node, host_self[rows], device_self[rows]).items():
+        stacks = []
+        for at, calls, host, device in listed:
+            frames: list[str] = []
+            while at != NO_ROW and len(frames) < MOST_FRAMES:
+                name = trace.names[paths.name[at]]
+                if _FRAME.match(name[:1000]):
+                    frames.append(name)
+                at = int(paths.parent[at])
+            if frames:
+                stacks.append(CallsByStack(tuple(frames), calls, host, device if len(trace.device) else None))
+        found[g] = tuple(stacks)
+    return found
+
+
+def _most(
+    group: Int64Array, key: NDArray[np.int64], host: Int64Array, device: Int64Array
+) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Return the keys of each group with the longest device and then host time: (key, calls, host, device)."""
+    size = np.int64(int(key.max(initial=0)) + 1)
+    pairs, index = distinct(group.astype(np.int64) * size + key)
+    calls = np.bincount(index, minlength=len(pairs))
+    host, device = sum_by(index, host, len(pairs)), sum_by(index, device, len(pairs))
+    found: dict[int, list[tuple[int, int, int, int]]] = {}
+    for at in np.lexsort((pairs, -host, -device)).tolist():
+        g, code = divmod(int(pairs[at]), int(size))
+        listed = found.setdefault(g, [])
+        if len(listed) < MOST_LISTED:
+            listed.append((code, int(calls[at]), int(host[at]), int(device[at])))
+    return found

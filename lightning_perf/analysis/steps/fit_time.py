@@ -1,0 +1,126 @@
+"""Summary of the account of a fit: its groups, their shares of the wall time, and the rates of the whole fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lightning_perf.run_files.account import AccountFacts, FitAccount, Group, LoaderStart
+
+__all__ = ["FitGroup", "FitPart", "FitTime", "summarize_account"]
+
+
+@dataclass(frozen=True)
+class FitPart:
+    """One entry of the account of a fit.
+
+    Attributes:
+        name: Its name, e.g. ``fetch``; empty for the only part of a group.
+        time_ns: Its time, without work nested in it that has an entry of its own.
+        share: Share of the wall time of the fit, 0 to 1.
+        count: How often it ran; 0 for the remainder of a group.
+    """
+
+    name: str
+    time_ns: int
+    share: float
+    count: int
+
+
+@dataclass(frozen=True)
+class FitGroup:
+    """A group of entries, e.g. validation.
+
+    Attributes:
+        group: Its name.
+        time_ns: Time of all its parts.
+        share: Share of the wall time of the fit, 0 to 1.
+        parts: The parts, the longest first.
+    """
+
+    group: str
+    time_ns: int
+    share: float
+    parts: tuple[FitPart, ...]
+
+    def part(self, name: str) -> FitPart:
+        """Return a part; one of zero if the group has none of this name."""
+        return next((part for part in self.parts if part.name == name), FitPart(name, 0, 0.0, 0))
+
+
+@dataclass(frozen=True)
+class FitTime:
+    """Where the time of a whole fit went. The groups do not overlap, and they add up to the wall time exactly.
+
+    Attributes:
+        rank: The process that measured it.
+        end: Where the account ends: ``returned`` when ``Trainer.fit`` returned, ``report`` when the report was made,
+            ``exception`` when the Trainer announced an error.
+        wall_ns: Time from the first moment that a callback can see inside ``Trainer.fit`` to the end of the account.
+        before_ns: Time from the start of the process to the start of the account; None if it is unknown.
+        first_step_ns: Time from the start of the account to the end of the first optimizer step; None without one.
+        compile_ns: Time that ``torch.compile`` took in the first step; None if nothing was compiled.
+        steps: Optimizer steps.
+        batches: Training batches.
+        samples_per_second: Samples of this process per second of the whole fit; None if they were not counted.
+        epochs: Epochs of training that were started.
+        validations: Runs of the validation loop, without the sanity check.
+        groups: The groups that took time, in the order of `lightning_perf.run_files.account.Group`.
+        starts: Starts of data loaders with worker processes.
+        facts: Settings of the Trainer that explain entries.
+    """
+
+    rank: int
+    end: Literal["returned", "report", "exception"]
+    wall_ns: int
+    before_ns: int | None
+    first_step_ns: int | None
+    compile_ns: int | None
+    steps: int
+    batches: int
+    samples_per_second: float | None
+    epochs: int
+    validations: int
+    groups: tuple[FitGroup, ...]
+    starts: tuple[LoaderStart, ...]
+    facts: AccountFacts
+
+    def group(self, name: Group) -> FitGroup:
+        """Return a group; one of zero if it took no time."""
+        return next((group for group in self.groups if group.group == name), FitGroup(name, 0, 0.0, ()))
+
+
+def summarize_account(account: FitAccount) -> FitTime:
+    """Summarize the account of a fit.
+
+    Args:
+        account: The account.
+    """
+    wall_ns = account.wall_ns or 1
+    groups = []
+    for name in get_args(Group):
+        parts = [
+            FitPart(entry.name, entry.time_ns, entry.time_ns / wall_ns, entry.count)
+            for entry in account.entries
+            if entry.group == name
+        ]
+        time_ns = account.group_ns(name)
+        if time_ns:
+            parts.sort(key=lambda part: (-part.time_ns, part.name))
+            groups.append(FitGroup(name, time_ns, time_ns / wall_ns, tuple(parts)))
+    return FitTime(
+        rank=account.rank,
+        end=account.end,
+        wall_ns=account.wall_ns,
+        before_ns=account.before_ns,
+        first_step_ns=account.first_step_end_ns,
+        compile_ns=account.compile_ns,
+        steps=account.steps,
+        batches=account.batches,
+        samples_per_second=account.samples_per_second,
+        epochs=account.epochs,
+        validations=account.validations,
+        groups=tuple(groups),
+        starts=account.starts,
+        facts=account.facts,
+    )

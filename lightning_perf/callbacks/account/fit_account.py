@@ -1,0 +1,516 @@
+"""Follows a fit from the first call that a callback sees to the last, and keeps its account."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from lightning_perf.callbacks.account.process_start import compile_ns, process_age_ns
+from lightning_perf.callbacks.account.time_stack import TimeStack
+from lightning_perf.callbacks.account.wrapped import LoaderStarts, WrappedMethods
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks, Signal
+from lightning_perf.run_files.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
+
+__all__ = ["FitAccountant"]
+
+OWN_CALLBACKS = ("PerfCallback", "PrecisionCallback")
+
+LOGGER_METHODS = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")
+"""Methods of a logger that the Trainer calls."""
+
+FETCH, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION_FETCH, VALIDATION_COMPUTE = range(7)
+
+STEP_PHASES = ("fetch", "transfer", "forward", "backward", "optimizer")
+
+_SIGNALS = {
+    Signal.TRANSFER: TRANSFER,
+    Signal.FORWARD: FORWARD,
+    Signal.AUTOMATIC_STEP: OPTIMIZER,
+    Signal.MANUAL_STEP: OPTIMIZER,
+}
+
+_CALLBACK = re.compile(r"^\[Callback\](?P<key>.*)\.(?P<hook>\w+)$", re.DOTALL)
+
+_DATA_HOOKS = re.compile(
+    r"^\[Lightning(?:Module|DataModule)\].*\.(?P<hook>prepare_data|train_dataloader|val_dataloader)$"
+    r"|^\[LightningDataModule\].*\.(?P<module>setup)$"
+)
+
+_fits_of_process = 0
+
+_LOADERS = LoaderStarts()
+
+
+class FitAccountant:
+    """Divides the time of a fit among entries, from the Trainer's calls of its profiler and our own hooks.
+
+    The Trainer calls its profiler around every hook and most of its own actions. Each such action is pushed on a stack.
+    Time outside of all actions belongs to the stack's base, the part of the fit that is active. The parts are set-up,
+    sanity check, first step, training steps, epoch boundaries, validation, and tear-down.
+
+    An error in here ends the account, and the training continues.
+
+    Args:
+        trainer: The Trainer, in a fit.
+        on_end: Called when `Trainer.fit` is about to return.
+        now_ns: The clock.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        on_end: Callable[[], None],
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        global _fits_of_process
+        self.stack = stack = TimeStack("set-up", "Trainer and strategy", now_ns)
+        stack.enter(stack.entry("own cost", "hooks"))
+        self._before_ns = process_age_ns() if not _fits_of_process else None
+        _fits_of_process += 1
+        self.errors = ErrorReporter()
+        self.steps: int | None = None
+        self.samples: int | None = None
+        self._trainer = trainer
+        self._on_end = on_end
+        self._failed = False
+        self._closed = False
+        self._training = False
+        self._validating = False
+        self._first = True
+        self._watches_fetch = True
+        self._epochs = self._validations = 0
+        self._first_step_end_ns: int | None = None
+        self._compile_ns: int | None = None
+        self._compiled_before_ns = compile_ns()
+        self._global_step = int(trainer.global_step)
+        self._starts: list[LoaderStart] = []
+        self._base_before: int | None = None
+        self._start: _Start | None = None
+
+        entry = stack.entry
+        self._sanity = entry("sanity check", "")
+        self._boundary = entry("epoch boundaries", "")
+        self._teardown = entry("tear-down", "")
+        self._validation = entry("validation", "metrics and loop")
+        self._windows = entry("own cost", "step timer and profiler windows")
+        self._hooks = entry("own cost", "hooks")
+        self._gather = entry("checkpoints", "gather")
+        self._write = entry("checkpoints", "write")
+        self._bases = {group: entry(group, "loop") for group in ("first step", "training steps")}
+        self._step_phases = {
+            group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
+        }
+        self._validation_phases = [
+            -1,
+            entry("validation", "transfer"),
+            -1,
+            -1,
+            -1,
+            entry("validation", "fetch"),
+            entry("validation", "compute"),
+        ]
+        self._no_phases = [-1] * 7
+        stack.phases = self._no_phases
+
+        self._wrapped = WrappedMethods()
+        self._profiler_hooks: ProfilerHooks | None = None
+        self.attach()
+        self._wrapped.wrap(trainer.profiler, "describe", self._describing)
+        self._wrapped.wrap(trainer.strategy, "save_checkpoint", functools.partial(self._timed, self._write))
+        for logger in trainer.loggers:
+            for name in LOGGER_METHODS:
+                number = entry("logging", f"{type(logger).__name__}.{name}")
+                self._wrapped.wrap(logger, name, functools.partial(self._timed, number))
+        _LOADERS.add(self)
+        stack.leave()
+
+    def attach(self) -> None:
+        """Listen to the Trainer's profiler, as long as nobody else does and passes its calls on to `plan`."""
+        if self._profiler_hooks is None and not self._closed:
+            self._profiler_hooks = ProfilerHooks(self._trainer.profiler, account=self)
+
+    def detach(self) -> None:
+        """Let somebody else listen to the Trainer's profiler, who passes its calls on to `plan`."""
+        hooks, self._profiler_hooks = self._profiler_hooks, None
+        if hooks is not None:
+            hooks.remove()
+
+    # The parts of a fit. The callback's own hooks and some actions of the Trainer mark their limits.
+
+    def sanity_check_starts(self) -> None:
+        """The sanity check starts."""
+        self._guarded(lambda: self._set_base(self._sanity))
+
+    def sanity_check_ends(self) -> None:
+        """The sanity check has ended, and the training set is loaded next."""
+        self._guarded(lambda: self._set_base(self.stack.entry("set-up", "Trainer and strategy")))
+
+    def training_starts(self) -> None:
+        """Training starts (`on_train_start`)."""
+
+        def start() -> None:
+            self._training = True
+            self._set_base(self._boundary)
+
+        self._guarded(start)
+
+    def training_ends(self) -> None:
+        """Training has ended (`on_train_end`)."""
+
+        def end() -> None:
+            self._end_of_first_step(always=True)
+            self._training = self._validating = False
+            self._set_base(self._teardown)
+            self.stack.phases = self._no_phases
+
+        self._guarded(end)
+
+    def snapshot(self, end: Literal["returned", "report", "exception"]) -> FitAccount | None:
+        """Return the account until now; None if it has failed."""
+        if self._failed:
+            return None
+        self._end_of_first_step(always=True)
+        wall_ns = self.stack.close()
+        phases = (self._step_phases["first step"][FORWARD], self._step_phases["training steps"][FORWARD])
+        steps = self.steps if self.steps is not None else int(self._trainer.global_step) - self._global_step
+        return FitAccount(
+            version=VERSION,
+            rank=int(self._trainer.global_rank),
+            wall_ns=wall_ns,
+            end=end,
+            before_ns=self._before_ns,
+            first_step_end_ns=self._first_step_end_ns,
+            compile_ns=self._compile_ns,
+            steps=max(0, steps),
+            batches=sum(self.stack.counts[number] for number in phases),
+            samples=self.samples,
+            epochs=self._epochs,
+            validations=self._validations,
+            entries=self.stack.entries(),
+            starts=tuple(self._starts),
+            facts=self._facts(),
+        )
+
+    def close(self) -> None:
+        """Give the Trainer and its parts their own methods back. Does nothing the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        self.detach()
+        self._wrapped.restore()
+        _LOADERS.remove(self)
+
+    # Actions of the Trainer.
+
+    def plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
+        """Return the functions to call around an action of the Trainer; None for one that belongs to its surroundings.
+
+        Args:
+            action: Its name.
+            signal: The position in the training loop that it implies, or None.
+        """
+        try:
+            return self._plan(action, signal)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def _plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
+        stack = self.stack
+        if signal is Signal.FETCH:
+            return ActionPlan(
+                announced=self._fetch_announced,
+                started=functools.partial(self._own_work_becomes, FETCH),
+                stopped=self._fetch_stopped,
+            )
+        if signal is Signal.EPOCH:
+            return ActionPlan(
+                announced=self._epoch_starts,
+                stopping=functools.partial(stack.enter, self._windows),
+                stopped=self._epoch_stopped,
+            )
+        if signal is Signal.VALIDATION:
+            phase = VALIDATION_FETCH if action.endswith(".val_next") else None
+            data = _DATA_HOOKS.match(action)
+            number = stack.entry("data preparation", data["hook"]) if data is not None else None
+            stopped = stack.leave
+            if phase is not None:
+                started: Callable[[], None] = functools.partial(self._own_work_becomes, phase)
+                stopped = self._fetch_stopped
+            elif number is not None:
+                started = functools.partial(stack.replace, number)
+            else:
+                started, stopped = stack.leave, _nothing
+            return ActionPlan(announced=self._validation_announced, started=started, stopped=stopped)
+        if signal is Signal.CHECKPOINT:
+            return self._entry_plan(self._gather)
+        if signal in _SIGNALS:
+            return self._phase_plan(_SIGNALS[signal])
+        if action.startswith("[Strategy]"):
+            if action.endswith(".backward"):
+                return self._phase_plan(BACKWARD)
+            if action.endswith(".validation_step"):
+                return self._phase_plan(VALIDATION_COMPUTE)
+            return None
+        data = _DATA_HOOKS.match(action)
+        if data is not None:
+            return self._entry_plan(stack.entry("data preparation", data["hook"] or data["module"]))
+        callback = _CALLBACK.match(action)
+        if callback is not None:
+            return self._callback_plan(callback["key"], callback["hook"])
+        return None
+
+    def _entry_plan(self, number: int) -> ActionPlan:
+        return ActionPlan(started=functools.partial(self.stack.enter, number), stopped=self.stack.leave)
+
+    def _phase_plan(self, phase: int) -> ActionPlan:
+        return ActionPlan(started=functools.partial(self.stack.enter_phase, phase), stopped=self.stack.leave)
+
+    def _callback_plan(self, key: str, hook: str) -> ActionPlan | None:
+        callback = next((each for each in self._trainer.callbacks if each.state_key == key), None)
+        name = type(callback).__name__ if callback is not None else key.partition("{")[0]
+        if callback is not None and not _overrides(callback, hook):
+            return None
+        owners = [base.__name__ for base in type(callback).__mro__] if callback is not None else [name]
+        if any(owner in OWN_CALLBACKS for owner in owners):
+            part = {"on_train_start": "run record", "on_fit_end": "report", "on_exception": "report"}.get(hook, "hooks")
+            return self._entry_plan(self.stack.entry("own cost", part))
+        return self._entry_plan(self.stack.entry("callbacks", f"{name}.{hook}"))
+
+    # A fetch begins with our own work for the step before and the next one: windows open and close there.
+
+    def _fetch_announced(self) -> None:
+        if self.stack.is_own_thread:
+            if self._watches_fetch:
+                self._guarded(self._before_fetch)
+            self.stack.enter(self._windows)
+
+    def _before_fetch(self) -> None:
+        if not self._training:
+            return
+        self._end_of_first_step()
+        self._validating = False
+        group: Group = "first step" if self._first else "training steps"
+        self._set_base(self._bases[group])
+        self.stack.phases = self._step_phases[group]
+        self._watches_fetch = self._first
+
+    def _own_work_becomes(self, phase: int) -> None:
+        """End our own work, and start a fetch with the same reading of the clock."""
+        stack = self.stack
+        if stack.is_own_thread:
+            number = stack.phases[phase]
+            start = self._start
+            if start is not None and start.stage == ("validation" if phase == VALIDATION_FETCH else "training"):
+                number = stack.entry("worker start-up", f"{start.stage}: first batch")
+                start.fetch_since_ns = stack.charge()
+            stack.replace(number)
+
+    def _fetch_stopped(self) -> None:
+        self.stack.leave()
+        if self._start is not None and self.stack.is_own_thread:
+            self._guarded(self._note_first_batch)
+
+    def _note_first_batch(self) -> None:
+        start = self._start
+        if start is None or start.fetch_since_ns is None:
+            return
+        self._start = None
+        if len(self._starts) < MAX_STARTS:
+            first_batch_ns = self.stack.charge() - start.fetch_since_ns
+            self._starts.append(
+                LoaderStart(
+                    start.stage, start.epoch, start.workers, start.persistent, start.start_ns or 0, first_batch_ns
+                )
+            )
+
+    def _validation_announced(self) -> None:
+        if self.stack.is_own_thread:
+            self._guarded(self._before_validation)
+            self.stack.enter(self._windows)
+
+    def _before_validation(self) -> None:
+        self._restore_base()
+        if self._training and not self._validating:
+            self._end_of_first_step()
+            self._validating = self._watches_fetch = True
+            self._validations += 1
+            self._set_base(self._validation)
+            self.stack.phases = self._validation_phases
+
+    def _epoch_starts(self) -> None:
+        if self._training and self.stack.is_own_thread:
+            self._guarded(self._before_epoch)
+
+    def _before_epoch(self) -> None:
+        self._epochs += 1
+        self._set_base(self._boundary, collapse=True)
+
+    def _epoch_stopped(self) -> None:
+        self.stack.leave()
+        if self._training and self.stack.is_own_thread:
+            self._guarded(self._after_epoch)
+
+    def _after_epoch(self) -> None:
+        self._end_of_first_step(always=self._trainer.global_step != self._global_step)
+        self._validating, self._watches_fetch = False, True
+        self._set_base(self._boundary)
+        self.stack.phases = self._no_phases
+
+    def _end_of_first_step(self, *, always: bool = False) -> None:
+        """Note the end of the first step if an optimizer has stepped, or would have without accumulation."""
+        if not self._first or not self._training:
+            return
+        trainer = self._trainer
+        batches = self.stack.counts[self._step_phases["first step"][FORWARD]]
+        if not batches:
+            return
+        automatic = bool(trainer.lightning_module.automatic_optimization)
+        wanted = int(trainer.accumulate_grad_batches) if automatic else 1
+        if always or trainer.global_step != self._global_step or batches >= wanted:
+            self._first = False
+            self._first_step_end_ns = self.stack.charge() - self.stack.start_ns
+            compiled_ns = compile_ns() - self._compiled_before_ns
+            self._compile_ns = compiled_ns if compiled_ns > 0 else None
+
+    # Worker processes.
+
+    def iterate(self, loader: Any, make: Callable[[Any], Any]) -> Any:
+        """Make the iterator of a data loader, and account for the start of its workers.
+
+        The time until the loop continues counts as well: the workers of the last iterator are stopped in it.
+        """
+        if self.stack.is_own_thread and self._loads():
+            self._guarded(lambda: self._before_start(loader))
+        return make(loader)
+
+    def _loads(self) -> bool:
+        """Whether the loop itself makes an iterator now, and not the program in one of its hooks."""
+        return self.stack.depth == 0 and not self._failed and self._trainer.state.fn == "fit"
+
+    def _before_start(self, loader: Any) -> None:
+        stage: Literal["training", "validation"] = "training" if self._trainer.training else "validation"
+        if stage == "validation" and self._training:
+            self._before_validation()
+        if self._base_before is None:
+            self._base_before = self.stack.base
+        entry = self.stack.entry("worker start-up", stage)
+        self.stack.set_base(entry)
+        self.stack.counts[entry] += 1
+        self._start = _Start(
+            stage,
+            int(self._trainer.current_epoch),
+            int(loader.num_workers),
+            bool(loader.persistent_workers),
+            self.stack.times_ns[entry],
+        )
+
+    def _restore_base(self) -> None:
+        if self._base_before is not None:
+            self._set_base(self._base_before)
+
+    # Helpers.
+
+    def _set_base(self, number: int, *, collapse: bool = False) -> None:
+        self._base_before = None
+        self.stack.set_base(number, collapse=collapse)
+        start = self._start
+        if start is not None and start.start_ns is None:
+            start.start_ns = self.stack.times_ns[self.stack.entry("worker start-up", start.stage)] - start.before_ns
+
+    def _timed(self, number: int, method: Callable[..., Any]) -> Callable[..., Any]:
+        stack = self.stack
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            stack.enter(number)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                stack.leave()
+
+        return timed
+
+    def _describing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def describe(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if not self._closed:  # describing the profile is the last thing that `Trainer.fit` does
+                self.stack.enter(self.stack.entry("own cost", "report"))
+                try:
+                    self._on_end()
+                except Exception as error:
+                    self._fail(error)
+            return result
+
+        return describe
+
+    def _facts(self) -> AccountFacts:
+        trainer = self._trainer
+        interval = getattr(trainer, "val_check_interval", None)
+        every = getattr(trainer, "check_val_every_n_epoch", None)
+        return AccountFacts(
+            check_val_every_n_epoch=every if isinstance(every, int) else None,
+            val_check_interval=float(interval) if isinstance(interval, (int, float)) else None,
+            log_every_n_steps=int(trainer.log_every_n_steps),
+            loggers=tuple(type(logger).__name__ for logger in trainer.loggers),
+            device=str(trainer.strategy.root_device.type),
+            cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+            lightning_callbacks=tuple(
+                sorted({type(each).__name__ for each in trainer.callbacks if _is_lightnings(type(each))})
+            ),
+        )
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            action()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            self.errors.report("the account of the fit is left out", error)
+
+
+@dataclass
+class _Start:
+    """A start of worker processes, until its first batch has come. `LoaderStart` describes most fields.
+
+    Attributes:
+        before_ns: Time of earlier starts in the same entry.
+        fetch_since_ns: When the fetch of the first batch began.
+    """
+
+    stage: Literal["training", "validation"]
+    epoch: int
+    workers: int
+    persistent: bool
+    before_ns: int
+    start_ns: int | None = None
+    fetch_since_ns: int | None = None
+
+
+def _nothing() -> None:
+    pass
+
+
+def _is_lightnings(kind: type[Any]) -> bool:
+    return kind.__module__.split(".")[0] in ("lightning", "pytorch_lightning")
+
+
+def _overrides(callback: Any, hook: str) -> bool:
+    """Whether a callback has a hook of its own, or only the empty one of its base class."""
+    kind = type(callback)
+    bases = [base for base in kind.__mro__ if base.__name__ == "Callback" and _is_lightnings(base)]
+    own = getattr(kind, hook, None)
+    return hook in vars(callback) or all(own is not getattr(base, hook, None) for base in bases)

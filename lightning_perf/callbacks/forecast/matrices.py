@@ -1,0 +1,245 @@
+"""Takes samples from the three matrices of a linear or convolution layer: activations, weight and gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+__all__ = ["LayerShape", "MatrixSampler", "MatrixSamples", "covered_layers"]
+
+COVERED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+LINES = 32
+"""Fewest sampled rows or columns of a matrix: a product of two samples has 1024 results or more."""
+
+MOST_LINES = 256
+
+TERMS = 4096
+"""Most terms of a sampled sum. Longer sums are sampled in whole blocks."""
+
+VALUES = 2**16
+"""Sampled values of a matrix with short lines, at most."""
+
+BLOCK = 32
+"""Neighbors that stay together where a sum is sampled, so that block formats see whole blocks."""
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The matrix product of a layer: `rows` × `inputs` activations times `inputs` × `outputs` weights.
+
+    Attributes:
+        kind: ``linear`` or ``convolution``.
+        rows: Rows of the activations.
+        inputs: Terms of each sum.
+        outputs: Output features or channels.
+        sizes: The sizes that fast kernels want to be multiples of 8, 16 or 32.
+    """
+
+    kind: Literal["linear", "convolution"]
+    rows: int
+    inputs: int
+    outputs: int
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class MatrixSamples:
+    """Samples of a layer's matrices. The last dimension runs along the sums of the product.
+
+    Attributes:
+        activation: For the forward product: rows × inputs.
+        weight: For the forward product: outputs × inputs.
+        gradient: For the gradient of the input: rows × outputs. None if the layer gets no gradient.
+        weight_by_input: For the gradient of the input: inputs × outputs.
+        gradient_by_output: For the gradient of the weight: outputs × rows.
+        activation_by_input: For the gradient of the weight: inputs × rows.
+    """
+
+    activation: torch.Tensor
+    weight: torch.Tensor
+    gradient: torch.Tensor | None = None
+    weight_by_input: torch.Tensor | None = None
+    gradient_by_output: torch.Tensor | None = None
+    activation_by_input: torch.Tensor | None = None
+
+
+def covered_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of a model that a forecast covers, by name.
+
+    These are linear layers and convolutions with one group, except inside compiled modules: their hooks do not run.
+
+    Args:
+        module: The model.
+    """
+    compiled = tuple(
+        f"{name}." if name else ""
+        for name, part in module.named_modules()
+        if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
+    )
+    return {
+        name: part
+        for name, part in module.named_modules()
+        if isinstance(part, COVERED) and getattr(part, "groups", 1) == 1 and not name.startswith(compiled or ("\0",))
+    }
+
+
+class _Layout:
+    """Addresses the elements of a layer's three matrices.
+
+    A convolution is the matrix product over all output positions (rows). Its sums run over kernel positions and, inside
+    each, over channels, as in kernels for the channels-last layout.
+    """
+
+    def __init__(self, layer: Any, inputs: torch.Tensor, output: torch.Tensor) -> None:
+        self._layer = layer
+        weight = layer.weight
+        self.is_linear = isinstance(layer, nn.Linear)
+        if self.is_linear:
+            rows = inputs.numel() // weight.shape[1]
+            sizes = {"rows": rows, "inputs": weight.shape[1], "outputs": weight.shape[0]}
+            self.shape = LayerShape("linear", rows, weight.shape[1], weight.shape[0], sizes)
+            return
+        dimensions = weight.dim() - 2
+        unbatched = output.dim() == dimensions + 1
+        self._unbatched = unbatched
+        out = self._batched(output)
+        self._positions = tuple(out.shape[2:])
+        self._kernel = tuple(weight.shape[2:])
+        self._channels = weight.shape[1]
+        rows = out.shape[0] * _product(self._positions)
+        terms = self._channels * _product(self._kernel)
+        sizes = {"input channels": self._channels, "output channels": weight.shape[0]}
+        self.shape = LayerShape("convolution", rows, terms, weight.shape[0], sizes)
+
+    def activation(self, inputs: torch.Tensor, rows: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+        """Return elements of the activations; the indexes broadcast."""
+        if self.is_linear:
+            return inputs.reshape(-1, inputs.shape[-1])[rows, terms]
+        layer, inputs = self._layer, self._batched(inputs)
+        image, position = _split(rows, self._positions)
+        offset, channel = terms // self._channels, terms % self._channels
+        _, kernel_position = _split(offset, self._kernel)
+        inside: torch.Tensor | None = None
+        places = []
+        for at, tap, size, stride, padding, dilation in zip(
+            position, kernel_position, inputs.shape[2:], layer.stride, self._padding(), layer.dilation, strict=True
+        ):
+            place = at * stride - padding + tap * dilation
+            valid = (place >= 0) & (place < size)
+            inside = valid if inside is None else inside & valid
+            places.append(place.clamp(0, size - 1))
+        picked = inputs[(image, channel, *places)]
+        return picked if inside is None else picked * inside
+
+    def weight(self, outputs: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+        """Return elements of the weight."""
+        weight = self._layer.weight
+        if self.is_linear:
+            return weight[outputs, terms]  # type: ignore[no-any-return]
+        _, kernel_position = _split(terms // self._channels, self._kernel)
+        return weight[(outputs, terms % self._channels, *kernel_position)]  # type: ignore[no-any-return]
+
+    def gradient(self, gradient: torch.Tensor, rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+        """Return elements of the gradient of the output."""
+        if self.is_linear:
+            return gradient.reshape(-1, gradient.shape[-1])[rows, outputs]
+        image, position = _split(rows, self._positions)
+        return self._batched(gradient)[(image, outputs, *position)]
+
+    def _batched(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[None] if self._unbatched else tensor
+
+    def _padding(self) -> tuple[int, ...]:
+        layer = self._layer
+        if layer.padding == "valid":
+            return (0,) * len(self._kernel)
+        if layer.padding == "same":
+            return tuple(d * (k - 1) // 2 for d, k in zip(layer.dilation, self._kernel, strict=True))
+        return tuple(layer.padding)
+
+
+class MatrixSampler:
+    """Samples one layer on one batch: first its activations and weight, and later the gradient of its output.
+
+    Args:
+        layer: The layer.
+        inputs: Its input.
+        output: Its output, for the shape only.
+        generator: Random numbers that choose rows and columns, on the device of the tensors.
+    """
+
+    @torch.no_grad()
+    def __init__(self, layer: Any, inputs: torch.Tensor, output: torch.Tensor, generator: torch.Generator) -> None:
+        self._layout = layout = _Layout(layer, inputs, output)
+        self.shape = shape = layout.shape
+        terms = _blocks(shape.inputs, TERMS, generator)
+        lines = max(LINES, min(MOST_LINES, VALUES // len(terms)))
+        rows = _lines(shape.rows, lines, generator)
+        outputs = _lines(shape.outputs, lines, generator)
+        # For the gradients the sums run along the outputs and along the rows.
+        self._rows, self._outputs = rows, outputs
+        self._summed_rows = _blocks(shape.rows, TERMS, generator)
+        self._summed_outputs = _blocks(shape.outputs, TERMS, generator)
+        inputs_picked = _lines(shape.inputs, LINES, generator)
+        self._activation = layout.activation(inputs, rows[:, None], terms[None])
+        self._weight = layout.weight(outputs[:, None], terms[None]).detach()
+        self._weight_by_input = layout.weight(self._summed_outputs[None], inputs_picked[:, None]).detach()
+        self._activation_by_input = layout.activation(inputs, self._summed_rows[None], inputs_picked[:, None])
+        self._gradient: torch.Tensor | None = None
+        self._gradient_by_output: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def add_gradient(self, gradient: torch.Tensor) -> None:
+        """Sample the gradient of the layer's output."""
+        layout = self._layout
+        self._gradient = layout.gradient(gradient, self._rows[:, None], self._summed_outputs[None])
+        outputs = self._outputs[:LINES]
+        self._gradient_by_output = layout.gradient(gradient, self._summed_rows[None], outputs[:, None])
+
+    def samples(self) -> MatrixSamples:
+        """Return the samples as FP32. Without a gradient, only those of the forward product are there."""
+        if self._gradient is None or self._gradient_by_output is None:
+            return MatrixSamples(self._activation.float(), self._weight.float())
+        return MatrixSamples(
+            self._activation.float(),
+            self._weight.float(),
+            self._gradient.float(),
+            self._weight_by_input.float(),
+            self._gradient_by_output.float(),
+            self._activation_by_input.float(),
+        )
+
+
+def _lines(size: int, most: int, generator: torch.Generator) -> torch.Tensor:
+    if size <= most:
+        return torch.arange(size, device=generator.device)
+    return torch.randperm(size, generator=generator, device=generator.device)[:most]
+
+
+def _blocks(size: int, most: int, generator: torch.Generator) -> torch.Tensor:
+    """Choose whole blocks of neighbors, in order; all of them where there are few."""
+    if size <= most:
+        return torch.arange(size, device=generator.device)
+    chosen = torch.randperm(size // BLOCK, generator=generator, device=generator.device)[: most // BLOCK]
+    starts = chosen.sort().values * BLOCK
+    return (starts[:, None] + torch.arange(BLOCK, device=generator.device)[None]).flatten()
+
+
+def _split(index: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Split a flat index into the leading index and one index per size, the last one the fastest."""
+    parts = []
+    for size in reversed(sizes):
+        parts.append(index % size)
+        index = index // size
+    return index, parts[::-1]
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product

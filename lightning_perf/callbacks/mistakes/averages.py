@@ -1,0 +1,131 @@
+"""Averages of the weights (EMA, SWA) that are kept in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.mistakes.weights import HALF_TYPES
+from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.run_files.precision import PrecisionMistake
+
+__all__ = ["HalfAverages"]
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_DEPTH = 2
+"""Levels of attributes, lists and dicts in which tensors are looked for."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A tensor's identity and version: they change when somebody writes into it or replaces it."""
+
+    identity: int
+    version: int
+    dtype: torch.dtype
+
+
+class HalfAverages:
+    """Finds 16-bit copies of trainable weights that change during training, without being trained.
+
+    It looks at layers and buffers without gradient, and at tensors and modules in the attributes of the LightningModule
+    and of the callbacks.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+        module: The LightningModule.
+    """
+
+    def __init__(self, trainer: Trainer, module: Module) -> None:
+        self._trainer = trainer
+        self._module = module
+        self._before = self._versions()
+
+    def check(self, step: int) -> Iterator[PrecisionMistake]:
+        """Compare with the start of training.
+
+        Args:
+            step: Number of the current step.
+
+        Yields:
+            At most one mistake, at the first average.
+        """
+        changed = []
+        for place, now in self._versions().items():
+            before = self._before.get(place)
+            if before is None or (before.identity, before.version) != (now.identity, now.version):
+                changed.append((place, now.dtype))
+        if not changed:
+            return
+        place, dtype = changed[0]
+        short = "FP16" if dtype == torch.float16 else "BF16"
+        yield PrecisionMistake(
+            "half-averages",
+            "high",
+            f"An average of the weights is kept in {short}",
+            (
+                (
+                    f"{len(changed)} tensors with the shapes of trainable weights change in each step, first {place}. "
+                    f"With a decay of 0.999, a step changes them by a thousandth of a difference, which {short} rounds "
+                    f"away."
+                ),
+            ),
+            "Keep the average in FP32, e.g. copy.deepcopy(self.net).float() or parameter.detach().float().clone().",
+            layer=place,
+            step=step,
+        )
+
+    def _versions(self) -> dict[str, _Version]:
+        module = self._module
+        stepped = [p for o in self._trainer.optimizers for group in o.param_groups for p in group["params"]]
+        trained = {id(p) for p in stepped if p.requires_grad}
+        shapes = {tuple(p.shape) for p in module.parameters() if id(p) in trained and p.dim()}
+        found: dict[str, _Version] = {}
+
+        def add(place: str, tensor: Any) -> None:
+            if (
+                isinstance(tensor, torch.Tensor)
+                and tensor.dtype in HALF_TYPES
+                and id(tensor) not in trained
+                and tuple(tensor.shape) in shapes
+                and not tensor.is_inference()
+            ):
+                found.setdefault(place, _Version(id(tensor), tensor._version, tensor.dtype))
+
+        def add_module(place: str, layers: nn.Module) -> None:
+            for name, layer in layers.named_modules():
+                if isinstance(layer, _NORMS):
+                    continue
+                own = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
+                for tensor_name, tensor in own:
+                    add(".".join(part for part in (place, layer_name(name), tensor_name) if part), tensor)
+
+        add_module("", module)
+        for owner, prefix in [(module, ""), *((one, type(one).__name__) for one in self._trainer.callbacks)]:
+            for name, value in list(vars(owner).items()):
+                if name.startswith("_") and name in _INTERNAL:
+                    continue
+                _visit(".".join(part for part in (prefix, name) if part), value, add, add_module, _DEPTH)
+        return found
+
+
+_INTERNAL = ("_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_jit_module")
+
+
+def _visit(place: str, value: Any, add: Any, add_module: Any, depth: int) -> None:
+    if isinstance(value, torch.Tensor):
+        add(place, value)
+    elif isinstance(value, nn.Module):
+        if not hasattr(value, "training_step"):  # a callback that keeps the LightningModule itself
+            add_module(place, value)
+    elif depth and isinstance(value, Mapping):
+        for name, one in list(value.items())[:1000]:
+            _visit(f"{place}[{name!r}]", one, add, add_module, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for number, one in enumerate(list(value)[:1000]):
+            _visit(f"{place}[{number}]", one, add, add_module, depth - 1)

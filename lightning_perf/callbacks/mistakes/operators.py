@@ -1,0 +1,226 @@
+"""Mistakes that single operators show: losses, epsilons and counts in FP16 during the first batches."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from lightning_perf.callbacks.mistakes.place import user_place
+from lightning_perf.callbacks.mistakes.weights import HALF_TYPES, ZERO_IN_FP16
+from lightning_perf.run_files.precision import PrecisionMistake
+
+__all__ = ["OperatorWatch"]
+
+LARGEST_COUNT = {torch.float16: 2048, torch.bfloat16: 256}
+"""The largest integer up to which a type holds every integer."""
+
+_LOSSES = {
+    "nll_loss_forward",
+    "nll_loss2d_forward",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "soft_margin_loss",
+    "multi_margin_loss",
+    "_ctc_loss",
+    "kl_div",
+}
+"""Losses that autocast computes in FP32. Inputs in FP16 mean that autocast is off at this place."""
+
+_EXPONENTIALS = {"_softmax", "_log_softmax", "exp"}
+"""Operators that autocast computes in FP32 on CUDA devices, but not on CPUs."""
+
+_WITH_EPSILON = {"add", "clamp_min", "clamp"}
+_SUMS = {"sum", "cumsum"}
+
+
+class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at each operator of the forward pass for a known mistake. It changes no operator and keeps no tensor.
+
+    Args:
+        names: Names of the layers by ``id``.
+        report: Gets each mistake.
+        mixed: Whether the Trainer is in mixed precision.
+        on_error: Gets the exception of a check, which goes no further.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        report: Callable[[PrecisionMistake], None],
+        *,
+        mixed: bool,
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step = 0
+        """Number of the current step."""
+        self._names = names
+        self._report = report
+        self._mixed = mixed
+        self._on_error = on_error
+        self._on = False
+        self._entered = False
+        self._counts: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile work as without this mode."""
+        return True
+
+    def start(self) -> None:
+        """Start to look at operators."""
+        if not self._entered:
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self._entered = True
+        self._on = True
+
+    def stop(self) -> None:
+        """Stop. If another mode was entered in between and is still active, this one passes operators on until then."""
+        self._on = False
+        self._counts.clear()
+        if self._entered and _get_current_dispatch_mode() is self:
+            self._entered = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator, then check it."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._on and torch._C._current_autograd_node() is None:
+            try:
+                self._check(func, args, kwargs, result)
+            except Exception as error:
+                self._on = False
+                self._on_error(error)
+        return result
+
+    def _check(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        name = func._schema.name.rpartition(":")[2].rstrip("_") if hasattr(func, "_schema") else ""
+        if name == "arange":
+            self._check_arange(args, result)
+            return
+        first = args[0] if args else None
+        if not isinstance(first, torch.Tensor):
+            return
+        if name == "_to_copy":
+            if isinstance(result, torch.Tensor) and result.dtype in HALF_TYPES and not first.is_floating_point():
+                self._counts[id(result)] = weakref.ref(result)
+        elif name in _SUMS:
+            self._check_sum(name, first, result)
+        elif first.dtype == torch.float16:
+            if name in _LOSSES or (name in _EXPONENTIALS and self._is_outside_autocast(name, first)):
+                self._loss(name)
+            elif name in _WITH_EPSILON:
+                self._check_epsilon(name, args, kwargs)
+
+    def _is_outside_autocast(self, name: str, value: torch.Tensor) -> bool:
+        if self._mixed:
+            return value.device.type == "cuda"
+        return name == "exp"  # softmax itself adds up in FP32, also in 16-true
+
+    def _loss(self, name: str) -> None:
+        layer, line = user_place(self._names)
+        self._report(
+            PrecisionMistake(
+                "half-loss",
+                "high" if name in _LOSSES else "moderate",
+                f"{_READABLE.get(name, name)} is computed in FP16",
+                (
+                    (
+                        f"aten::{name} got FP16 values: autocast is off at this place. exp() overflows above 11, and a "
+                        "loss keeps only 3 digits."
+                    ),
+                ),
+                "Compute it in FP32: call .float() on its inputs, e.g. cross_entropy(logits.float(), target)"
+                + (", or move it into the autocast region." if self._mixed else "."),
+                layer=layer,
+                line=line,
+                step=self.step,
+            )
+        )
+
+    def _check_epsilon(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        value = args[1] if len(args) > 1 else kwargs.get("min")
+        if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, float) or not 0 < value <= ZERO_IN_FP16:
+            return
+        layer, line = user_place(self._names)
+        self._report(
+            PrecisionMistake(
+                "epsilon-underflow",
+                "high",
+                f"The epsilon {value:g} is zero in FP16",
+                (
+                    (
+                        f"aten::{name} got an FP16 tensor and {value:g}. The smallest FP16 number is 6e-8, so the sum "
+                        "or limit can be zero, and a division by it gives inf or NaN."
+                    ),
+                ),
+                "Call .float() on the tensor first, or use an epsilon of at least 1e-4.",
+                layer=layer,
+                line=line,
+                step=self.step,
+            )
+        )
+
+    def _check_sum(self, name: str, values: torch.Tensor, result: Any) -> None:
+        if not isinstance(result, torch.Tensor) or result.dtype not in HALF_TYPES:
+            return
+        reference = self._counts.get(id(values))
+        counts = not values.is_floating_point() or (reference is not None and reference() is values)
+        terms = values.numel() if name == "cumsum" else values.numel() // max(result.numel(), 1)
+        if name == "cumsum" and values.dim():
+            terms = max(values.shape)
+        if counts and terms > LARGEST_COUNT[result.dtype]:
+            self._half_count(f"torch.{name} adds up {terms} integers", result.dtype)
+
+    def _check_arange(self, args: tuple[Any, ...], result: Any) -> None:
+        if not isinstance(result, torch.Tensor) or result.dtype not in HALF_TYPES:
+            return
+        numbers = [abs(value) for value in args if isinstance(value, (int, float))]
+        if numbers and max(numbers) > LARGEST_COUNT[result.dtype] + 1:
+            self._half_count(f"torch.arange counts to {max(numbers):g}", result.dtype)
+
+    def _half_count(self, what: str, dtype: torch.dtype) -> None:
+        layer, line = user_place(self._names)
+        short = "FP16" if dtype == torch.float16 else "BF16"
+        self._report(
+            PrecisionMistake(
+                "half-counts",
+                "high",
+                f"{what} in {short}",
+                (
+                    f"{short} holds every integer up to {LARGEST_COUNT[dtype]} only. Larger ones are rounded"
+                    + (", and FP16 ends at 65504." if dtype == torch.float16 else "."),
+                ),
+                "Count in integers or FP32: mask.sum() instead of mask.half().sum(), or torch.arange(…) without a "
+                "16-bit dtype.",
+                layer=layer,
+                line=line,
+                step=self.step,
+            )
+        )
+
+
+_READABLE = {
+    "nll_loss_forward": "The cross entropy",
+    "nll_loss2d_forward": "The cross entropy",
+    "_softmax": "A softmax",
+    "_log_softmax": "A log-softmax",
+    "exp": "An exponential",
+    "mse_loss": "The mean squared error",
+    "binary_cross_entropy_with_logits": "The binary cross entropy",
+    "binary_cross_entropy": "The binary cross entropy",
+}

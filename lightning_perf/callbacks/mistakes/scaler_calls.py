@@ -1,0 +1,294 @@
+"""Mistakes in the order of calls: scale, backward, unscale, clip, step and update."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad
+
+from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.mistakes.place import user_place
+from lightning_perf.run_files.precision import PrecisionMistake
+
+__all__ = ["ScalerCalls"]
+
+_GROUPING = "_group_tensors_by_device_and_dtype"
+"""The function that `clip_grad_norm_` and `clip_grad_value_` both call. Replacing it also works where a program has
+imported those two by name."""
+
+_METHODS = ("scale", "unscale_", "step", "update")
+
+
+_CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
+_FRAMES = 8
+"""Frames between a clipping function and the function that it calls, at most, with torch's wrappers."""
+
+
+@dataclass
+class _ScalerState:
+    """The calls of one scaler since its last update.
+
+    Attributes:
+        pending: Whether a loss was scaled since the last update, so that gradients are scaled.
+        unscaled: Parameters, by ``id``, that were unscaled since the last scaled loss.
+        unscaled_at: Line of the user's code that last unscaled gradients.
+        stepped: Optimizers, by ``id``, that stepped since the last scaled loss.
+    """
+
+    pending: bool = False
+    unscaled: set[int] = field(default_factory=set)
+    unscaled_at: str = ""
+    stepped: set[int] = field(default_factory=set)
+
+
+class ScalerCalls:
+    """Listens to the methods of every `GradScaler` and to the clipping functions of torch, during the first steps.
+
+    It replaces them by functions that take notes and then call the original.
+
+    Args:
+        trainer: The Trainer.
+        names: Names of the layers by ``id``.
+        parameters: Names of the parameters by ``id``.
+        report: Gets each mistake.
+        on_error: Gets the exception of a check, which goes no further.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        names: Mapping[int, str],
+        parameters: Mapping[int, str],
+        report: Callable[[PrecisionMistake], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self.step = 0
+        """Number of the current step."""
+        self.users_scaler: Any = None
+        """A scaler that the program made itself; None if none has scaled a loss."""
+        self._trainer = trainer
+        self._names = names
+        self._parameters = parameters
+        self._report = report
+        self._on_error = on_error
+        self._states: dict[int, tuple[Any, _ScalerState]] = {}
+        self._originals: list[tuple[Any, str, Any, Any]] = []
+
+    def start(self) -> None:
+        """Start to listen."""
+        if self._originals:
+            return
+        for name in _METHODS:
+            self._replace(torch.amp.GradScaler, name, getattr(self, f"_on_{name.rstrip('_')}"))
+        if hasattr(clip_grad, _GROUPING):
+            self._replace(clip_grad, _GROUPING, self._on_clip)
+
+    def stop(self) -> None:
+        """Restore the original functions, unless something else has replaced ours by now."""
+        for owner, name, original, ours in self._originals:
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+        self._originals = []
+        self._states.clear()
+
+    def _replace(self, owner: Any, name: str, listener: Callable[..., None]) -> None:
+        original = vars(owner)[name]
+
+        @functools.wraps(original)
+        def listening(*args: Any, **kwargs: Any) -> Any:
+            if self._originals:
+                try:
+                    listener(*args, *kwargs.values())
+                except Exception as error:
+                    self._fail(error)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, listening)
+        self._originals.append((owner, name, original, listening))
+
+    def _fail(self, error: Exception) -> None:
+        self.stop()
+        self._on_error(error)
+
+    def _state(self, scaler: Any) -> _ScalerState:
+        return self._states.setdefault(id(scaler), (scaler, _ScalerState()))[1]
+
+    def _is_lightnings(self, scaler: Any) -> bool:
+        return scaler is self._trainer.scaler
+
+    def _on_scale(self, scaler: Any, *_: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        if not self._is_lightnings(scaler):
+            self.users_scaler = scaler
+        state = self._state(scaler)
+        state.pending = True
+        state.unscaled.clear()
+        state.stepped.clear()
+
+    def _on_unscale(self, scaler: Any, optimizer: Any, *_: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        if scaler._scale is None:
+            self._unscaled_backward(optimizer)
+            return
+        state = self._state(scaler)
+        parameters = _parameters_of(optimizer)
+        line = user_place(self._names)[1]
+        if parameters and parameters <= state.unscaled:
+            self._unscaled_twice(scaler, optimizer, state.unscaled_at or line)
+        state.unscaled |= parameters
+        state.unscaled_at = line
+
+    def _on_step(self, scaler: Any, optimizer: Any, *_: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        state = self._state(scaler)
+        others = state.stepped - {id(optimizer)}
+        if not state.pending and others and id(optimizer) not in state.stepped and scaler._scale is not None:
+            self._shared_backward(scaler, optimizer)
+        state.stepped.add(id(optimizer))
+
+    def _on_update(self, scaler: Any, *_: Any) -> None:
+        self._state(scaler).pending = False
+        self._state(scaler).unscaled.clear()
+
+    def _on_clip(self, nested: Any, *_: Any) -> None:
+        if not _is_clipping():
+            return
+        gradients = {id(one) for group in nested for one in group if isinstance(one, torch.Tensor)}
+        for scaler, state in list(self._states.values()):
+            if not state.pending or not gradients:
+                continue
+            clipped = [
+                parameter
+                for optimizer in self._trainer.optimizers
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if parameter.grad is not None and id(parameter.grad) in gradients
+            ]
+            # Gradients that an earlier step left behind may be among them. They are unscaled already.
+            if clipped and not any(id(parameter) in state.unscaled for parameter in clipped):
+                self._clipped_scaled(scaler, self._parameters.get(id(clipped[0]), ""))
+
+    def _clipped_scaled(self, scaler: Any, parameter: str) -> None:
+        _, line = user_place(self._names)
+        scale = float(scaler.get_scale())
+        evidence = (
+            (
+                f"The gradient of {parameter or 'a parameter'} is still multiplied by the loss scale, {scale:g}, when "
+                "you clip it. So nearly every gradient is cut down, and the step is too small by far."
+            ),
+        )
+        own = self._is_lightnings(scaler)
+        self._report(
+            PrecisionMistake(
+                "clip-scaled-gradients" if own else "unscale-missing",
+                "high",
+                "Gradients are clipped before they are unscaled",
+                evidence,
+                "Clip in your LightningModule's on_before_optimizer_step(self, optimizer), which runs after Lightning "
+                "has unscaled the gradients."
+                if own
+                else "Call scaler.unscale_(optimizer) in the line before you clip.",
+                layer=parameter.rpartition(".")[0],
+                line=line,
+                step=self.step,
+            )
+        )
+
+    def _unscaled_twice(self, scaler: Any, optimizer: Any, line: str) -> None:
+        if self._is_lightnings(scaler):
+            action = (
+                "Remove your call of unscale_(): Lightning unscales the gradients before it calls "
+                "on_before_optimizer_step, so clip or read them there."
+            )
+        else:
+            action = "Remove one of the two calls of scaler.unscale_(optimizer)."
+        self._report(
+            PrecisionMistake(
+                "unscale-twice",
+                "high",
+                f"Gradients of {type(optimizer).__name__} are unscaled twice",
+                ("unscale_() was called twice since the last scaled loss. torch raises an error at the second call.",),
+                action,
+                layer=self._layer_of(optimizer),
+                line=line,
+                step=self.step,
+            )
+        )
+
+    def _unscaled_backward(self, optimizer: Any) -> None:
+        _, line = user_place(self._names)
+        self._report(
+            PrecisionMistake(
+                "backward-without-scale",
+                "high",
+                "A loss was not scaled before backward",
+                (
+                    (
+                        f"{type(optimizer).__name__} steps under a gradient scaler, but no loss went through its "
+                        "scale(). torch raises an error."
+                    ),
+                ),
+                "Call self.manual_backward(loss) instead of loss.backward().",
+                layer=self._layer_of(optimizer),
+                line=line,
+                step=self.step,
+            )
+        )
+
+    def _shared_backward(self, scaler: Any, optimizer: Any) -> None:
+        _, line = user_place(self._names)
+        own = self._is_lightnings(scaler)
+        self._report(
+            PrecisionMistake(
+                "shared-backward",
+                "high",
+                "Two optimizers step after one backward pass under one loss scale",
+                (
+                    (
+                        f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever "
+                        "the scale changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 "
+                        "times."
+                    ),
+                ),
+                "Call self.manual_backward(loss) before each optimizer's step, or use precision='bf16-mixed', which "
+                "has no loss scale."
+                if own
+                else "Call scaler.update() once, after the steps of all optimizers.",
+                layer=self._layer_of(optimizer),
+                line=line,
+                step=self.step,
+            )
+        )
+
+    def _layer_of(self, optimizer: Any) -> str:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                return self._parameters.get(id(parameter), "").rpartition(".")[0]
+        return ""
+
+
+def _parameters_of(optimizer: Any) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _is_clipping() -> bool:
+    """Return whether a clipping function with a finite limit is under way, and not one that only measures a norm."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name in _CLIPPING:
+            limit = frame.f_locals.get("max_norm", frame.f_locals.get("clip_value"))
+            return not (isinstance(limit, (int, float)) and math.isinf(limit))
+        frame = frame.f_back
+    return False

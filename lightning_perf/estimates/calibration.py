@@ -1,0 +1,224 @@
+"""`Calibration`: the document that shows how often measured gains were inside the estimated ranges."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from lightning_perf import __version__
+from lightning_perf.documents import Format, SavedDocument, TextDocument
+from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome, Source, find_outcomes, without_repeats
+from lightning_perf.statistics.collapse import clopper_pearson
+from lightning_perf.statistics.values import Estimate
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Calibration",
+    "CheckedEstimate",
+    "EstimateVerdict",
+    "EstimatesError",
+    "Summary",
+    "calibrate",
+    "check_estimate",
+    "estimate_width",
+    "read_calibration",
+    "summarize",
+    "verdict_of",
+]
+
+SCHEMA_VERSION = 1
+"""Version of the document's layout. Every change that an old reader would misread raises it."""
+
+EstimateVerdict = Literal["inside", "above", "below", "cannot be told"]
+
+
+class EstimatesError(ValueError):
+    """There are no measured estimates to show, or a file of them cannot be read. The message says why."""
+
+
+@dataclass(frozen=True)
+class CheckedEstimate:
+    """One estimate with its outcome and the verdict on it.
+
+    Attributes:
+        outcome: The estimate and the measured gain.
+        verdict: ``inside`` if the gain is in the estimated range. ``above`` or ``below`` if the whole interval of the
+            gain is outside. Otherwise ``cannot be told``, also if the change was measured on top of others.
+        width: Upper end of the range divided by the lower one; ``None`` if the lower end is 0 or negative.
+    """
+
+    outcome: EstimateOutcome
+    verdict: EstimateVerdict
+    width: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcomes of the estimates of one rule from one source.
+
+    Attributes:
+        rule: ID of the rule; ``None`` for all rules together.
+        source: ``probed``, ``general`` or ``recording``.
+        count: Measured estimates.
+        inside: Gains inside their ranges.
+        above: Gains certainly above.
+        below: Gains certainly below.
+        undecided: Gains without a clear verdict.
+        without_interval: Measurements without an interval, from one run of each side.
+        median_width: Median width of the ranges; ``None`` if half of them or more start at 0 or below.
+        coverage: Share of gains inside among the decided ones that were measured with an interval, with the exact
+            binomial interval of that share.
+    """
+
+    rule: str | None
+    source: Source
+    count: int
+    inside: int
+    above: int
+    below: int
+    undecided: int
+    without_interval: int
+    median_width: float | None
+    coverage: Estimate
+
+
+@dataclass(frozen=True)
+class Calibration(TextDocument, SavedDocument):
+    """How often measured gains were inside the ranges that findings estimated.
+
+    Attributes:
+        schema_version: `SCHEMA_VERSION` of the writer.
+        tool_version: Version of lightning_perf that wrote it.
+        folders: The folders that were read.
+        rules: One summary per rule and source, the rules in alphabetical order.
+        totals: One summary per source, over all rules.
+        estimates: Every estimate with its outcome, in the order of the measurements.
+    """
+
+    schema_version: int
+    tool_version: str
+    folders: tuple[str, ...]
+    rules: tuple[Summary, ...]
+    totals: tuple[Summary, ...]
+    estimates: tuple[CheckedEstimate, ...]
+
+    _format = Format("table of measured estimates", "table", SCHEMA_VERSION, "make it again", EstimatesError)
+
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[Calibration], str]]:
+        from lightning_perf.estimates.rendering import print_calibration, render_markdown
+
+        return print_calibration, render_markdown
+
+
+def verdict_of(outcome: EstimateOutcome) -> EstimateVerdict:
+    """Return whether a measured gain was inside its estimated range.
+
+    Example:
+        >>> gain = dict(rule="cpu-bf16", setting="", step_ms=100, source="general", method="tune", measurement="1")
+        >>> verdict_of(EstimateOutcome(low_ms=20, high_ms=30, gain_ms=25, gain_low_ms=15, gain_high_ms=35, **gain))
+        'inside'
+        >>> verdict_of(EstimateOutcome(low_ms=20, high_ms=30, gain_ms=10, gain_low_ms=5, gain_high_ms=15, **gain))
+        'below'
+        >>> verdict_of(EstimateOutcome(low_ms=20, high_ms=30, gain_ms=10, gain_low_ms=None, gain_high_ms=None, **gain))
+        'cannot be told'
+    """
+    if outcome.on_top_of:
+        return "cannot be told"
+    if outcome.low_ms <= outcome.gain_ms <= outcome.high_ms:
+        return "inside"
+    if outcome.gain_low_ms is not None and outcome.gain_low_ms > outcome.high_ms:
+        return "above"
+    if outcome.gain_high_ms is not None and outcome.gain_high_ms < outcome.low_ms:
+        return "below"
+    return "cannot be told"
+
+
+def estimate_width(outcome: EstimateOutcome) -> float | None:
+    """Return the upper end of an estimated range divided by the lower one; ``None`` without a positive lower end."""
+    return outcome.high_ms / outcome.low_ms if outcome.low_ms > 0 else None
+
+
+def check_estimate(outcome: EstimateOutcome) -> CheckedEstimate:
+    """Return an outcome with its verdict and the width of its range."""
+    return CheckedEstimate(outcome, verdict_of(outcome), estimate_width(outcome))
+
+
+def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: Source) -> Summary:
+    """Count the verdicts of estimates.
+
+    Args:
+        estimates: The estimates, at least one.
+        rule: The rule that they have in common; ``None`` for all rules.
+        source: Their source.
+    """
+    verdicts = [estimate.verdict for estimate in estimates]
+    with_interval = [
+        estimate.verdict
+        for estimate in estimates
+        if estimate.outcome.gain_low_ms is not None and estimate.outcome.gain_high_ms is not None
+    ]
+    decided = [verdict for verdict in with_interval if verdict != "cannot be told"]
+    width = median(math.inf if estimate.width is None else estimate.width for estimate in estimates)
+    return Summary(
+        rule=rule,
+        source=source,
+        count=len(estimates),
+        inside=verdicts.count("inside"),
+        above=verdicts.count("above"),
+        below=verdicts.count("below"),
+        undecided=verdicts.count("cannot be told"),
+        without_interval=len(estimates) - len(with_interval),
+        median_width=width if math.isfinite(width) else None,
+        coverage=clopper_pearson(decided.count("inside"), len(decided)),
+    )
+
+
+def calibrate(outcomes: Iterable[EstimateOutcome], folders: Sequence[str] = ()) -> Calibration:
+    """Build the document from outcomes.
+
+    Args:
+        outcomes: The outcomes. Repeats of a measurement count once.
+        folders: The folders that they come from.
+    """
+    estimates = tuple(map(check_estimate, without_repeats(outcomes)))
+    by_rule: dict[tuple[str, Source], list[CheckedEstimate]] = defaultdict(list)
+    by_source: dict[Source, list[CheckedEstimate]] = defaultdict(list)
+    for estimate in estimates:
+        by_rule[estimate.outcome.rule, estimate.outcome.source].append(estimate)
+        by_source[estimate.outcome.source].append(estimate)
+    return Calibration(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        folders=tuple(folders),
+        rules=tuple(summarize(found, rule, source) for (rule, source), found in sorted(by_rule.items())),
+        totals=tuple(summarize(found, None, source) for source, found in sorted(by_source.items())),
+        estimates=estimates,
+    )
+
+
+def read_calibration(folders: Sequence[Path]) -> Calibration:
+    """Read the measured estimates in some folders and their subfolders.
+
+    Args:
+        folders: The folders.
+
+    Raises:
+        EstimatesError: A folder does not exist, or none of them holds a measured estimate.
+        TraceError: A file cannot be read.
+    """
+    for folder in folders:
+        if not folder.exists():
+            raise EstimatesError(f"{folder}: no such folder. Give a folder with runs, tunings or studies.")
+    outcomes = [outcome for folder in folders for outcome in find_outcomes(folder)]
+    if not outcomes:
+        names = ", ".join(map(str, folders))
+        raise EstimatesError(
+            f"{names}: no measured estimate ({ESTIMATES_NAME}) in it or below it. Run 'lightning-perf tune --out "
+            "FOLDER PKG:NAME', or follow the advice of a finding and fit again with the same log folder."
+        )
+    return calibrate(outcomes, [str(folder) for folder in folders])

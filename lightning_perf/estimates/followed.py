@@ -1,0 +1,320 @@
+"""Finds estimates that can be checked: in two runs of one training, the second one followed a finding of the first."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightning_perf.analysis.comparability import check_comparable
+from lightning_perf.analysis.model.workload import Workload
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.errors import TraceError
+from lightning_perf.estimates.advice import Facts, Followed, find_followed
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.run_files.estimates import EstimateOutcome, Method, Source, add_outcomes
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, FactsAdded, FactValue, RunStarted
+from lightning_perf.statistics.values import Estimate
+
+__all__ = [
+    "ReportedRun",
+    "check_pair",
+    "check_ratio",
+    "describe_outcome",
+    "find_previous",
+    "read_facts",
+    "run_folder",
+    "save_outcomes",
+    "source_of",
+]
+
+SIXTEEN_BIT_SHARE = 0.10
+"""From this share of its compute in 16 bits on, a recording counts as one of mixed precision."""
+
+PREVIOUS_RUNS = 5
+"""Earlier runs in the same log folder that are searched for a finding that a new run followed."""
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """A run with its report.
+
+    Attributes:
+        report: Its report.
+        name: Names the run, e.g. by its run ID or its trace files.
+        facts: The facts of its run record; empty without a record.
+    """
+
+    report: PerfReport
+    name: str
+    facts: Facts = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, report: PerfReport, folder: Path | None = None) -> ReportedRun:
+        """Return the run of a report, with the facts in its folder if there are any."""
+        facts: Facts = {}
+        run_id = None
+        if folder is not None:
+            run_id, facts = read_facts(folder)
+        # The names of trace files hold their time in nanoseconds, so they differ between runs.
+        name = run_id or " ".join(Path(source).name for source in report.sources)
+        return cls(report, name, facts)
+
+
+def run_folder(path: str | Path, report: PerfReport) -> Path | None:
+    """Return the folder of the run that a report was made from; ``None`` for a trace without a run's other files.
+
+    Args:
+        path: The path that was analyzed. A single trace file belongs to no run.
+        report: Its report.
+    """
+    if not Path(path).is_dir() or not report.sources:
+        return None
+    folder = Path(report.sources[0]).parent
+    return folder if any((folder / name).exists() for name in (RECORD_NAME, REPORT_NAME)) else None
+
+
+def read_facts(folder: Path) -> tuple[str | None, Facts]:
+    """Read the run ID and the facts of the run in a folder; ``None`` and no facts if its record cannot be read."""
+    try:
+        lines = RUN_RECORD.read(folder / RECORD_NAME)
+    except TraceError:
+        return None, {}
+    facts: dict[str, FactValue] = {}
+    run_id = None
+    for line in lines:
+        if isinstance(line, RunStarted):
+            run_id = line.run_id
+            facts |= line.facts
+        elif isinstance(line, FactsAdded):
+            facts |= line.facts
+    return run_id, facts
+
+
+def source_of(finding: Finding) -> Source:
+    """Return the source of a finding's estimate."""
+    basis: Source = getattr(finding, "basis", "general")
+    return basis
+
+
+def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple[EstimateOutcome, ...]:
+    """Check the estimates of one run against the step time of a later one.
+
+    Step times come from the always-on timer if both runs have it, otherwise from the recorded steps. One run of each
+    gives no interval.
+
+    Args:
+        before: The run with the findings.
+        after: The run that may have followed one of them.
+        method: How the gain was measured.
+
+    Returns:
+        One outcome per finding that advised the change. Empty if the second run followed no advice, changed something
+        else too, or shows another training.
+    """
+    first, second = _lead(before.report), _lead(after.report)
+    if first is None or second is None or before.name == after.name:
+        return ()
+    with_facts = bool(before.facts and after.facts)
+    facts = (before.facts, after.facts) if with_facts else (_recorded_facts(first), _recorded_facts(second))
+    followed = find_followed(*facts)
+    if followed is None:
+        return ()
+    mismatches = {mismatch.aspect for mismatch in check_comparable(first, second).mismatches}
+    if mismatches - ({"batch"} if followed.advice.by_sample else set()):
+        return ()
+    times_ns = _step_times(before.report, after.report, first, second)
+    if times_ns is None:
+        return ()
+    ratio = times_ns[1] / times_ns[0]
+    reason = "one run of each gives no interval"
+    return check_ratio(
+        before,
+        followed,
+        Estimate(ratio, None, None, 0.95, 1, "one run of each", reason),
+        method,
+        f"{before.name} → {after.name}",
+    )
+
+
+def check_ratio(
+    before: ReportedRun, followed: Followed, ratio: Estimate, method: Method, measurement: str
+) -> tuple[EstimateOutcome, ...]:
+    """Check the estimates of a run against a measured ratio of step times.
+
+    Args:
+        before: The run with the findings.
+        followed: The advice that was followed.
+        ratio: Step time after the change divided by the one before it, not yet per sample.
+        method: How it was measured.
+        measurement: Names the measurement.
+
+    Returns:
+        One outcome per finding that advised the change.
+    """
+    lead = _lead(before.report)
+    if lead is None or ratio.value is None:
+        return ()
+    found = [
+        finding
+        for finding in before.report.findings
+        if finding.kind in followed.advice.rules
+        and finding.saving_low_ms is not None
+        and finding.saving_high_ms is not None
+        and finding.step_ms
+    ]
+    saved = ratio.map(lambda value: 1 - value * followed.time_factor)
+    return tuple(
+        EstimateOutcome(
+            rule=finding.kind,
+            setting=followed.setting,
+            step_ms=finding.step_ms or 0.0,
+            low_ms=finding.saving_low_ms or 0.0,
+            high_ms=finding.saving_high_ms or 0.0,
+            source=source_of(finding),
+            method=method,
+            measurement=measurement,
+            network=_network(before.facts),
+            fingerprint=_fingerprint(lead.workload),
+            machine=_machine(lead),
+            versions={
+                name.removeprefix("version."): str(value)
+                for name, value in before.facts.items()
+                if name.startswith("version.") and value is not None
+            },
+            measured_unix_s=time.time(),
+            gain_ms=(finding.step_ms or 0.0) * (saved.value or 0.0),
+            gain_low_ms=None if saved.low is None else (finding.step_ms or 0.0) * saved.low,
+            gain_high_ms=None if saved.high is None else (finding.step_ms or 0.0) * saved.high,
+        )
+        for finding in found
+    )
+
+
+def describe_outcome(outcome: EstimateOutcome) -> str:
+    """Return an outcome as a sentence, e.g. for a note.
+
+    Example:
+        >>> gain = (25, None, None, "diff", "one run of each")
+        >>> describe_outcome(EstimateOutcome("cpu-threads", "device.threads 1 → 2", 100, 20, 30, "general", *gain))
+        'Estimate checked: `cpu-threads` predicted 20.0 to 30.0 ms per step, and device.threads 1 → 2 saved 25.0 ms.'
+    """
+    gained = f"saved {outcome.gain_ms:.1f} ms" if outcome.gain_ms >= 0 else f"cost {-outcome.gain_ms:.1f} ms"
+    return (
+        f"Estimate checked: `{outcome.rule}` predicted {outcome.low_ms:.1f} to {outcome.high_ms:.1f} ms per step, and "
+        f"{outcome.setting} {gained}."
+    )
+
+
+def find_previous(folder: Path) -> Iterator[ReportedRun]:
+    """Read the runs before the one in a folder, in the same log folder, the newest first.
+
+    Args:
+        folder: The folder of a run, e.g. ``lightning_logs/version_3/perf`` or ``logs/perf_2``.
+
+    Yields:
+        Runs with a report that was written before this run began, at most `PREVIOUS_RUNS`.
+    """
+    folder = folder.resolve()
+    stem = folder.name.rstrip("0123456789").removesuffix("_")
+    near = [*folder.parent.glob(f"{stem}*/{REPORT_NAME}"), *folder.parent.parent.glob(f"*/{folder.name}/{REPORT_NAME}")]
+    dated: dict[Path, float] = {}
+    for path in near:
+        if path.parent.resolve() != folder:
+            with suppress(OSError):
+                dated[path] = path.stat().st_mtime
+    for path in sorted(dated, key=lambda each: -dated[each])[:PREVIOUS_RUNS]:
+        with suppress(OSError, ReportError):
+            yield ReportedRun.of(PerfReport.load(path), path.parent)
+
+
+def save_outcomes(folder: Path, outcomes: Sequence[EstimateOutcome]) -> None:
+    """Store outcomes in a folder, if possible: a folder that cannot be written to is no fault of a comparison."""
+    if outcomes:
+        with suppress(OSError, TraceError):
+            add_outcomes(folder, outcomes)
+
+
+def _lead(report: PerfReport) -> RankAnalysis | None:
+    lead = None if report.lead is None else report.ranks[report.lead]
+    return lead if lead is not None and lead.breakdown.marked and not lead.breakdown.truncated else None
+
+
+def _step_times(
+    before: PerfReport, after: PerfReport, first: RankAnalysis, second: RankAnalysis
+) -> tuple[float, float] | None:
+    """Return both step times: medians of the always-on timer, or means of the recorded steps."""
+    if before.step_times is not None and after.step_times is not None:
+        times: tuple[float | None, float | None] = before.step_times.p50_ns, after.step_times.p50_ns
+    else:
+        times = first.breakdown.wall.mean_ns, second.breakdown.wall.mean_ns
+    return (times[0], times[1]) if times[0] and times[1] else None
+
+
+def _recorded_facts(rank: RankAnalysis) -> dict[str, FactValue]:
+    """Return the settings that a recording shows by itself, under the names of a run record."""
+    facts: dict[str, FactValue] = {"model.compiled": rank.workload.compiled}
+    if (half := _sixteen_bit_share(rank)) is not None:
+        facts["train.precision"] = "16 bits" if half >= SIXTEEN_BIT_SHARE else "32 bits"
+    if rank.metadata.loader is not None:
+        facts["train.batch_size"] = rank.metadata.loader.batch_size
+        facts["data.num_workers"] = rank.metadata.loader.workers
+        facts["data.pin_memory"] = rank.metadata.loader.pin_memory
+        facts["data.persistent_workers"] = rank.metadata.loader.persistent_workers
+    if rank.metadata.processor is not None and rank.metadata.processor.trains:
+        facts["device.threads"] = rank.metadata.processor.threads
+    if rank.optimizer is not None:
+        facts["train.optimizer"] = f"{rank.optimizer.name}, fused={rank.optimizer.implementation == 'fused'}"
+    if (last := _is_channels_last(rank)) is not None:
+        facts["model.channels_last"] = last
+    return facts
+
+
+def _sixteen_bit_share(rank: RankAnalysis) -> float | None:
+    if rank.arithmetic is not None and rank.arithmetic.compute_ns:
+        half_ns = rank.arithmetic.row("fp16").time_ns + rank.arithmetic.row("bf16").time_ns
+        return half_ns / rank.arithmetic.compute_ns
+    return _share_of_work(rank, lambda row: row.arithmetic, ("bf16", "fp16"))
+
+
+def _is_channels_last(rank: RankAnalysis) -> bool | None:
+    share = _share_of_work(rank, lambda row: row.layout, ("channels last",))
+    return None if share is None else share > 0.5
+
+
+def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: Sequence[str]) -> float | None:
+    """Return the share of a processor's convolutions and products with one of some values of a property."""
+    if rank.host_compute is None:
+        return None
+    kinds = ("convolution", "convolution backward", "matrix product", "batched product", "attention", "long attention")
+    times = [(key(row), row.time_ns) for row in rank.host_compute.work if row.kind in kinds and key(row) is not None]
+    total = sum(time_ns for _, time_ns in times)
+    return sum(time_ns for value, time_ns in times if value in values) / total if total else None
+
+
+def _network(facts: Facts) -> str:
+    name, parameters = facts.get("model.class"), facts.get("model.parameters")
+    if name is None:
+        return ""
+    return f"{name}, {parameters:,} parameters" if isinstance(parameters, int) else str(name)
+
+
+def _fingerprint(workload: Workload) -> str | None:
+    """Hash the layers of a recording: equal for the same model with the same number of micro-batches."""
+    if not workload.layers:
+        return None
+    steps = max(workload.steps, 1)
+    layers = sorted(f"{layer.operator} {layer.weight} {layer.calls / steps:.4g}" for layer in workload.layers)
+    return hashlib.sha256("\n".join(layers).encode()).hexdigest()[:12]
+
+
+def _machine(rank: RankAnalysis) -> str:
+    if rank.workload.devices:
+        return " and ".join(rank.workload.devices)
+    processor = rank.metadata.processor
+    return processor.name or "" if processor is not None else ""

@@ -1,0 +1,1 @@
+"""Rules about the time of a whole fit, from its account."""

@@ -1,0 +1,81 @@
+"""``lightning-perf data``: find out which part of loading is slow."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lightning_perf.arguments import add_outputs, describe, positive, progress_printer, write_output
+from lightning_perf.exit_codes import ExitCode
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "find out which part of your data loading is slow"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    describe(
+        parser,
+        "Load batches of your own data set in one worker process for a few seconds, and time reading, decoding, each "
+        "transform, collate, and the transfer to the training process. The result says whether the disk, the "
+        "processor, the transfer, or the number of workers is the limit.",
+        usage="[OPTIONS] PKG:NAME",
+        examples=(
+            "lightning-perf data mypackage.training:make",
+            "lightning-perf data --step-ms 120 recipes.signlang.tune:cnn",
+        ),
+        exit_codes={
+            ExitCode.SUCCESS: "measured",
+            ExitCode.USAGE: "wrong usage, or the data set fails",
+            ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+        },
+    )
+    parser.add_argument(
+        "source",
+        metavar="PKG:NAME",
+        help="package.module:name of a function without arguments. It returns a DataLoader, a LightningDataModule, or "
+        "the same as for tune",
+    )
+    run_options = parser.add_argument_group("measurement")
+    run_options.add_argument(
+        "-s", "--seconds", type=positive, default=10.0, metavar="SECONDS", help="how long to load (default: 10)"
+    )
+    run_options.add_argument(
+        "--step-ms",
+        type=positive,
+        metavar="MS",
+        help="time of a training step without waits for data, to compute the number of workers that you need",
+    )
+    add_outputs(parser, html=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from lightning_perf.inference.model.source import find_object
+    from lightning_perf.lazy_imports import import_extra
+
+    import_extra("torch", "train")
+    from lightning_perf.loading.errors import LoadingError, loading_error
+    from lightning_perf.loading.measure import measure_loading, training_loader
+
+    source: str = options.source
+    made = find_object(source, "PKG:NAME")
+    if callable(made) and not hasattr(made, "train_dataloader"):
+        try:
+            made = made()
+        except Exception as error:
+            raise loading_error(
+                f"PKG:NAME {source}", f"fails ({type(error).__name__}: {error})", "Give a function without arguments"
+            ) from error
+    loader = training_loader(made)
+    progress_printer(options.quiet)(f"loading for {options.seconds:g} s in one worker process")
+    report = measure_loading(loader, seconds=options.seconds, step_ms=options.step_ms, name=source)
+    if options.markdown is not None:
+        write_output(Path(options.markdown), report.to_markdown(), LoadingError)
+    if options.json:
+        sys.stdout.write(report.to_json())
+    else:
+        report.print()
+    return ExitCode.SUCCESS

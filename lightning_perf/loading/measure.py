@@ -1,0 +1,204 @@
+"""Runs a data loader in one worker process for a few seconds, and times its stages there."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from lightning_perf.callbacks.steps.step_timer import batch_samples
+from lightning_perf.loading.errors import LoadingError, loading_error
+from lightning_perf.loading.result import LoadingReport, StageTime, judge_loading
+from lightning_perf.loading.stage_clock import OTHER, StageClock, instrument
+from lightning_perf.machine.processor import usable_cores
+
+__all__ = ["measure_loading", "training_loader"]
+
+COLLATE, TRANSFER, PIN = "collate", "transfer between processes", "pin memory"
+
+_clock: StageClock | None = None
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A batch with the times of its stages in the worker process."""
+
+    batch: Any
+    times_ns: dict[str, int]
+    cpu_ns: int
+    samples: int
+    ready_ns: int
+
+
+class _TimedDataset:
+    """A map-style data set that times itself in a worker process."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        with _worker_clock(self._dataset).stage(OTHER):
+            return self._dataset[index]
+
+
+class _TimedBatches(_TimedDataset):
+    """The same for a data set that loads a batch at a time."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        with _worker_clock(self._dataset).stage(OTHER):
+            return self._dataset.__getitems__(indices)
+
+
+class _TimedCollate:
+    """The loader's collate function, which adds the times of the batch."""
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+        self._cpu_since_ns = 0
+
+    def __call__(self, samples: Any) -> _Timed:
+        clock = _worker_clock(None)
+        with clock.stage(COLLATE):
+            batch = self._collate(samples)
+        cpu_ns = time.thread_time_ns()
+        used_ns, self._cpu_since_ns = cpu_ns - self._cpu_since_ns, cpu_ns
+        count = len(samples) if hasattr(samples, "__len__") else 1
+        return _Timed(batch, clock.take(), used_ns, count, time.monotonic_ns())
+
+
+def _worker_clock(dataset: Any) -> StageClock:
+    """Return the clock of this worker process. The first call with a data set makes it and times the stages."""
+    global _clock
+    if _clock is None:
+        _clock = StageClock()
+        if dataset is not None and get_worker_info() is not None:
+            instrument(dataset, _clock)
+    return _clock
+
+
+def training_loader(made: Any) -> Any:
+    """Return the training loader of an object.
+
+    Args:
+        made: A DataLoader, a data module, a module with `train_dataloader`, or a tuple of a module and one of them.
+
+    Raises:
+        LoadingError: It has no training loader.
+    """
+    parts = made if isinstance(made, tuple) else (made,)
+    for part in reversed(parts[:2]):
+        if isinstance(part, DataLoader):
+            return part
+        if hasattr(part, "train_dataloader"):
+            for name, arguments in (("prepare_data", {}), ("setup", {"stage": "fit"})):
+                hook = getattr(part, name, None)
+                if callable(hook) and len(parts) + hasattr(part, "prepare_data_per_node") > 1:
+                    hook(**arguments)
+            loader = part.train_dataloader()
+            if isinstance(loader, DataLoader):
+                return loader
+    raise loading_error(
+        "PKG:NAME",
+        f"returns {type(made).__name__}, which has no torch DataLoader for training",
+        "Return a DataLoader, a LightningDataModule, or the same as for lightning-perf tune",
+    )
+
+
+def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None, name: str = "") -> LoadingReport:
+    """Run a loader's data set in one worker process and time its stages.
+
+    Args:
+        loader: A DataLoader with a map-style data set. It stays unchanged.
+        seconds: How long to load.
+        step_ms: Time of a training step without waits for data; None if it is unknown.
+        name: Name of the loader for the report.
+
+    Raises:
+        LoadingError: The loader cannot be measured, or its data set fails.
+    """
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise loading_error(
+            name or "the loader",
+            "has an iterable data set or no batches of its own",
+            "Measure a loader with a map-style data set and a batch size",
+        )
+    inner = loader.dataset
+    dataset = _TimedBatches(inner) if hasattr(inner, "__getitems__") else _TimedDataset(inner)
+    timed: Any = DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_sampler=loader.batch_sampler,
+        num_workers=1,
+        collate_fn=_TimedCollate(loader.collate_fn),
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context if loader.num_workers else None,
+        prefetch_factor=1,
+    )
+    sums_ns: defaultdict[str, int] = defaultdict(int)
+    batches = samples = cpu_ns = transferred_bytes = 0
+    pins = torch.cuda.is_available()
+    try:
+        deadline_s = time.monotonic() + seconds
+        first = True
+        for item in timed:
+            received_ns = time.monotonic_ns()
+            if first:  # it includes imports and caches
+                first = False
+                deadline_s = time.monotonic() + seconds
+                continue
+            for stage, time_ns in item.times_ns.items():
+                sums_ns[stage] += time_ns
+            sums_ns[TRANSFER] += max(0, received_ns - item.ready_ns)
+            if pins:
+                since_ns = time.perf_counter_ns()
+                pin_memory(item.batch)  # type: ignore[no-untyped-call]
+                sums_ns[PIN] += time.perf_counter_ns() - since_ns
+            batches += 1
+            samples += batch_samples(item.batch) or item.samples
+            cpu_ns += item.cpu_ns
+            transferred_bytes = max(transferred_bytes, _tensor_bytes(item.batch))
+            if time.monotonic() >= deadline_s:
+                break
+    except LoadingError:
+        raise
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise loading_error(
+            name or "the loader", f"cannot run in a worker process ({error})", "Make its data set picklable"
+        ) from error
+    except Exception as error:
+        raise loading_error(
+            name or "the loader", f"failed ({type(error).__name__}: {error})", "Check that it loads in a for loop"
+        ) from error
+    if not batches:
+        raise loading_error(name or "the loader", "has a single batch", "Use a smaller batch or more samples")
+    stages = tuple(
+        StageTime(stage, round(time_ns / batches))
+        for stage, time_ns in sorted(sums_ns.items(), key=lambda entry: -entry[1])
+    )
+    return judge_loading(
+        name=name,
+        stages=stages,
+        batches=batches,
+        samples=samples,
+        cpu_ns=round(cpu_ns / batches),
+        batch_bytes=transferred_bytes,
+        workers=int(loader.num_workers),
+        cores=usable_cores(),
+        step_ms=step_ms,
+    )
+
+
+def _tensor_bytes(batch: Any) -> int:
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() * batch.element_size()
+    if isinstance(batch, dict):
+        return sum(map(_tensor_bytes, batch.values()))
+    return sum(map(_tensor_bytes, batch)) if isinstance(batch, (list, tuple)) else 0

@@ -1,0 +1,246 @@
+"""The result of ``lightning-perf data``: the time of each stage per batch, the limit, and the rate of more workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal, TypeAlias
+
+from rich.console import Console
+
+from lightning_perf.documents import TextDocument
+from lightning_perf.loading.stage_clock import READ
+from lightning_perf.tables import Table, escape, markdown_table, print_table
+from lightning_perf.terminal_text import plain
+from lightning_perf.units import format_count, format_duration, format_rate, format_share
+
+__all__ = ["SCHEMA_VERSION", "Limit", "LoadingReport", "StageTime", "WorkerRate", "judge_loading"]
+
+SCHEMA_VERSION = 1
+
+Limit: TypeAlias = Literal["disk", "processor", "transfer", "too few workers", "none"]
+
+TRANSFER_STAGES = ("transfer between processes", "pin memory")
+"""Stages outside of the worker process."""
+
+MOST_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """The mean time of a stage.
+
+    Attributes:
+        name: Its name, e.g. ``decode`` or ``transform Resize``.
+        time_ns: Time per batch, without stages inside it.
+    """
+
+    name: str
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class WorkerRate:
+    """The estimated rate of a number of worker processes.
+
+    Attributes:
+        workers: The number.
+        samples_per_second: The most samples per second, if training leaves all usable cores to the workers.
+    """
+
+    workers: int
+    samples_per_second: float
+
+
+@dataclass(frozen=True)
+class LoadingReport(TextDocument):
+    """The time of one worker process per batch, by stage, and the limit of loading.
+
+    Attributes:
+        schema_version: Version of this document's layout.
+        name: Name of the measured object.
+        batches: Batches that the means are over. The first batch is left out.
+        batch_size: Mean samples per batch.
+        batch_bytes: Bytes of the tensors of the largest batch.
+        stages: Mean time of each stage, the longest first.
+        loading_ns: Time per batch in the worker process: all stages but the transfer and pinning.
+        cpu_ns: Processor time of the worker per batch. The rest of the time it waits, e.g. for the disk.
+        workers: The loader's own number of worker processes.
+        cores: Cores that the process may use.
+        step_ms: Time of a training step without waits, if it was given.
+        needed_workers: Workers that load a batch per step; None without the time of a step.
+        rates: Estimated rates of more workers.
+        limit: The limit of loading: ``disk``, ``processor``, ``transfer``, ``too few workers``, or ``none``.
+        advice: What to do, in a sentence.
+    """
+
+    schema_version: int
+    name: str
+    batches: int
+    batch_size: float
+    batch_bytes: int
+    stages: tuple[StageTime, ...]
+    loading_ns: int
+    cpu_ns: int
+    workers: int
+    cores: int
+    step_ms: float | None
+    needed_workers: int | None
+    rates: tuple[WorkerRate, ...]
+    limit: Limit
+    advice: str
+
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
+        return _print, _to_markdown
+
+
+def judge_loading(
+    *,
+    name: str,
+    stages: Sequence[StageTime],
+    batches: int,
+    samples: int,
+    cpu_ns: int,
+    batch_bytes: int,
+    workers: int,
+    cores: int | None,
+    step_ms: float | None,
+) -> LoadingReport:
+    """Find the limit of a loader from the times of its stages.
+
+    W workers load W batches in the time that one needs for a batch, as long as the cores suffice for their processor
+    time.
+
+    Args:
+        name: Name of the measured object.
+        stages: Mean time of each stage per batch.
+        batches: Batches measured.
+        samples: Samples in them.
+        cpu_ns: Processor time of the worker per batch.
+        batch_bytes: Bytes of the tensors of a batch.
+        workers: The loader's number of workers.
+        cores: Usable cores; None if unknown.
+        step_ms: Time of a training step without waits; None if unknown.
+    """
+    cores = cores or 1
+    loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))
+    cpu_ns = min(cpu_ns, loading_ns)
+    size = samples / batches
+    numbers = sorted({1, 2, 4, 8, MOST_WORKERS, max(1, workers)})
+    rates = tuple(WorkerRate(number, size * _batches_per_s(number, loading_ns, cpu_ns, cores)) for number in numbers)
+    needed = max(1, math.ceil(loading_ns / (step_ms * 1e6))) if step_ms else None
+    limit, advice = _limit(stages, loading_ns, cpu_ns, workers, cores, step_ms, needed)
+    return LoadingReport(
+        schema_version=SCHEMA_VERSION,
+        name=name,
+        batches=batches,
+        batch_size=size,
+        batch_bytes=batch_bytes,
+        stages=tuple(stages),
+        loading_ns=loading_ns,
+        cpu_ns=cpu_ns,
+        workers=workers,
+        cores=cores,
+        step_ms=step_ms,
+        needed_workers=needed,
+        rates=rates,
+        limit=limit,
+        advice=advice,
+    )
+
+
+def _batches_per_s(workers: int, loading_ns: int, cpu_ns: int, cores: int) -> float:
+    by_time = workers * 1e9 / loading_ns
+    return min(by_time, cores * 1e9 / cpu_ns) if cpu_ns else by_time
+
+
+def _limit(
+    stages: Sequence[StageTime],
+    loading_ns: int,
+    cpu_ns: int,
+    workers: int,
+    cores: int,
+    step_ms: float | None,
+    needed: int | None,
+) -> tuple[Limit, str]:
+    by_name = {stage.name: stage.time_ns for stage in stages}
+    transfer_ns = sum(by_name.get(stage, 0) for stage in TRANSFER_STAGES)
+    inside = [stage for stage in stages if stage.name not in TRANSFER_STAGES]
+    top = max(inside, key=lambda stage: stage.time_ns)
+    share = format_share(top.time_ns / loading_ns)
+    if step_ms and needed is not None:
+        enough_cores = _batches_per_s(needed, loading_ns, cpu_ns, cores) >= 1e3 / step_ms * 0.999
+        if workers >= needed and enough_cores:
+            return "none", f"{format_count(workers)} workers load faster than the step trains. Look for another cause."
+        if enough_cores:
+            return (
+                "too few workers",
+                f"Use more worker processes: DataLoader(…, num_workers={needed}, persistent_workers=True).",
+            )
+    if transfer_ns > loading_ns:
+        return "transfer", "Send less per batch, e.g. uint8 images that the device converts, or collate into tensors."
+    waiting = loading_ns - cpu_ns >= 0.5 * loading_ns
+    if waiting and by_name.get(READ, 0) >= 0.5 * loading_ns:
+        return (
+            "disk",
+            "Read from a faster disk, pack many samples into large files, or use more workers.",
+        )
+    if waiting:
+        return (
+            "too few workers",
+            f"The worker mostly waits in {top.name} ({share}). More workers wait at once: raise num_workers.",
+        )
+    return "processor", f"Make {top.name} cheaper: it takes {share} of the loading time. Or use more workers and cores."
+
+
+def _lines(report: LoadingReport) -> list[str]:
+    per_sample = format_duration(report.loading_ns / max(report.batch_size, 1e-9))
+    busy = format_share(report.cpu_ns / report.loading_ns)
+    lines = [
+        f"Limit: {report.limit}. {report.advice}",
+        (
+            f"One worker needs {format_duration(report.loading_ns)} per batch of {report.batch_size:.4g} samples "
+            f"({per_sample} per sample), and computes for {busy} of that time."
+        ),
+    ]
+    if report.needed_workers is not None and report.step_ms is not None:
+        lines.append(
+            f"To load a batch per step of {format_duration(report.step_ms * 1e6)}, you need num_workers="
+            f"{report.needed_workers}. The loader has num_workers={report.workers}."
+        )
+    return lines
+
+
+def _print(report: LoadingReport, *, file: IO[str] | None, width: int | None) -> None:
+    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    for line in _lines(report):
+        console.print(plain(line))
+    for table in _tables(report):
+        console.print()
+        print_table(table, console)
+
+
+def _to_markdown(report: LoadingReport) -> str:
+    blocks = [escape(line) for line in _lines(report)]
+    for table in _tables(report):
+        blocks += [f"### {escape(table.title)}", markdown_table(table)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _tables(report: LoadingReport) -> tuple[Table, Table]:
+    return (
+        Table("Time per batch", ("stage", "time", "share"), tuple(_stage_rows(report))),
+        Table("Estimated rate", ("workers", "at most"), tuple(_rate_rows(report))),
+    )
+
+
+def _stage_rows(report: LoadingReport) -> list[tuple[str, str, str]]:
+    total = sum(stage.time_ns for stage in report.stages) or 1
+    return [
+        (stage.name, format_duration(stage.time_ns), format_share(stage.time_ns / total)) for stage in report.stages
+    ]
+
+
+def _rate_rows(report: LoadingReport) -> list[tuple[str, str]]:
+    return [(str(rate.workers), format_rate(rate.samples_per_second, "samples")) for rate in report.rates]

@@ -1,0 +1,302 @@
+"""Times calls in several settings, which alternate, as a step would make them: all forward passes, then all backward.
+
+The outputs of the forward passes stay until their backward passes, as in a training. So caches and fresh memory have
+an effect like the one there. The times of a round follow one another closely. A slow stretch of the machine hits all
+settings alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_perf.probe.arguments import Argument, Bound, TensorInfo
+from lightning_perf.probe.settings import Setting
+
+__all__ = ["Pool", "Prepared", "Timer", "run_pass"]
+
+SEEDED = 1 << 16
+"""Elements of a block of random values, which tensors repeat."""
+
+INDEX_OPERATORS = ("embedding", "embedding_bag")
+CLASS_OPERATORS = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
+
+
+class _Source(torch.autograd.Function):
+    """Returns a tensor that is the result of an operation, so that an in-place operator may write to it."""
+
+    @staticmethod
+    def forward(_context: Any, _trigger: Tensor, value: Tensor) -> Tensor:
+        alias: Tensor = torch.empty(0, dtype=value.dtype, device=value.device).set_(value)  # type: ignore[call-overload]
+        return alias
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> tuple[Tensor | None, None]:
+        return None, None
+
+
+class Pool:
+    """Makes tensors with values, within a limit of memory. Beyond it, tensors share their memory.
+
+    Args:
+        device: Type of the device.
+        limit_bytes: Most memory for tensors of their own.
+    """
+
+    def __init__(self, device: str, limit_bytes: int) -> None:
+        self.device, self._left = device, limit_bytes
+        self._made: dict[tuple[Any, ...], Tensor] = {}
+        self._shared: dict[torch.dtype, Tensor] = {}
+        self._generator = torch.Generator(device=device).manual_seed(0)
+
+    def tensor(self, info: TensorInfo, key: tuple[Any, ...], limit: int | None = None) -> Tensor:
+        """Return a tensor: the same one for the same key and information.
+
+        Args:
+            info: Its type, shape and strides.
+            key: Its place: the call and the argument.
+            limit: Upper limit of the values of an integer tensor, exclusive.
+        """
+        whole = (*key, info.dtype, info.shape, info.strides)
+        if whole not in self._made:
+            if info.bytes <= self._left:
+                self._left -= info.bytes
+                flat = torch.empty(max(1, info.elements), dtype=info.dtype, device=self.device)
+                self._fill(flat, limit)
+            else:
+                flat = self._shared_memory(info)
+            self._made[whole] = flat.as_strided(info.shape, info.strides)
+        return self._made[whole]
+
+    def gradient(self, output: Tensor) -> Tensor:
+        """Return a gradient for an output. All gradients share memory."""
+        info = TensorInfo(output.dtype, tuple(output.shape), tuple(output.stride()))
+        return self._shared_memory(info).as_strided(info.shape, info.strides)
+
+    def _shared_memory(self, info: TensorInfo) -> Tensor:
+        shared = self._shared.get(info.dtype)
+        if shared is None or len(shared) < info.elements:
+            shared = torch.empty(max(1, info.elements), dtype=info.dtype, device=self.device)
+            self._fill(shared, 1)
+            self._shared[info.dtype] = shared
+        return shared
+
+    def _fill(self, flat: Tensor, limit: int | None) -> None:
+        """Fill with values that are quick to make: random ones that repeat."""
+        if not flat.is_floating_point():
+            if limit is None or limit < 2:
+                flat.fill_(1 if flat.dtype == torch.bool else 0)
+            else:
+                flat.random_(0, limit, generator=self._generator)
+            return
+        block = torch.empty(min(SEEDED, len(flat)), dtype=torch.float32, device=self.device)
+        block.uniform_(0.05, 1.0, generator=self._generator)
+        block[::2].neg_()
+        whole = len(flat) // len(block) * len(block)
+        flat[:whole].view(-1, len(block)).copy_(block)
+        flat[whole:].copy_(block[: len(flat) - whole])
+
+
+class Prepared:
+    """One call in one setting, with its tensors.
+
+    Args:
+        place: Place of the call, which names its tensors.
+        bound: The operator and its arguments.
+        pool: Makes the tensors.
+        has_backward: Whether the recording has a backward pass of it.
+    """
+
+    def __init__(self, place: int, bound: Bound, pool: Pool, *, has_backward: bool) -> None:
+        self.bound, self._pool = bound, pool
+        self._leaves: list[Tensor] = []
+        self._first: Tensor | None = None
+        self._trigger = torch.zeros((), device=pool.device, requires_grad=True)
+        self._gradients: list[Tensor] | None = None
+        limit = _integer_limit(bound)
+        self.arguments = [
+            self._made(value, (place, at), limit, first=at == 0, has_backward=has_backward)
+            for at, value in enumerate(bound.arguments)
+        ]
+        self.has_backward = has_backward and (bool(self._leaves) or self._first is not None)
+
+    def _made(
+        self, value: Argument, key: tuple[Any, ...], limit: int | None, *, first: bool, has_backward: bool
+    ) -> Any:
+        if isinstance(value, list) and value and isinstance(value[0], TensorInfo):
+            return [
+                self._made(part, (*key, at), limit, first=False, has_backward=has_backward)
+                for at, part in enumerate(value)
+            ]
+        if not isinstance(value, TensorInfo):
+            return value
+        tensor = self._pool.tensor(value, key, limit).detach()
+        if value.gradient and has_backward:
+            if first and self.bound.in_place:
+                self._first = tensor
+                return tensor
+            tensor.requires_grad_(True)
+            self._leaves.append(tensor)
+        return tensor
+
+    def enter(self) -> list[Any]:
+        """Return the arguments for a call. This is not timed."""
+        if self._first is None:
+            return self.arguments
+        return [_Source.apply(self._trigger, self._first), *self.arguments[1:]]
+
+    def outputs(self, result: Any) -> list[Tensor]:
+        """Return the outputs that have a gradient."""
+        results = result if isinstance(result, tuple | list) else (result,)
+        return [tensor for tensor in results if isinstance(tensor, Tensor) and tensor.requires_grad]
+
+    def gradients(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return gradients for the outputs. They are made once."""
+        if self._gradients is None:
+            self._gradients = [self._pool.gradient(output) for output in outputs]
+        return self._gradients
+
+    def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Run the backward pass."""
+        inputs = [*self._leaves, self._trigger] if self._first is not None else self._leaves
+        torch.autograd.grad(outputs, inputs, gradients, allow_unused=True)
+
+
+def _integer_limit(bound: Bound) -> int | None:
+    """Return the limit of the integers that an operator takes as places: rows of a table, or classes."""
+    infos = [value for value in bound.arguments if isinstance(value, TensorInfo)]
+    if not infos or not infos[0].shape:
+        return None
+    if bound.name in INDEX_OPERATORS:
+        return infos[0].shape[0]
+    if bound.name in CLASS_OPERATORS:
+        return infos[0].shape[1 if len(infos[0].shape) > 1 else 0]
+    return None
+
+
+class Timer:
+    """Measures single calls.
+
+    On a processor with one thread it reads the processor time of this thread, which other programs do not lengthen as
+    much as the time on the clock. On a device, events bracket each call. A kernel that waits comes first, so that the
+    queue is full and gaps between launches do not count.
+
+    Args:
+        device: Type of the device.
+        threads: Threads of an operator.
+    """
+
+    def __init__(self, device: str, threads: int) -> None:
+        self.on_device = device != "cpu"
+        self._clock: Callable[[], int] = time.thread_time_ns if threads == 1 else time.perf_counter_ns
+        self._events: list[tuple[Any, Any]] = []
+
+    def begin(self) -> None:
+        """Start a series of calls."""
+        if self.on_device:
+            torch.cuda.synchronize()
+            torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # about 10 ms, in which the calls queue up
+
+    def call(self, run: Callable[[], Any]) -> tuple[Any, int]:
+        """Run a function; return its result and its time, or on a device the number of its events."""
+        if not self.on_device:
+            start = self._clock()
+            result = run()
+            return result, self._clock() - start
+        make: Callable[..., Any] = torch.cuda.Event
+        start_event, end_event = make(enable_timing=True), make(enable_timing=True)
+        start_event.record()
+        result = run()
+        end_event.record()
+        self._events.append((start_event, end_event))
+        return result, len(self._events) - 1
+
+    def finish(self, numbers: Sequence[int | None]) -> list[float]:
+        """Return the times of a series in nanoseconds; 0 for a missing one."""
+        if not self.on_device:
+            return [float(number or 0) for number in numbers]
+        torch.cuda.synchronize()
+        times = [start.elapsed_time(end) * 1e6 for start, end in self._events]
+        self._events.clear()
+        return [0.0 if number is None else times[number] for number in numbers]
+
+
+def run_pass(
+    calls: Mapping[int, Prepared], setting: Setting, device: str, threads: int, hold_bytes: int
+) -> tuple[dict[int, tuple[float, float]], dict[int, str]]:
+    """Make all calls once in one setting.
+
+    Args:
+        calls: The calls by their places, in the order of the step.
+        setting: The setting.
+        device: Type of the device.
+        threads: Threads of the recording.
+        hold_bytes: Most memory of outputs that stay until the backward passes.
+
+    Returns:
+        For each call, the times of its forward and backward pass in nanoseconds; and the reasons of calls that failed.
+    """
+    threads = setting.threads or threads
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    timer = Timer(device, threads)
+    failed: dict[int, str] = {}
+    forward: dict[int, int] = {}
+    backward: dict[int, int | None] = {}
+    held: list[tuple[int, list[Tensor], list[Tensor]]] = []
+    held_bytes = 0
+    dtype = getattr(torch, setting.autocast) if setting.autocast else None
+
+    def flush() -> None:
+        nonlocal held_bytes
+        while held:
+            place, outputs, gradients = held.pop()
+            call = calls[place]
+            try:
+                _, backward[place] = timer.call(lambda: call.backward(outputs, gradients))  # noqa: B023
+            except Exception as error:  # any operator may fail, in its own way
+                failed[place] = _reason(error)
+            outputs.clear()
+        held_bytes = 0
+
+    with _tf32(setting, device):
+        timer.begin()
+        mixed = torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext()
+        with mixed:
+            for place, call in calls.items():
+                try:
+                    with torch.set_grad_enabled(call.has_backward):
+                        arguments = call.enter()
+                        result, forward[place] = timer.call(lambda: call.bound.call(arguments))  # noqa: B023
+                    if call.has_backward:
+                        outputs = call.outputs(result)
+                        gradients = call.gradients(outputs)
+                        held.append((place, outputs, gradients))
+                        held_bytes += sum(output.numel() * output.element_size() for output in outputs)
+                    del result
+                except Exception as error:
+                    failed[place] = _reason(error)
+                if held_bytes > hold_bytes:
+                    with torch.autocast(device, enabled=False):
+                        flush()
+        flush()
+    places = [place for place in forward if place not in failed]
+    times = timer.finish([*(forward[place] for place in places), *(backward.get(place) for place in places)])
+    return {place: (times[at], times[at + len(places)]) for at, place in enumerate(places)}, failed
+
+
+def _tf32(setting: Setting, device: str) -> Any:
+    if setting.tf32 is None or device != "cuda":
+        return nullcontext()
+    # The worker process is this package's own, so the flags need not be restored.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setting.tf32
+    return nullcontext()
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}" if str(error) else type(error).__name__

@@ -1,0 +1,97 @@
+"""The messages between the process of the training and the worker process that probes."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.probe.settings import Setting
+from lightning_perf.workers.channel import Message
+
+__all__ = ["Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]
+
+
+class OptimizerTask(Message, frozen=True):
+    """An optimizer to measure in its recorded implementation and in others.
+
+    Attributes:
+        name: Class in ``torch.optim``.
+        implementation: ``loop`` or ``foreach``, as recorded.
+        momentum: Whether SGD keeps a momentum.
+        nesterov: Whether SGD uses Nesterov's momentum.
+        weight_decay: Whether weights decay.
+        amsgrad: Whether Adam keeps the maximum of its second moments.
+    """
+
+    name: str
+    implementation: str
+    momentum: bool = False
+    nesterov: bool = False
+    weight_decay: bool = False
+    amsgrad: bool = False
+
+
+class Task(Message, frozen=True):
+    """Calls to measure.
+
+    Attributes:
+        calls: The operator calls of the recording.
+        settings: The settings. The first one is that of the recording.
+        device: ``cpu`` or ``cuda``.
+        threads: Threads of the recording.
+        batch_size: Samples per batch; ``None`` if unknown.
+        seconds: Time for everything.
+        memory_bytes: Most memory for the tensors of the calls.
+        optimizer: The optimizer; ``None`` to leave it out.
+    """
+
+    calls: OperatorCalls
+    settings: tuple[Setting, ...]
+    device: str
+    threads: int
+    batch_size: int | None
+    seconds: float
+    memory_bytes: int
+    optimizer: OptimizerTask | None = None
+
+
+class Begin(Message, frozen=True):
+    """The first message. The worker process loads torch meanwhile."""
+
+
+class Ready(Message, frozen=True):
+    """The worker process has loaded torch."""
+
+
+class Times(Message, frozen=True):
+    """The times of one call in one setting, one per round, in nanoseconds per call.
+
+    Attributes:
+        call: Place of the call in `OperatorCalls.calls`.
+        setting: Name of the setting.
+        forward_ns: Forward pass, one per round.
+        backward_ns: Backward pass, one per round.
+    """
+
+    call: int
+    setting: str
+    forward_ns: tuple[float, ...]
+    backward_ns: tuple[float, ...]
+
+
+class Measured(Message, frozen=True):
+    """The result of a task.
+
+    Attributes:
+        times: Times of calls.
+        optimizer: Times of an optimizer step by implementation, one per round, in nanoseconds.
+        skipped: Calls that could not be run, with the reason.
+        launch_ns: Cost of launching an empty kernel on the device; ``None`` on a processor.
+        seconds: Time that the worker process measured for.
+        device: Name of the device.
+    """
+
+    times: tuple[Times, ...]
+    optimizer: dict[str, tuple[float, ...]]
+    skipped: dict[int, str]
+    launch_ns: float | None
+    seconds: float
+    device: str

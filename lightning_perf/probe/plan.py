@@ -1,0 +1,158 @@
+"""Chooses the settings to probe from a recording, and the task for the worker process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.kernels.arithmetic import arithmetic
+from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.model.workload import workload
+from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
+from lightning_perf.probe.messages import OptimizerTask, Task
+from lightning_perf.probe.settings import CURRENT, Setting
+from lightning_perf.trace.trace import Trace
+from lightning_perf.workers.memory_limit import free_bytes
+
+__all__ = ["Plan", "plan_probe"]
+
+OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
+"""Optimizers of ``torch.optim`` with ``fused=True``."""
+
+FUSABLE = ("loop", "foreach")
+
+FEW, IDLE = 0.5, 0.3
+"""Share of the cores up to which threads count as few, and share that must be idle, as for the rule `cpu-threads`."""
+
+MEMORY_SHARE = 0.25
+"""Most memory for the tensors of a probe, as a share of the memory that is free."""
+
+MOST_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A probe of a recording.
+
+    Attributes:
+        task: The task for the worker process.
+        calls: The operator calls.
+        step_ns: Mean step time.
+        host: The computing of the processor; ``None`` for a training on a device.
+        optimizer: The optimizer steps; ``None`` if the recording marks none.
+    """
+
+    task: Task
+    calls: OperatorCalls
+    step_ns: float
+    host: HostCompute | None
+    optimizer: OptimizerSteps | None
+
+
+def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
+    """Plan a probe.
+
+    Args:
+        trace: The recording.
+        seconds: Time for the probe.
+        has_cuda: Whether this machine has a CUDA device.
+
+    Returns:
+        The plan. ``None`` if the recording has no operator calls with shapes, or is of a device that is not here.
+    """
+    calls = operator_calls(trace)
+    if calls is None or not any(call.shapes for call in calls.calls) or (calls.on_device and not has_cuda):
+        return None
+    processor = trace.metadata.processor
+    threads = (processor.threads if processor is not None else None) or 1
+    cores = usable_cores() or threads
+    batch_size = next((shape[0] for shape in workload(trace).inputs if shape), None)
+    optimizer = optimizer_steps(trace)
+    memory_bytes = min(MOST_MEMORY_BYTES, int(MEMORY_SHARE * free_bytes()))
+    settings = _settings(
+        calls,
+        "cuda" if calls.on_device else "cpu",
+        threads,
+        cores,
+        batch_size,
+        uses_tf32=calls.on_device and _uses_tf32(trace),
+    )
+    task = Task(
+        calls=calls,
+        settings=settings,
+        device="cuda" if calls.on_device else "cpu",
+        threads=min(threads, max(1, cores)),
+        batch_size=batch_size,
+        seconds=seconds,
+        memory_bytes=memory_bytes,
+        optimizer=_optimizer(optimizer),
+    )
+    return Plan(task, calls, breakdown(trace).wall.mean_ns or 0.0, host_compute(trace), optimizer)
+
+
+def _settings(
+    calls: OperatorCalls, device: str, threads: int, cores: int, batch_size: int | None, *, uses_tf32: bool = False
+) -> tuple[Setting, ...]:
+    autocast = calls.autocast
+    found = [Setting(CURRENT, autocast)]
+    if autocast is None and (device == "cuda" or (cpu_flags() or frozenset()) & BF16_FLAGS):
+        found.append(Setting("bf16", "bfloat16"))
+    if autocast is None and device == "cuda":
+        found.append(Setting("fp16", "float16"))
+    if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
+        found.append(Setting("channels-last", autocast, channels_last=True))
+    if device == "cpu" and _has_idle_cores(cores, threads):
+        found.append(Setting("threads", autocast, threads=cores))
+    if device == "cuda" and autocast is None:
+        found.append(Setting("tf32", tf32=True))
+    if batch_size is not None:
+        found.append(Setting("batch", autocast, batch=2))
+    if device == "cuda":
+        # A flag that a setting leaves open would keep the value of the setting before.
+        found = [setting if setting.tf32 else replace(setting, tf32=uses_tf32) for setting in found]
+    return tuple(found)
+
+
+def _uses_tf32(trace: Trace) -> bool:
+    """Return whether a kernel of the recording computed in TF32."""
+    found = arithmetic(trace)
+    return found is not None and found.row("tf32").time_ns > 0
+
+
+def _has_idle_cores(cores: int, threads: int) -> bool:
+    """Return whether more threads would find idle cores. On a busy machine their time says nothing."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows, or a sandbox
+        load = 0.0
+    return threads <= FEW * cores and cores - max(load, threads) >= IDLE * cores
+
+
+def _is_channels_first(name: str, shapes: str, strides: str) -> bool:
+    """Return whether a call is a convolution of images with a weight in channels first."""
+    if name not in ("aten::conv2d", "aten::conv_transpose2d", "aten::convolution"):
+        return False
+    shape, stride = json_list(shapes), json_list(strides)
+    if len(shape) < 2 or not isinstance(shape[1], list) or len(shape[1]) != 4:
+        return False
+    if len(stride) < 2 or not isinstance(stride[1], list) or len(stride[1]) != 4:
+        return True
+    return bool(stride[1][1] != 1 or shape[1][2] * shape[1][3] == 1)
+
+
+def _optimizer(steps: OptimizerSteps | None) -> OptimizerTask | None:
+    if steps is None or steps.name not in OPTIMIZERS or steps.implementation not in FUSABLE:
+        return None
+    names = {name.removeprefix("aten::").removeprefix("_foreach_") for name in steps.operator_names}
+    return OptimizerTask(
+        steps.name,
+        steps.implementation,
+        momentum="mul_" in names,
+        nesterov="mul_" in names and "add" in names,
+        weight_decay="mul_" in names if steps.name == "AdamW" else steps.name != "SGD" and "add" in names,
+        amsgrad=bool({"maximum", "maximum_"} & names),
+    )

@@ -1,0 +1,205 @@
+"""``account.rank0.jsonl``: where the time of a whole fit went, from the start of ``Trainer.fit`` to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from lightning_perf.errors import TraceError
+from lightning_perf.project import install_command
+from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.run_files.jsonl import Count, RankLog
+
+__all__ = [
+    "MAX_STARTS",
+    "AccountEntry",
+    "AccountFacts",
+    "FitAccount",
+    "Group",
+    "LoaderStart",
+    "account_paths",
+    "read_account",
+    "write_account",
+]
+
+VERSION = 1
+
+MAX_STARTS = 200
+"""Starts of a data loader that an account lists. Later ones are in its sums only."""
+
+Group: TypeAlias = Literal[
+    "set-up",
+    "data preparation",
+    "worker start-up",
+    "sanity check",
+    "first step",
+    "training steps",
+    "epoch boundaries",
+    "validation",
+    "checkpoints",
+    "logging",
+    "callbacks",
+    "own cost",
+    "tear-down",
+]
+"""The groups of entries, in the order in which a report shows them."""
+
+
+@dataclass(frozen=True)
+class AccountEntry:
+    """The time of one kind of work in a fit, without the work nested in it that has an entry of its own.
+
+    Attributes:
+        group: The group that the entry belongs to.
+        name: Its part of the group, e.g. ``fetch``, or ``EMA.on_train_batch_end`` for the hook of a callback.
+        time_ns: Time on the clock of the training thread.
+        count: How often it ran; 0 for the remainder of a group.
+    """
+
+    group: Group
+    name: str
+    time_ns: Count
+    count: Count
+
+
+@dataclass(frozen=True)
+class LoaderStart:
+    """One start of the worker processes of a data loader.
+
+    Attributes:
+        stage: The loop that the loader belongs to.
+        epoch: Number of the epoch, counted from 0.
+        workers: Worker processes of the loader.
+        persistent: Whether the workers stay alive between epochs.
+        start_ns: Time to stop the workers of the last iterator and to start new ones.
+        first_batch_ns: Time for which the loop then waited for the first batch.
+    """
+
+    stage: Literal["training", "validation"]
+    epoch: Count
+    workers: Count
+    persistent: bool
+    start_ns: Count
+    first_batch_ns: Count
+
+
+@dataclass(frozen=True)
+class AccountFacts:
+    """Settings of the Trainer that explain an entry. None stands for a setting that cannot be read.
+
+    Attributes:
+        check_val_every_n_epoch: The Trainer's argument of this name.
+        val_check_interval: The same; a fraction of an epoch, or a number of batches.
+        log_every_n_steps: The same.
+        loggers: Class names of the loggers.
+        device: Type of the device: ``cpu``, ``cuda``, ….
+        cudnn_benchmark: Whether cuDNN searched for the fastest algorithm of each convolution.
+        lightning_callbacks: Callback classes that belong to Lightning.
+    """
+
+    check_val_every_n_epoch: int | None = None
+    val_check_interval: float | None = None
+    log_every_n_steps: int | None = None
+    loggers: tuple[str, ...] = ()
+    device: str = ""
+    cudnn_benchmark: bool = False
+    lightning_callbacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FitAccount:
+    """The account of a fit: its wall time, divided into entries without overlap.
+
+    A run leaves one line per rank.
+
+    Attributes:
+        version: Version of this format.
+        rank: The process that measured it.
+        wall_ns: Time from the first moment that a callback can see inside ``Trainer.fit`` to the end of the account.
+            The times of all entries add up to exactly this.
+        end: Where the account ends. ``returned``: when ``Trainer.fit`` returned. ``report``: when the report was made,
+            before the tear-down. ``exception``: when the Trainer announced an error.
+        before_ns: Time from the start of the process to the start of the account: imports, data sets, the model and
+            the Trainer. None for a further fit of the same process, or if the system does not say.
+        first_step_end_ns: Time from the start of the account to the end of the first optimizer step. None without one.
+        compile_ns: Time that ``torch.compile`` took in the first step. None if nothing was compiled.
+        steps: Optimizer steps.
+        batches: Training batches.
+        samples: Samples trained on; None if the batches do not show it.
+        epochs: Epochs of training that were started.
+        validations: Runs of the validation loop, without the sanity check.
+        entries: The entries.
+        starts: Starts of data loaders with worker processes, at most `MAX_STARTS`.
+        facts: Settings that explain entries.
+    """
+
+    version: int
+    rank: Count
+    wall_ns: Count
+    end: Literal["returned", "report", "exception"]
+    before_ns: Count | None
+    first_step_end_ns: Count | None
+    compile_ns: Count | None
+    steps: Count
+    batches: Count
+    samples: Count | None
+    epochs: Count
+    validations: Count
+    entries: tuple[AccountEntry, ...]
+    starts: tuple[LoaderStart, ...] = ()
+    facts: AccountFacts = AccountFacts()
+
+    def group_ns(self, group: Group) -> int:
+        """Return the time of a group."""
+        return sum(entry.time_ns for entry in self.entries if entry.group == group)
+
+    def entry(self, group: Group, name: str) -> AccountEntry:
+        """Return an entry; one of zero if no entry has this name."""
+        found = (entry for entry in self.entries if entry.group == group and entry.name == name)
+        return next(found, AccountEntry(group, name, 0, 0))
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of this process per second of the whole fit; None if they were not counted."""
+        return self.samples / self.wall_ns * 1e9 if self.samples and self.wall_ns else None
+
+
+_ACCOUNTS: RankLog[FitAccount] = RankLog(FitAccount, "account", "account of a fit")
+
+
+def account_paths(folder: Path) -> list[Path]:
+    """Return the accounts in the folder of a run, in the order of the ranks."""
+    return _ACCOUNTS.paths(folder)
+
+
+def write_account(folder: Path, account: FitAccount) -> None:
+    """Write the account of a rank, atomically.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    replace_file(_ACCOUNTS.path(folder, account.rank), _ACCOUNTS.encode(account))
+
+
+def read_account(path: str | Path) -> FitAccount:
+    """Read the account of a fit.
+
+    Args:
+        path: An ``account.rank0.jsonl`` file.
+
+    Raises:
+        TraceError: It cannot be read, is no account, or comes from a newer lightning-perf.
+    """
+    accounts = _ACCOUNTS.read(path)
+    if not accounts:
+        raise TraceError(path, "is empty or incomplete", "Remove it")
+    account = accounts[-1]
+    if account.version > VERSION:
+        problem = f"has version {account.version}, and this lightning-perf reads version {VERSION}"
+        raise TraceError(path, problem, f"Upgrade with: {install_command()}")
+    total_ns = sum(entry.time_ns for entry in account.entries)
+    if total_ns != account.wall_ns:
+        problem = f"has entries that add up to {total_ns} ns, but a wall time of {account.wall_ns} ns"
+        raise TraceError(path, problem, "Remove it")
+    return account

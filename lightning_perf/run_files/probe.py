@@ -1,0 +1,125 @@
+"""``probe.json``: the recorded operators of a run, measured again in other settings after the training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.atomic import replace_file
+
+__all__ = ["PROBE_NAME", "Probe", "ProbedCall", "ProbedChange", "read_probe", "write_probe"]
+
+PROBE_NAME = "probe.json"
+
+
+@dataclass(frozen=True)
+class ProbedChange:
+    """The effect of one change on the step time.
+
+    Attributes:
+        name: ``bf16``, ``fp16``, ``tf32``, ``channels-last``, ``threads``, ``fused-optimizer`` or ``batch``.
+        setting: The value that was measured, e.g. ``bf16-mixed`` or ``2 threads``.
+        saving_ns: Estimated saving in nanoseconds per step; negative for a loss.
+        low_ns: Lower end of its range.
+        high_ns: Upper end of its range.
+        noise_ns: Part of the range that comes from the noise of the probe, on each side.
+        measured_ns: Time per step of the recorded operators that were measured in this setting.
+        rounds: Times that each of them was measured.
+    """
+
+    name: str
+    setting: str
+    saving_ns: float
+    low_ns: float
+    high_ns: float
+    noise_ns: float
+    measured_ns: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class ProbedCall:
+    """One recorded operator call and its times in all settings.
+
+    Attributes:
+        name: The operator, e.g. ``conv2d``.
+        shapes: Shapes of its inputs.
+        calls: Calls per step.
+        recorded_ns: Time per step in the recording, forward and backward.
+        current_ns: Time of one call in the probe, in the setting of the recording.
+        changed_ns: Time of one call in the probe, by the name of the change.
+    """
+
+    name: str
+    shapes: str
+    calls: float
+    recorded_ns: float
+    current_ns: float
+    changed_ns: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The result of a probe.
+
+    Attributes:
+        device: Device that it ran on.
+        rank: Rank of the recording; ``None`` if it is unknown.
+        sources: Names of the trace files.
+        step_ns: Mean step time of the recording.
+        operator_ns: Time per step of the recorded operators, forward and backward.
+        covered_ns: Time per step of those that were measured.
+        seconds: Time that the probe took.
+        changes: The changes that were measured.
+        calls: The measured calls, the longest first.
+        skipped: Reasons for operators that could not be measured, by their names.
+        launch_ns: Cost of launching an empty kernel on this device; ``None`` on a processor.
+        same_device: Whether the recording was made on this device, as far as it is known.
+    """
+
+    device: str
+    rank: int | None
+    sources: tuple[str, ...]
+    step_ns: float
+    operator_ns: float
+    covered_ns: float
+    seconds: float
+    changes: tuple[ProbedChange, ...]
+    calls: tuple[ProbedCall, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)
+    launch_ns: float | None = None
+    same_device: bool = True
+
+    def change(self, name: str) -> ProbedChange | None:
+        """Return the change of a name; ``None`` if it was not measured."""
+        return next((change for change in self.changes if change.name == name), None)
+
+
+def write_probe(folder: Path, probe: Probe) -> None:
+    """Write ``probe.json`` in the folder of a run, atomically.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    replace_file(folder / PROBE_NAME, msgspec.json.encode(probe))
+
+
+def read_probe(path: str | Path) -> Probe:
+    """Read a ``probe.json`` file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        TraceError: It cannot be read, or is not such a file.
+    """
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Probe)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+        raise TraceError(path, problem, "Pass the path of a probe.json file") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(path, f"is not the result of a probe ({error})", "Remove it") from error

@@ -1,0 +1,70 @@
+"""The summary of shadow steps, against figures by hand."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
+from lightning_perf.report.build import build_report
+from lightning_perf.run_files.shadow import LayerShadow, ShadowSample
+
+
+def sample(step: int, cosine: float | None, *, loss: float | None = 1.01, head: float = 0.999) -> ShadowSample:
+    layers = {"body": LayerShadow(cosine, 1.5), "head": LayerShadow(head, 0.5 + step / 1000)}
+    return ShadowSample(step, loss, 1.0, LayerShadow(cosine, 1.02), layers, cost_ns=10 + step, elapsed_ns=1000 + step)
+
+
+def summarized(*samples: ShadowSample) -> ShadowDrift:
+    drift = summarize_shadow(samples)
+    assert drift is not None
+    return drift
+
+
+def test_no_samples():
+    assert summarize_shadow([]) is None
+
+
+def test_layers_and_losses():
+    drift = summarized(sample(0, 0.99), sample(100, 0.95, loss=1.05), sample(200, None, loss=None))
+    body, head = drift.layers
+    assert (body.name, body.lowest_cosine, body.lowest_step, body.unknown) == ("body", 0.95, 100, 1)
+    assert body.mean_cosine == pytest.approx(0.97)
+    assert (head.name, head.lowest_norm_ratio, head.highest_norm_ratio) == ("head", 0.5, 0.7)
+    assert drift.largest_loss_error == pytest.approx(0.05)
+    assert drift.cost_share == 210 / 1200
+    assert drift.summary == (
+        "The cosine between the gradients and those in FP32 is at least 0.9500 (step 100).",
+        "The losses differ by at most 5 %.",
+        "No layer falls below 0.9.",
+    )
+
+
+def test_a_layer_that_points_elsewhere():
+    drift = summarized(sample(0, 0.99, head=-0.4))
+    assert [layer.name for layer in drift.drifting] == ["head"]
+    assert "head points elsewhere: its cosine falls to -0.40 at step 0." in drift.summary
+    assert [layer.name for layer in summarized(sample(0, 0.99, head=0.0)).drifting] == ["head"]
+
+
+def test_growing_drift():
+    drift = summarized(*(sample(step, 1 - 0.001 * (step + 1)) for step in range(8)))
+    assert drift.growth == pytest.approx((0.007 + 0.008) / (0.001 + 0.002))
+    assert drift.summary[-1] == "The drift grows: 1 - cosine is 5.0 times as large at the end as at the start."
+    assert summarized(*(sample(step, 0.9) for step in range(7))).growth is None
+
+
+def test_the_console_and_json():
+    report = replace(build_report(()), shadow=summarized(sample(0, 0.99), sample(100, 0.95)))
+    stream = io.StringIO()
+    report.print(file=stream, width=100)
+    text = stream.getvalue()
+    assert "at least 0.9500 (step 100)" in " ".join(text.split())
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert rows["100"] == ["100", "1.010", "1.000", "0.95000", "1.0200"]
+    assert rows["body"] == ["body", "0.95000", "100", "0.97000", "1.500–1.500"]
+    assert "Shadow steps in FP32" in report.to_markdown()
+    assert msgspec.json.decode(report.to_json(), type=type(report)).shadow == report.shadow

@@ -1,0 +1,213 @@
+"""`PerfCallback(forecast=…)` in trainings: what it leaves, what it costs, and that it changes nothing."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lightning_perf import PerfCallback, analyze
+from lightning_perf.analysis.precision.forecast import Forecast
+from lightning_perf.callbacks.forecast.cost import ForecastBudget
+from lightning_perf.callbacks.forecast.formats import FORMATS
+from lightning_perf.callbacks.forecast.rounding import RECIPES
+from lightning_perf.run_files.forecast import FORECAST, LayerSample
+from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
+
+
+def perf(folder: Path, **options: Any) -> PerfCallback:
+    return PerfCallback(skip_first=0, warmup=1, active=1, report="none", dirpath=folder, **options)
+
+
+def train(tmp_path: Path, module: Any, callback: Any, batches: int = 40, **options: Any) -> Any:
+    torch.manual_seed(3)
+    trainer = make_trainer(tmp_path, callback, **options)
+    trainer.fit(module, loader(batches))
+    return trainer
+
+
+def samples(tmp_path: Path) -> tuple[LayerSample, ...]:
+    return FORECAST.read(FORECAST.path(tmp_path / "perf", 0))
+
+
+def forecast_of(tmp_path: Path) -> Forecast:
+    found = analyze(tmp_path / "perf").forecast
+    assert found is not None
+    return found
+
+
+def weights(module: Any) -> list[torch.Tensor]:
+    return [value.clone() for value in module.state_dict().values()]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_fit_leaves_samples_and_is_the_same_bit_for_bit(tmp_path, name, precision):
+    ours, plain = make_module(name), make_module(name)
+    train(tmp_path, ours, perf(tmp_path / "perf", forecast=1.0), name=name, precision=precision)
+    train(tmp_path, plain, None, name=name, precision=precision)
+    for one, other in zip(weights(ours), weights(plain), strict=True):
+        assert torch.equal(one, other)
+    found = samples(tmp_path)
+    assert {sample.layer for sample in found} == {"layer.0", "layer.2"}
+    first = found[0]
+    assert (first.kind, first.rows, first.inputs, first.outputs) == ("linear", 2, 4, 8)
+    assert set(first.tensors) == {"weight", "activation", "gradient"}
+    assert set(first.tensors["weight"].formats) == set(FORMATS)
+    assert set(first.products) == {"forward", "input gradient", "weight gradient"}
+    assert set(first.products["forward"]) == set(RECIPES)
+    assert not any(layer._forward_hooks for layer in ours.modules())
+    forecast = forecast_of(tmp_path)
+    assert [layer.name for layer in forecast.layers] == ["layer.0", "layer.2"]
+    assert forecast.advice[0] == "FP8 would be safe in all 2 layers."
+
+
+def test_without_the_option_there_is_no_file(tmp_path):
+    train(tmp_path, make_module(), perf(tmp_path / "perf"))
+    assert not FORECAST.path(tmp_path / "perf", 0).exists()
+    assert analyze(tmp_path / "perf").forecast is None
+
+
+def test_outliers_make_a_layer_unsafe(tmp_path):
+    class Spiky(package(PACKAGES[0]).LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.sound, self.spiky = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            torch.manual_seed(batch_idx)
+            x = torch.randn(32, 64)
+            spikes = x.clone()
+            spikes[0] = 3e6  # one sample sets the scale of the tensor, and flushes all others
+            return (self.sound(x).square().mean() + self.spiky(spikes)[1:].square().mean()) * 1e-3
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 1e-6)
+
+    train(tmp_path, Spiky(), perf(tmp_path / "perf", forecast=1.0))
+    forecast = forecast_of(tmp_path)
+    assert forecast.recipe("fp8").keep_out == ("spiky",)
+    assert forecast.recipe("bf16").keep_out == ()
+    assert "Keep out spiky" in " ".join(forecast.advice)
+    tensors = {tensor.tensor: tensor for layer in forecast.layers if layer.name == "spiky" for tensor in layer.tensors}
+    e4m3 = next(row for row in tensors["activation"].formats if row.format == "e4m3")
+    assert e4m3.flushed > 0.9
+
+
+def test_frozen_unused_checkpointed_and_shared_layers(tmp_path):
+    class Odd(package(PACKAGES[0]).LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.frozen, self.unused, self.shared, self.checked = (nn.Linear(4, 4) for _ in range(4))
+            self.frozen.requires_grad_(False)
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            x = self.shared(self.shared(self.frozen(batch[0])).relu_())
+            return checkpoint(self.checked, x, use_reentrant=False).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    train(tmp_path, Odd(), perf(tmp_path / "perf", forecast=1.0))
+    found = {sample.layer: sample for sample in samples(tmp_path)}
+    assert set(found) == {"frozen", "shared", "checked"}
+    assert set(found["frozen"].products) == {"forward"}
+    assert len(found["shared"].products) == len(found["checked"].products) == 3
+
+
+def test_gradients_have_the_loss_scale_of_fp16(tmp_path):
+    train(tmp_path, make_module(), perf(tmp_path / "perf", forecast=1.0))
+    for sample in samples(tmp_path):
+        assert math.log2(sample.gradient_scale).is_integer()
+        assert sample.gradient_scale <= 65536
+        assert sample.tensors["gradient"].largest * sample.gradient_scale <= 2 * 65504
+
+
+def test_accumulated_batches_and_validation(tmp_path):
+    module = make_module()
+    train(tmp_path, module, perf(tmp_path / "perf", forecast=1.0), accumulate_grad_batches=4, batches=80)
+    assert {sample.layer for sample in samples(tmp_path)} == {"layer.0", "layer.2"}
+
+
+def test_compiled_models_are_left_out_with_a_message(tmp_path):
+    module = make_module()
+    module.layer = torch.compile(module.layer, backend="eager")
+    with pytest.warns(RuntimeWarning, match="number formats are not forecast.*compiled or sharded"):
+        train(tmp_path, module, perf(tmp_path / "perf", forecast=True), batches=4)
+    assert not FORECAST.path(tmp_path / "perf", 0).exists()
+
+
+def test_an_error_in_a_hook_is_one_warning(tmp_path, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken sampler")
+
+    monkeypatch.setattr("lightning_perf.callbacks.forecast.monitor.MatrixSampler", fail)
+    ours, plain = make_module(), make_module()
+    with pytest.warns(RuntimeWarning, match="broken sampler") as caught:
+        train(tmp_path, ours, perf(tmp_path / "perf", forecast=1.0))
+    assert len([each for each in caught if "broken sampler" in str(each.message)]) == 1
+    train(tmp_path, plain, None)
+    for one, other in zip(weights(ours), weights(plain), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_failing_fit_keeps_its_samples(tmp_path):
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == 30:
+            raise ValueError("bad batch")
+        return self.loss(batch)
+
+    module = make_module(training_step=training_step)
+    with pytest.raises(ValueError, match="bad batch"):
+        train(tmp_path, module, perf(tmp_path / "perf", forecast=1.0))
+    assert {sample.layer for sample in samples(tmp_path)} == {"layer.0", "layer.2"}
+    assert not any(layer._forward_hooks for layer in module.modules())
+
+
+def test_further_samples_wait_for_the_budget(tmp_path):
+    # Nothing is left of such a budget after the first sample, which is finished all the same.
+    train(tmp_path, make_module(), perf(tmp_path / "perf", forecast=1e-9), batches=200)
+    assert len(samples(tmp_path)) == 2
+    train(tmp_path / "more", make_module(), perf(tmp_path / "more" / "perf", forecast=1.0), batches=200)
+    assert len(samples(tmp_path / "more")) > 2
+
+
+def test_the_budget_counts_and_refuses():
+    now = [0]
+    budget = ForecastBudget(0.01, torch.device("cpu"), now_ns=lambda: now[0])
+    now[0] = 1000
+    with budget.charged():
+        now[0] += 5
+    assert (budget.cost_ns, budget.elapsed_ns) == (5, 1005)
+    assert budget.allows(5)
+    assert not budget.allows(6)
+    now[0] = 2000
+    assert budget.allows(6)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.5, math.nan])
+def test_a_bad_share_is_refused(value):
+    with pytest.raises(ValueError, match=r"forecast=.* must be True, False, or a share"):
+        PerfCallback(forecast=value)
+
+
+def test_a_bad_type_is_refused():
+    with pytest.raises(TypeError, match="forecast='yes' has the wrong type"):
+        PerfCallback(forecast="yes")
+
+
+def test_unreadable_samples_become_a_note(tmp_path):
+    with warnings.catch_warnings():
+        train(tmp_path, make_module(), perf(tmp_path / "perf", forecast=1.0))
+    FORECAST.path(tmp_path / "perf", 0).write_bytes(b"{}\n{}\n")
+    report = analyze(tmp_path / "perf")
+    assert report.forecast is None
+    assert any("The forecast of number formats is left out" in note for note in report.notes)

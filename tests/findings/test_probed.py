@@ -1,0 +1,93 @@
+"""Findings whose savings were probed: the probe decides about range, loss and gain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
+from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
+from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
+from lightning_perf.findings.cpu.cpu_threads import cpu_threads
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.console.short import print_short_report  # noqa: F401  (the renderer takes a basis)
+from lightning_perf.report.verdict import saving_text
+from lightning_perf.run_files.probe import Probe, ProbedChange
+from tests.findings.host_recordings import convolving, on_processor
+from tests.findings.recordings import analysis
+
+MS = 1e6
+
+
+def probed(recorded: RankAnalysis, name: str, low_ms: float, high_ms: float, measured_ms: float = 9.0) -> RankAnalysis:
+    """A rank of which one change was probed, with 10 ms of operators."""
+    middle = (low_ms + high_ms) / 2
+    change = ProbedChange(name, "a setting", middle * MS, low_ms * MS, high_ms * MS, 0.0, measured_ms * MS, 5)
+    probe = Probe("A CPU", 0, (), 10 * MS, 10 * MS, measured_ms * MS, 5.0, (change,))
+    return replace(recorded, probe=probe)
+
+
+def convolution(**options: object) -> RankAnalysis:
+    return analysis(convolving(on_processor(bf16=["avx512_bf16"]), **options))  # type: ignore[arg-type]
+
+
+def test_a_range_without_a_probe_says_so() -> None:
+    finding = cpu_bf16(convolution())
+    assert finding is not None
+    assert finding.basis == "general"
+    assert saving_text(finding, None).endswith(", general range, not probed.")
+
+
+RULES = {"bf16": cpu_bf16, "channels-last": cpu_channels_last}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_probe_gives_the_range(name: str) -> None:
+    finding = RULES[name](probed(convolution(), name, 2.0, 2.6))
+    assert finding is not None
+    assert (finding.basis, finding.saving_low_ms, finding.saving_high_ms) == ("probed", 2.0, 2.6)
+    assert saving_text(finding, None) == (
+        "Estimated saving: 2.00 ms to 2.60 ms per step (20.0 % to 26.0 %), probed on this device."
+    )
+    assert "run again with a setting" in finding.model
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("low", "high"), [(-2.0, -1.0), (-0.5, 1.5), (0.1, 0.3)])
+def test_a_loss_or_nothing_certain_or_little_is_no_finding(name: str, low: float, high: float) -> None:
+    assert RULES[name](convolution()) is not None
+    assert RULES[name](probed(convolution(), name, low, high)) is None
+
+
+def test_a_gain_that_the_rule_missed() -> None:
+    """Grouped convolutions mostly get slower with bfloat16, so the rule is silent."""
+    recorded = convolution(groups=16)
+    assert cpu_bf16(recorded) is None
+    finding: Finding | None = cpu_bf16(probed(recorded, "bf16", 1.0, 1.4))
+    # Products in FP32 are the evidence, and there are none here.
+    assert finding is None
+    overhead = cpu_overhead(probed(convolution(), "batch", 1.0, 1.4))
+    assert overhead is not None
+    assert overhead.title == "Small batches: with a setting, each sample takes less time"
+    assert cpu_overhead(convolution()) is None
+
+
+def test_a_probe_of_few_operators_is_not_enough() -> None:
+    finding = cpu_bf16(probed(convolution(), "bf16", 2.0, 2.6, measured_ms=4.0))
+    assert finding is not None
+    assert finding.basis == "general"
+
+
+def test_a_probe_of_another_change_says_nothing() -> None:
+    finding = cpu_bf16(probed(convolution(), "channels-last", -2.0, -1.0))
+    assert finding is not None
+    assert finding.basis == "general"
+
+
+def test_threads() -> None:
+    finding = cpu_threads(probed(convolution(), "threads", 4.0, 5.0))
+    assert finding is not None
+    assert (finding.basis, finding.saving_low_ms) == ("probed", 4.0)
+    assert cpu_threads(probed(convolution(), "threads", -4.0, -3.0)) is None

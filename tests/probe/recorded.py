@@ -1,0 +1,92 @@
+"""Small trainings, recorded with torch's profiler and read back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
+
+Step = Callable[[], Tensor]
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norm, a sum of two branches, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        x = torch.relu_(self.norm(self.first(images)))
+        x = torch.max_pool2d(x + self.second(x), 2)
+        logits: Tensor = self.head(x.mean((2, 3)).flatten(1))
+        return logits
+
+
+class Attention(nn.Module):
+    """An embedding, a layer of a transformer, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.head(self.layer(self.words(words)).mean(1))
+        return logits
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
+    "convolutions": (Residual, lambda batch: torch.rand(batch, 3, 12, 12)),
+    "attention": (Attention, lambda batch: torch.randint(0, 11, (batch, 7))),
+}
+
+
+def labels_of(inputs: Tensor) -> Tensor:
+    """A class for each sample."""
+    return torch.arange(len(inputs)) % 5
+
+
+def loss_of(network: nn.Module, inputs: Tensor, labels: Tensor, autocast: torch.dtype | None) -> Tensor:
+    """The loss of a forward pass."""
+    with torch.autocast("cpu", dtype=autocast) if autocast is not None else nullcontext():
+        return nn.functional.cross_entropy(network(inputs), labels)
+
+
+def record(step: Callable[[], None]) -> Trace:
+    """Record a step."""
+    step()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rank0.1.pt.trace.json")
+        recorder.export_chrome_trace(str(path))
+        return read_trace(path)
+
+
+def recorded_training(name: str, batch: int = 6, autocast: torch.dtype | None = None) -> Trace:
+    """Record a forward and a backward pass and a step of an optimizer of a network."""
+    torch.manual_seed(0)
+    make, data = NETWORKS[name]
+    network, inputs = make(), data(batch)
+    labels = labels_of(inputs)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=False)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(network, inputs, labels, autocast).backward()
+        optimizer.step()
+
+    return record(step)

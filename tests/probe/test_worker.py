@@ -1,0 +1,138 @@
+"""What the worker process measures, run in this process, and a whole probe in a worker process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.errors import TraceError
+from lightning_perf.probe.messages import OptimizerTask, Task
+from lightning_perf.probe.plan import plan_probe
+from lightning_perf.probe.run import probe_trace
+from lightning_perf.probe.selection import covered_share, select_calls
+from lightning_perf.probe.settings import CURRENT, Setting
+from lightning_perf.probe.worker import measure
+from tests.probe.recorded import NETWORKS, recorded_training
+from tests.support.trace_builder import TraceBuilder
+
+CHANGES = (
+    Setting("bf16", "bfloat16"),
+    Setting("channels-last", channels_last=True),
+    Setting("threads", threads=2),
+    Setting("batch", batch=2),
+)
+
+
+@pytest.fixture(autouse=True)
+def _same_threads():  # type: ignore[no-untyped-def]
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def calls_of(name: str) -> OperatorCalls:
+    calls = operator_calls(recorded_training(name))
+    assert calls is not None
+    return calls
+
+
+def task(calls: OperatorCalls, **changes: object) -> Task:
+    whole = {
+        "calls": calls,
+        "settings": (Setting(CURRENT), *CHANGES),
+        "device": "cpu",
+        "threads": 1,
+        "batch_size": 6,
+        "seconds": 1.0,
+        "memory_bytes": 1 << 28,
+    }
+    return Task(**(whole | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_setting_is_measured_in_both_passes(name: str) -> None:
+    calls = calls_of(name)
+    measured = measure(task(calls))
+    assert not measured.skipped
+    found = {(one.call, one.setting): one for one in measured.times}
+    places = {place for place, _ in found}
+    assert covered_share(calls, places) > 0.5
+    for (place, setting), one in found.items():
+        assert setting in {CURRENT, *(change.name for change in CHANGES)}
+        assert len(one.forward_ns) == len(one.backward_ns) >= 2
+        assert min(one.forward_ns) > 0
+        assert (max(one.backward_ns) > 0) == calls.calls[place].has_backward, calls.calls[place]
+    assert {setting for _, setting in found} == {CURRENT, *(change.name for change in CHANGES)}
+
+
+def test_memory_beyond_the_limit_is_shared() -> None:
+    assert measure(task(calls_of("convolutions"), memory_bytes=1000, seconds=0.2)).times
+
+
+def test_a_call_that_fails_is_left_out() -> None:
+    calls = calls_of("convolutions")
+    broken = [replace(call, name="my::op") if call.name == "aten::conv2d" else call for call in calls.calls]
+    measured = measure(task(replace(calls, calls=tuple(broken)), seconds=0.2))
+    assert "it is no operator of PyTorch" in measured.skipped.values()
+    assert measured.times
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_optimizers_are_measured_in_both_implementations(name: str) -> None:
+    measured = measure(task(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), seconds=0.2))
+    assert set(measured.optimizer) == {"loop", "fused"}
+
+
+def test_an_optimizer_that_needs_too_much_memory_is_left_out() -> None:
+    optimizer = OptimizerTask("SGD", "loop")
+    assert not measure(task(calls_of("convolutions"), optimizer=optimizer, memory_bytes=10, seconds=0.2)).optimizer
+
+
+def test_the_calls_with_the_most_time_come_first() -> None:
+    calls = calls_of("convolutions")
+    everything = range(len(calls.calls))
+    one = select_calls(calls, everything, 1.0)
+    assert len(one) == 1
+    times = [call.forward_ns + call.backward_ns for call in calls.calls]
+    assert times[one[0]] == max(times)
+    assert covered_share(calls, select_calls(calls, everything, 1e12)) > 0.6
+
+
+def test_a_probe_in_a_worker_process_leaves_this_one_alone() -> None:
+    trace = recorded_training("convolutions")
+    torch.manual_seed(7)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    probe = probe_trace(trace, 1.0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    names = {change.name for change in probe.changes}
+    assert {"channels-last", "batch", "fused-optimizer"} <= names
+    assert 0 < probe.covered_ns <= probe.operator_ns <= probe.step_ns
+    for change in probe.changes:
+        assert change.low_ns <= change.saving_ns <= change.high_ns
+        assert change.rounds >= 1
+    assert {call.name for call in probe.calls} & {"conv2d", "linear", "batch_norm"}
+
+
+def test_a_recording_without_shapes_cannot_be_probed() -> None:
+    trace = TraceBuilder().step(1, 0, 100).op("aten::mm", 10, 50).build()
+    assert plan_probe(trace, 1.0, has_cuda=False) is None
+    with pytest.raises(TraceError, match="record_shapes=True"):
+        probe_trace(trace, 1.0)
+
+
+def test_a_recording_of_a_device_needs_one() -> None:
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 100)
+        .op("aten::mm", 10, 50, types=["float", "float"], dims=[[4, 4], [4, 4]])
+        .launch("gemm", call_us=12, call_duration_us=5, start_us=30, duration_us=40)
+        .build()
+    )
+    assert plan_probe(trace, 1.0, has_cuda=False) is None
+    plan = plan_probe(trace, 1.0, has_cuda=True)
+    assert plan is not None
+    assert [setting.name for setting in plan.task.settings] == [CURRENT, "bf16", "fp16", "tf32"]
