@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_perf.inference.sweep.document import Sweep
     from lightning_perf.inference.sweep.sweep import sweep_backbones
     from lightning_perf.loop.perf_loop import PerfLoop
+    from lightning_perf.loop.transformers_callback import PerfTrainerCallback
     from lightning_perf.page.html import PageError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import Compared
@@ -45,6 +46,7 @@ _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
     "PerfLoop": "lightning_perf.loop.perf_loop",
     "PerfReport": "lightning_perf.report.document",
+    "PerfTrainerCallback": "lightning_perf.loop.transformers_callback",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.switch",
@@ -75,6 +77,7 @@ __all__ = [
     "PerfCallback",
     "PerfLoop",
     "PerfReport",
+    "PerfTrainerCallback",
     "PerfTuner",
     "PrecisionCallback",
     "PrecisionError",

@@ -64,6 +64,7 @@ SETTABLE = (
     lightning_perf.CaptureOptions,
     lightning_perf.PerfLoop,
     lightning_perf.PerfLoop.steps,
+    lightning_perf.PerfTrainerCallback,
     lightning_perf.PerfReport.print,
     lightning_perf.PerfReport.to_json,
     lightning_perf.PerfReport.write_html,

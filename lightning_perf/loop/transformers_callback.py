@@ -1,0 +1,249 @@
+"""`PerfTrainerCallback`, which measures a ``transformers.Trainer``."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from lightning_perf.callbacks.recording.captures import CaptureOptions
+from lightning_perf.callbacks.report import ReportLength
+from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.callbacks.steps.step_timer import batch_samples
+from lightning_perf.lazy_imports import import_extra
+from lightning_perf.loop.perf_loop import PerfLoop
+
+if TYPE_CHECKING:
+    TrainerCallback = object
+else:
+    try:
+        from transformers import TrainerCallback
+    except ImportError:
+        TrainerCallback = object  # the constructor then says what to install
+
+__all__ = ["PerfTrainerCallback"]
+
+_ITERATORS: Any = _BaseDataLoaderIter
+"""The base class of the iterators of torch's loaders."""
+
+
+class PerfTrainerCallback(TrainerCallback):
+    """Finds out where the step time of a ``transformers.Trainer`` goes, as `PerfCallback` does for Lightning's.
+
+    It leaves the same files, so ``analyze``, ``diff``, ``compare``, ``study`` and ``top`` work with them. An error in
+    here causes one warning. Training continues, with the same results as without the callback. The precision stays that
+    of your `TrainingArguments`.
+
+    Args:
+        dirpath: Folder for the files. Default: ``perf`` in the Trainer's ``output_dir``.
+        skip_first: Steps to skip at the start. Default: 10, or fewer in a short training.
+        wait: Steps to skip at the start of each cycle. Default: 0.
+        warmup: Steps in each cycle in which the profiler runs but keeps nothing. Default: 3, or fewer in a short
+            training.
+        active: Steps recorded in each cycle.
+        repeat: Number of cycles; 0 to repeat until the training ends.
+        capture_slow_steps: Record more steps when steps become slow, or on demand.
+        max_overhead: The most that the profiler may cost: a fraction of the training's time or a `datetime.timedelta`.
+        report: How much to print at the end: ``short``, ``full`` or ``none``.
+
+    Raises:
+        MissingExtraError: transformers is not installed.
+        TypeError: An option has the wrong type.
+        ValueError: An option has an unknown value.
+
+    Example:
+        >>> trainer = transformers.Trainer(model, arguments, callbacks=[PerfTrainerCallback()])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        dirpath: str | os.PathLike[str] | None = None,
+        skip_first: int | None = None,
+        wait: int | None = None,
+        warmup: int | None = None,
+        active: int = 5,
+        repeat: int = 1,
+        capture_slow_steps: CaptureOptions | bool = False,
+        max_overhead: float | timedelta | None = None,
+        report: ReportLength = "short",
+    ) -> None:
+        import_extra("transformers", "transformers")
+        self._dirpath = dirpath
+        self._options: dict[str, Any] = {
+            "skip_first": skip_first,
+            "wait": wait,
+            "warmup": warmup,
+            "active": active,
+            "repeat": repeat,
+            "capture_slow_steps": capture_slow_steps,
+            "max_overhead": max_overhead,
+            "report": report,
+        }
+        PerfLoop(**self._options)  # an error in the options is raised here, not when training starts
+        self._loop: _EventLoop | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Start to observe the training."""
+        self._end()  # an earlier training failed
+        dirpath = self._dirpath if self._dirpath is not None else os.path.join(args.output_dir, "perf")  # noqa: PTH118
+        remaining = max(int(state.max_steps) - int(state.global_step), 1)
+        self._loop = loop = _EventLoop(
+            kwargs.get("model"), kwargs.get("optimizer"), dirpath=dirpath, total_steps=remaining, **self._options
+        )
+        loop.__enter__()
+        loop.begin(kwargs.get("train_dataloader"), int(args.gradient_accumulation_steps), int(state.global_step))
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the epoch before."""
+        if self._loop is not None:
+            self._loop.epoch_starts()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Start the step's first forward."""
+        if self._loop is not None:
+            self._loop.step_starts()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Start the forward of the next batch of an accumulation."""
+        if self._loop is not None:
+            self._loop.forward_starts()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """End the step."""
+        if self._loop is not None:
+            self._loop.step_ends(int(state.global_step))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Note that the epoch has ended."""
+        if self._loop is not None:
+            self._loop.epoch_ends()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the metrics of an evaluation."""
+        if self._loop is not None:
+            metrics: Mapping[str, object] = kwargs.get("metrics") or {}
+            self._loop.log(metrics)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Save all files, analyze the recorded steps, and print the report."""
+        self._end()
+
+    def _end(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.end()
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Stands for batches that the callback does not get: the step timer counts samples by the first dimension."""
+
+    shape: tuple[int, ...]
+
+
+class _EventLoop(PerfLoop):
+    """A loop that follows the events of a Trainer, and the fetches of its loader."""
+
+    def begin(self, loader: Any, accumulate: int, global_step: int) -> None:
+        self._start(loader, None)
+        if self._loop is not None:
+            self._loop.counter.global_step = global_step
+        self._group = accumulate
+        self._fetched: deque[int | None] = deque()
+        self._fetches: _FetchHooks | None = None
+        dataset = getattr(loader, "dataset", None)
+        if self._fit is not None and dataset is not None:
+            self._fetches = _FetchHooks(dataset, self._fetch_starts, self._fetch_ends, self._other_fetch)
+
+    def end(self) -> None:
+        if self._fetches is not None:
+            self._fetches.remove()
+        self.__exit__(None, None, None)
+
+    def epoch_starts(self) -> None:
+        self._complete_epoch()
+
+    def epoch_ends(self) -> None:
+        self._epoch_ended = True
+
+    def step_starts(self) -> None:
+        # The loader may be a batch ahead of the training.
+        counts = [self._fetched.popleft() for _ in range(min(self._group, len(self._fetched)))]
+        known = [count for count in counts if count is not None]
+        samples = _Samples((sum(known),)) if known and len(known) == len(counts) else None
+        if self._fit is not None:
+            self._fit.on_batch_start(samples)
+            self._fit.on_action_start(Signal.FORWARD)
+
+    def forward_starts(self) -> None:
+        if self._fit is not None:
+            self._fit.on_action_end(Signal.FORWARD)
+            self._fit.on_action_start(Signal.FORWARD)
+
+    def step_ends(self, global_step: int) -> None:
+        if self._fit is not None and self._loop is not None:
+            self._fit.on_action_end(Signal.FORWARD)
+            self._loop.counter.global_step = global_step
+            self._fit.on_batch_end(automatic=True)
+
+    def _fetch_starts(self) -> None:
+        if self._fit is not None:
+            self._fit.on_action_start(Signal.FETCH)
+
+    def _fetch_ends(self, batch: Any) -> None:
+        if self._fit is not None:
+            self._fit.on_action_end(Signal.FETCH)
+        if batch is None:  # the epoch is over
+            if self._fit is not None and not self._fetched:
+                self._fit.on_action_end(Signal.EPOCH)
+            return
+        if self._record is not None:
+            self._record.batch_begins(batch)
+        try:
+            self._fetched.append(batch_samples(batch))
+        except Exception:  # a batch may be any object
+            self._fetched.append(None)
+
+    def _other_fetch(self) -> None:
+        """Pause: another loader is read, so this is an evaluation."""
+        if self._fit is not None:
+            self._fit.on_action_start(Signal.VALIDATION)
+
+
+class _FetchHooks:
+    """Listens to the iterators of torch's loaders: those of one data set, and all others."""
+
+    def __init__(
+        self, dataset: Any, on_start: Callable[[], None], on_end: Callable[[Any], None], on_other: Callable[[], None]
+    ) -> None:
+        self._on = True
+        original = self._original = _BaseDataLoaderIter.__next__
+
+        def hooked(iterator: Any) -> Any:
+            if not self._on:
+                return original(iterator)
+            if iterator._dataset is not dataset:
+                on_other()
+                return original(iterator)
+            on_start()
+            batch = None
+            try:
+                batch = original(iterator)
+            finally:
+                on_end(batch)
+            return batch
+
+        self._hooked = hooked
+        _ITERATORS.__next__ = hooked
+
+    def remove(self) -> None:
+        """Restore the iterators. A second call does nothing."""
+        self._on = False
+        if _BaseDataLoaderIter.__next__ is self._hooked:
+            _ITERATORS.__next__ = self._original
