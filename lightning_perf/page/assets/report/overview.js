@@ -44,7 +44,7 @@ function render(context) {
   ];
 }
 
-// The verdict. If it rests on the first finding, that finding stands in full here, and its text is not repeated.
+// The verdict. If it rests on the first finding, this section shows it in full, without repeating its text.
 function verdict(report) {
   const { where, why, next } = report.verdict;
   const row = (name, text, kind) => (text ? [h("dt", {}, name), h("dd", { class: kind }, text)] : null);
@@ -141,7 +141,7 @@ function summary(report, rank) {
   );
 }
 
-// The share of compute on Tensor Cores. What the names of kernels do not show is shown as unknown.
+// The share of compute on Tensor Cores. If the name of a kernel does not show it, its time is unknown.
 function tensorCores(formats) {
   if (!formats?.compute_ns || formats.tensor_core_share === null) return { value: null };
   const unknown = formats.tensor_core_unknown_ns / formats.compute_ns;
