@@ -45,7 +45,7 @@ function render(context) {
   ];
 }
 
-// The verdict. If it rests on the first finding, that finding is shown in full here, and its text is not repeated.
+// The verdict. If it rests on the first finding, this section shows it in full, without repeating its text.
 function verdict(report) {
   const { where, why, next } = report.verdict;
   const row = (name, text, kind) => (text ? [h("dt", {}, name), h("dd", { class: kind }, text)] : null);
