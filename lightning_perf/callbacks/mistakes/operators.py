@@ -91,7 +91,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def watched_step(*args: Any, **kwargs: Any) -> Any:
             if not self._on:
                 return step(*args, **kwargs)
-            with self:  # type: ignore[no-untyped-call]
+            with self:
                 return step(*args, **kwargs)
 
         self._on, self._wrapper = True, watched_step

@@ -97,7 +97,7 @@ class MistakeWatch:
         self._casts.on_batch_start()
         wanted = self._look_at_operators or self._calls.users_scaler is not None
         # In a recorded step the checks would show up in the trace, and their cost in its times.
-        recorded = torch.autograd._profiler_enabled()
+        recorded = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         if self._operators is not None and wanted and not recorded and self._batches < OPERATOR_BATCHES:
             self._operators.step = self._calls.step
             self._operators.start()
