@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.mistakes.place import user_place
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES, ZERO_IN_FP16
 from lightning_perf.run_files.precision import PrecisionMistake
@@ -44,6 +46,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at each operator of the forward pass for a known mistake. It changes no operator and keeps no tensor.
 
     Args:
+        module: The LightningModule. Its `training_step` is wrapped for the batches to look at.
         names: Names of the layers by ``id``.
         report: Gets each mistake.
         mixed: Whether the Trainer is in mixed precision.
@@ -54,6 +57,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self,
+        module: Module,
         names: Mapping[int, str],
         report: Callable[[PrecisionMistake], None],
         *,
@@ -68,7 +72,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._mixed = mixed
         self._on_error = on_error
         self._on = False
-        self._entered = False
+        self._module = module
+        self._wrapper: Callable[..., Any] | None = None
         self._counts: dict[int, weakref.ref[torch.Tensor]] = {}
 
     @classmethod
@@ -77,19 +82,28 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def start(self) -> None:
-        """Start to look at operators."""
-        if not self._entered:
-            self.__enter__()  # type: ignore[no-untyped-call]
-            self._entered = True
-        self._on = True
+        """Look at the operators of the next calls of `training_step`."""
+        if "training_step" in vars(self._module) or self._wrapper is not None:
+            return
+        step = self._module.training_step
+
+        @functools.wraps(step)
+        def watched_step(*args: Any, **kwargs: Any) -> Any:
+            if not self._on:
+                return step(*args, **kwargs)
+            with self:
+                return step(*args, **kwargs)
+
+        self._on, self._wrapper = True, watched_step
+        object.__setattr__(self._module, "training_step", watched_step)
 
     def stop(self) -> None:
-        """Stop. If another mode was entered in between and is still active, this one passes operators on until then."""
+        """Give the module its own `training_step` back. A second call does nothing."""
         self._on = False
         self._counts.clear()
-        if self._entered and _get_current_dispatch_mode() is self:
-            self._entered = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if self._wrapper is not None and vars(self._module).get("training_step") is self._wrapper:
+            object.__delattr__(self._module, "training_step")
+        self._wrapper = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -73,7 +73,7 @@ class MistakeWatch:
         sixteen = mixed or any(p.dtype in (torch.float16, torch.bfloat16) for p in module.parameters())
         self._operators: OperatorWatch | None = None
         if not _is_compiled(module):
-            self._operators = OperatorWatch(names, self._found.add, mixed=mixed, on_error=self._failed)
+            self._operators = OperatorWatch(module, names, self._found.add, mixed=mixed, on_error=self._failed)
         self._look_at_operators = sixteen
         self._manual = not module.automatic_optimization
         self._batches = self._steps = self._backwards = 0
@@ -96,7 +96,9 @@ class MistakeWatch:
         self._log.start()
         self._casts.on_batch_start()
         wanted = self._look_at_operators or self._calls.users_scaler is not None
-        if self._operators is not None and wanted and self._batches < OPERATOR_BATCHES:
+        # In a recorded step the checks would show up in the trace, and their cost in its times.
+        recorded = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+        if self._operators is not None and wanted and not recorded and self._batches < OPERATOR_BATCHES:
             self._operators.step = self._calls.step
             self._operators.start()
 
@@ -107,8 +109,6 @@ class MistakeWatch:
         self._backwards += 1
         if self._manual:
             self._casts.on_before_backward(loss)
-        elif self._operators is not None:
-            self._operators.stop()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to step."""

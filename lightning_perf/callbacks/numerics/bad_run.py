@@ -82,7 +82,7 @@ class LossWatch:
         self._gradients = diagnose == "gradients"
         self._scale = scale
         self._device = trainer.strategy.root_device
-        self._exact = self._device.type == "cpu" or self._gradients
+        self._exact = self._gradients
         self._batch: Batch | None = None
         self._bad_loss = False
         self._pending: list[tuple[int, PendingVerdict]] = []
@@ -108,16 +108,16 @@ class LossWatch:
         """A backward pass starts."""
         if self.result is not None or not isinstance(loss, torch.Tensor):
             return
-        bad = ~torch.isfinite(loss.detach()).all()
-        if self._exact:
-            self._bad_loss = bool(bad)
-            return
-        self._pending.append((step_number(self._trainer), PendingVerdict(bad.float())))
-        while self._pending and (verdict := self._pending[0][1].read()) is not None:
+        self._bad_loss = False
+        bad = (~torch.isfinite(loss.detach()).all()).float()
+        self._pending.append((step_number(self._trainer), PendingVerdict(bad)))
+        # On a CPU the verdict is there at once. On other devices it arrives some steps later.
+        while self._pending and (verdict := self._pending[0][1].read(wait=self._exact)) is not None:
             step, _ = self._pending.pop(0)
             if verdict:
-                self._first, self._exact, self._pending = step, True, []
-                self._bad_loss = bool(bad)
+                self._first = step if self._first is None else self._first
+                self._exact = True
+                self._bad_loss = not self._pending
 
     def on_after_backward(self) -> None:
         """The backward pass has ended, and the optimizer has not stepped yet."""
