@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples=(
             "lightning-perf view lightning_logs/version_0/perf",
             "lightning-perf view trace.json.gz --port 9001 --no-browser    # on a remote machine",
-            "lightning-perf view trace.json.gz --at 1623212388626967    # at an instant that a report names",
+            "lightning-perf view trace.json.gz --at 1623212388626967    # at this instant",
         ),
         exit_codes={ExitCode.INTERRUPTED: "stopped by Ctrl-C, the normal end"},
     )

@@ -72,7 +72,7 @@ SETTABLE = (
     Validation,
 )
 OTHER_SETTINGS = {
-    "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
+    "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size", "plugins",
     "cuda_graph_annotations", "enable_annotations",
     "enable_environment_counters", "pin_memory", "prog_bar", "profiler", "schedule", "static_graph", "strategy",
 }  # fmt: skip

@@ -13,7 +13,8 @@ from lightning_perf.probe.arguments import NotCallableError, TensorInfo, bind
 def call(name: str, *inputs: tuple[str, Any, Any, str]) -> OperatorCall:
     """A call with inputs as (type, shape, strides, value)."""
     columns = [json.dumps(list(column)) for column in zip(*inputs, strict=True)] if inputs else ["", "", "", ""]
-    return OperatorCall(name, *columns, 1, 1, 0, False)
+    types, shapes, strides, values = columns
+    return OperatorCall(name, types, shapes, strides, values, 1, 1, 0, False)
 
 
 def tensor(*shape: int, kind: str = "float") -> tuple[str, Any, Any, str]:
@@ -24,7 +25,7 @@ def value(text: str, kind: str = "Scalar") -> tuple[str, Any, Any, str]:
     return kind, [], [], text
 
 
-NONE = ("", [], [], "")
+NONE: tuple[str, Any, Any, str] = ("", [], [], "")
 
 
 def test_tensors_and_values() -> None:

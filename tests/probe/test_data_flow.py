@@ -41,7 +41,7 @@ def really(name: str, batch: int, autocast: torch.dtype | None, *, channels_last
     make, data = NETWORKS[name]
     network = make()
     if channels_last:
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(memory_format=torch.channels_last)
     inputs = data(batch)
     labels = labels_of(inputs)
     listen = Listen()

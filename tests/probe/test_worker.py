@@ -27,7 +27,7 @@ CHANGES = (
 
 
 @pytest.fixture(autouse=True)
-def _same_threads():  # type: ignore[no-untyped-def]
+def _same_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

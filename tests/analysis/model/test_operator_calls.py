@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from lightning_perf.analysis.model.operator_calls import MOST_CALLS, ParameterShape, operator_calls
 from tests.support.trace_builder import TraceBuilder
 
@@ -17,8 +19,8 @@ def training(dtype: str = "float", *, again: bool = False) -> TraceBuilder:
         builder.annotation("perf::optimizer", at + 750, 200)
         for call in (0, 1):
             here = at + 20 + 100 * call
-            inputs = {"types": [dtype, "float", ""], "dims": [[4, 8], [8, 8], []]}
-            strides = {"Input Strides": [[8, 1], [8, 1], []], "Concrete Inputs": ["", "", ""]}
+            inputs: dict[str, Any] = {"types": [dtype, "float", ""], "dims": [[4, 8], [8, 8], []]}
+            strides: dict[str, Any] = {"Input Strides": [[8, 1], [8, 1], []], "Concrete Inputs": ["", "", ""]}
             builder.op("aten::linear", here, 60, sequence=first + 2 * call, **inputs, **strides)
             if again:
                 builder.op("aten::linear", here + 5, 50, types=["c10::BFloat16"] * 2, dims=[[4, 8], [8, 8]])
