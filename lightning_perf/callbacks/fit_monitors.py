@@ -13,9 +13,9 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import Isolated
 from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.recording.schedule import expected_steps
-from lightning_perf.run_files.forecast import FORECAST
-from lightning_perf.run_files.fp8 import FP8
-from lightning_perf.run_files.shadow import SHADOW
+from lightning_perf.run_files.numerics.forecast import FORECAST
+from lightning_perf.run_files.numerics.fp8 import FP8
+from lightning_perf.run_files.numerics.shadow import SHADOW
 
 __all__ = ["FitMonitors"]
 

@@ -26,7 +26,7 @@ from lightning_perf.callbacks.precision.switch import (
 from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.precision import (
+from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LossScaleHistory,
     NumericsDrift,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.trainer_log import TrainerLog
     from lightning_perf.report.build import LiveFit
     from lightning_perf.report.document import PerfReport
-    from lightning_perf.run_files.precision import RunPrecision
+    from lightning_perf.run_files.numerics.precision import RunPrecision
 
 __all__ = [
     "ReportLength",

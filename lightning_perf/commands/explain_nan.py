@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the diagnosis and return the exit code."""
     from lightning_perf.report.console.precision import bad_run_section
     from lightning_perf.report.console.render import ReportConsole
-    from lightning_perf.run_files.precision import PRECISION_NAME, read_precision
+    from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
 
     found = read_precision(Path(options.folder) / PRECISION_NAME).bad_run
     if options.json:

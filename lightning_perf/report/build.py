@@ -30,12 +30,12 @@ from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
 from lightning_perf.run_files.account import account_paths, read_account
-from lightning_perf.run_files.forecast import FORECAST
-from lightning_perf.run_files.fp8 import FP8
 from lightning_perf.run_files.notes import read_notes
-from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.numerics.forecast import FORECAST
+from lightning_perf.run_files.numerics.fp8 import FP8
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.numerics.shadow import SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, read_probe
-from lightning_perf.run_files.shadow import SHADOW
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow

@@ -21,7 +21,7 @@ from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.run_files.precision import RunPrecision
+from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
 
 if TYPE_CHECKING:

@@ -4,17 +4,20 @@
 - ``steps.rank0.jsonl``, step times: `steps`
 - ``windows.rank0.jsonl``, cost of the profiler: `windows`
 - ``captures.rank0.jsonl``, ``slow-step-120/``, ``on-demand-300/``: `captures`
-- ``loss_scale.rank0.jsonl``: `loss_scale`
-- ``underflow.rank0.jsonl``, gradients by magnitude: `gradient_samples`
-- ``forecast.rank0.jsonl``, rounding of sampled layers: `forecast`
-- ``fp8.rank0.jsonl``, scales of FP8 layers: `fp8`
+- ``loss_scale.rank0.jsonl``: `numerics.loss_scale`
+- ``underflow.rank0.jsonl``, gradients by magnitude: `numerics.gradient_samples`
+- ``forecast.rank0.jsonl``, rounding of sampled layers: `numerics.forecast`
+- ``fp8.rank0.jsonl``, scales of FP8 layers: `numerics.fp8`
 - ``estimates.jsonl``, estimated and measured savings: `estimates`
-- ``shadow.rank0.jsonl``, losses and gradients next to FP32: `shadow`
+- ``shadow.rank0.jsonl``, losses and gradients next to FP32: `numerics.shadow`
+- ``account.rank0.jsonl``, the time of the whole fit: `account`
+- ``probe.json``, operators that were run again: `probe`
 - ``notes.rank0.jsonl``: `notes`
-- ``precision.json``: `precision`
+- ``precision.json``: `numerics.precision`
 - ``report.json``: `report`
 - ``run.jsonl``, the run record: `run_record`
 - ``blocks/block001.jsonl``, the journal of a study: `journal`
+- notes of ``lightning-perf run``: `launch`
 - ``.lightning_perf``, ``.rank0.done``, ``profile-now``, markers and requests: `run_folder`
 
 Logs that grow with a run go through `jsonl`, files that are replaced go through `atomic`.

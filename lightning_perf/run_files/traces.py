@@ -16,7 +16,7 @@ from typing import Protocol
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.captures import is_capture_folder
-from lightning_perf.run_files.precision import PRECISION_NAME
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME
 from lightning_perf.run_files.report import REPORT_NAME
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lightning_perf.run_files.captures import is_capture_name
 from lightning_perf.run_files.journal import STUDY_NAME
-from lightning_perf.run_files.precision import PRECISION_NAME
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME
 from lightning_perf.run_files.traces import PROFILER_SUFFIXES

@@ -17,11 +17,11 @@ from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome
-from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, GradientSample
 from lightning_perf.run_files.journal import STUDY_NAME
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.loss_scale import SCALE_EVENTS
-from lightning_perf.run_files.precision import PRECISION_NAME
+from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES, GradientSample
+from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_folder import FOLDER_MARKER, REQUEST_NAME, START_NAME
 from lightning_perf.run_files.run_record import (

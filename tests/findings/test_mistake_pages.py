@@ -14,7 +14,7 @@ from lightning_perf import cli
 from lightning_perf.findings.pages import mistake_page_url, read_mistake_symptoms, read_rule_page, read_symptoms
 from lightning_perf.report.build import build_report
 from lightning_perf.report.console.short import print_short_report
-from lightning_perf.run_files.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
+from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "lightning_perf" / "findings" / "pages" / "mistakes"

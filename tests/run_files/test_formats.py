@@ -12,10 +12,10 @@ from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
-from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, GradientSample, LayerGradients
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
-from lightning_perf.run_files.precision import (
+from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES, GradientSample, LayerGradients
+from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,
     LayerDrift,
     PrecisionSetting,

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite_or_none
+from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 
 __all__ = ["OTHER_SEEDS", "judge_drift"]
 

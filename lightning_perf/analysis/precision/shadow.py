@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_perf.run_files.shadow import ShadowSample
+from lightning_perf.run_files.numerics.shadow import ShadowSample
 
 __all__ = ["LOW_COSINE", "LayerDirection", "ShadowDrift", "ShadowPoint", "summarize_shadow"]
 

@@ -14,8 +14,8 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.figures import DeviceFigures
 from lightning_perf.callbacks.forecast.formats import round_values
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
-from lightning_perf.run_files.fp8 import FP8, Fp8Sample, Fp8Tensor
 from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.numerics.fp8 import FP8, Fp8Sample, Fp8Tensor
 
 __all__ = ["Fp8Monitor", "fp8_layers"]
 

@@ -16,8 +16,8 @@ from lightning_perf.callbacks.forecast.cost import ForecastBudget
 from lightning_perf.callbacks.forecast.matrices import MatrixSampler, covered_layers
 from lightning_perf.callbacks.forecast.rounding import RoundedLayer
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
-from lightning_perf.run_files.forecast import FORECAST, LayerSample
 from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.numerics.forecast import FORECAST, LayerSample
 
 __all__ = ["BUDGET", "ForecastMonitor", "check_share"]
 

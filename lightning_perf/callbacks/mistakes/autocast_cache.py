@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["StaleCasts"]
 

@@ -12,7 +12,7 @@ from torch import nn
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["HalfAverages"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_perf.callbacks.lightning_compat import Trainer
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["loaded_without_scaler", "saved_without_scaler"]
 

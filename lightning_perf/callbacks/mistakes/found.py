@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterable
 
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["FoundMistakes"]
 

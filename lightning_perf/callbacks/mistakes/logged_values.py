@@ -9,7 +9,7 @@ import torch
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.mistakes.place import user_place
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["LoggedValues"]
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.mistakes.place import user_place
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES, ZERO_IN_FP16
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["OperatorWatch"]
 

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad
 
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.mistakes.place import user_place
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["ScalerCalls"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.run_files.precision import LossScaleHistory, PrecisionMistake
+from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
 
 __all__ = ["schedule_ahead"]
 

@@ -20,7 +20,7 @@ from lightning_perf.callbacks.mistakes.scaler_calls import ScalerCalls
 from lightning_perf.callbacks.mistakes.schedule import schedule_ahead
 from lightning_perf.callbacks.mistakes.weights import check_weights_and_optimizers, half_accumulation
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.run_files.precision import LossScaleHistory, PrecisionMistake
+from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
 
 __all__ = ["MistakeWatch"]
 

@@ -19,7 +19,7 @@ from lightning_perf.callbacks.numerics.replay import TorchRandomState, plain_pre
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
-from lightning_perf.run_files.precision import BadRun, finite_or_none
+from lightning_perf.run_files.numerics.precision import BadRun, finite_or_none
 
 __all__ = ["Diagnose", "LossWatch", "check_diagnose"]
 

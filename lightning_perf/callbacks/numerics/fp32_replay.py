@@ -22,7 +22,7 @@ from lightning_perf.callbacks.numerics.replay import (
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
-from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite_or_none
+from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 
 __all__ = ["NumericsGuard"]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from lightning_perf.run_files.precision import Fp32Arithmetic
+from lightning_perf.run_files.numerics.precision import Fp32Arithmetic
 
 __all__ = ["Fp32Flags", "Tf32Override", "read_fp32_arithmetic"]
 

@@ -13,8 +13,8 @@ from rich.text import Text
 from lightning_perf.findings.pages import mistake_page_url
 from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.loss_scale import OverflowOrigin
-from lightning_perf.run_files.precision import (
+from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
+from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerDrift,
     LayerUnderflow,

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from lightning_perf.analysis.precision.drift import OTHER_SEEDS, judge_drift
-from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
+from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift
 
 
 def judge(mixed_end: float, fp32_end: float, seed_ends: list[float]) -> NumericsDrift:

@@ -15,7 +15,7 @@ from torch import nn
 from lightning_perf import cli
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.build import build_report
-from lightning_perf.run_files.precision import PRECISION_NAME, read_precision
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
 from tests.callbacks.precision_training import batches
 from tests.callbacks.training import make_trainer
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from lightning_perf.run_files.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
 from tests.callbacks.precision_gallery.planted import PLANTED, Planted
 from tests.callbacks.precision_training import batches
 from tests.callbacks.training import make_trainer

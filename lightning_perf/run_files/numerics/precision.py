@@ -11,8 +11,8 @@ import msgspec
 
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.atomic import replace_file
-from lightning_perf.run_files.gradient_samples import Arithmetic
-from lightning_perf.run_files.loss_scale import ScaleEvent
+from lightning_perf.run_files.numerics.gradient_samples import Arithmetic
+from lightning_perf.run_files.numerics.loss_scale import ScaleEvent
 
 __all__ = [
     "PRECISION_NAME",

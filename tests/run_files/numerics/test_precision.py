@@ -5,7 +5,7 @@ import pytest
 
 from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.errors import TraceError
-from lightning_perf.run_files.precision import (
+from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,
     LayerDrift,
     PrecisionSetting,
