@@ -19,20 +19,10 @@ from lightning_perf.arguments import add_count, describe, print_error, print_pro
 from lightning_perf.errors import LocatedError, TraceError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.project import install_command, page_url
-from lightning_perf.run_files.launch import (
-    LAUNCH_VARIABLE,
-    NOTES,
-    CallbackAdded,
-    LaunchSettings,
-    MeasurementStarted,
-    Note,
-    NothingMeasured,
-    OwnMeasurement,
-    own_rank,
-)
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
+    from lightning_perf.run_files.launch import LaunchSettings, Note
 
 __all__ = ["HELP", "LaunchError", "add_arguments", "run"]
 
@@ -119,6 +109,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LaunchError: There is no such script or module, or this package is not installed.
     """
+    from lightning_perf.run_files.launch import LAUNCH_VARIABLE, LaunchSettings, own_rank
+
     command = _command(options)
     _check_entry_points()
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
@@ -224,6 +216,8 @@ def _callback_arguments(options: argparse.Namespace) -> dict[str, str | int | fl
 
 
 def _read_notes(path: Path) -> tuple[Note, ...]:
+    from lightning_perf.run_files.launch import NOTES
+
     try:
         return NOTES.read(path)
     except TraceError:
@@ -231,6 +225,8 @@ def _read_notes(path: Path) -> tuple[Note, ...]:
 
 
 def _report(notes: Sequence[Note], options: argparse.Namespace, code: int) -> None:
+    from lightning_perf.run_files.launch import CallbackAdded, MeasurementStarted, NothingMeasured, OwnMeasurement
+
     folders = [Path(note.folder) for note in notes if isinstance(note, MeasurementStarted) and note.folder is not None]
     if options.report != "none" or options.open:
         for folder in folders:

@@ -55,7 +55,8 @@ def test_the_callback_measures_and_notes_its_folder(notes: Path, tmp_path: Path)
     (callback,) = make_callbacks()
     fit(tmp_path, callback=callback)
     assert [row["step"] for row in samples(tmp_path)] == list(range(8))
-    assert NOTES.read(notes) == (CallbackAdded(), MeasurementStarted(str(tmp_path / "perf")))
+    # If this package is installed, the Trainer adds a second callback from the entry point, which gives way.
+    assert tuple(dict.fromkeys(NOTES.read(notes))) == (CallbackAdded(), MeasurementStarted(str(tmp_path / "perf")))
     assert (tmp_path / "perf" / "report.json").exists()
 
 

@@ -24,7 +24,7 @@ from tests.support.trace_builder import TraceBuilder
 
 def example(rule: str) -> Finding:
     report = EXAMPLES[rule].analyze(None)
-    return next(finding for finding in report.findings if finding.kind == rule)
+    return next(finding for finding in (*report.findings, *report.fit_findings) if finding.kind == rule)
 
 
 def repeated_casts() -> TraceBuilder:

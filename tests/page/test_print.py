@@ -40,7 +40,7 @@ def test_no_sheet_but_the_last_is_half_empty(corpus: Path, open_page: Any, view:
     sheets = text_heights(opened.page.pdf(format="A4", print_background=True))
     assert len(sheets) > 1
     for number, last in enumerate(sheets[:-1]):
-        assert last > (number + 0.6) * SHEET_PX
+        assert last > (number + 0.5) * SHEET_PX
 
 
 def test_findings_are_open_on_paper_and_folded_again_afterwards(tmp_path: Path, open_page: Any) -> None:

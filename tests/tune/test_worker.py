@@ -232,7 +232,7 @@ def test_workers_make_no_batches_between_windows(tmp_path):
 
 def test_no_prediction_makes_a_step_vanish(tmp_path, monkeypatch):
     """Measured: a predicted change of -100 %."""
-    finding = SimpleNamespace(kind="input-bound", saving_low_ms=5.0, saving_high_ms=10.0, step_ms=10.0)
+    finding = SimpleNamespace(kind="input-bound", saving_low_ms=5.0, saving_high_ms=10.0, step_ms=10.0, basis="general")
     lead = SimpleNamespace(breakdown=SimpleNamespace(wall=SimpleNamespace(mean_ns=1e7)), probe=None)
     report = SimpleNamespace(findings=[finding], lead=0, ranks=[lead], step_times=SimpleNamespace(p50_ns=9_000_000))
     monkeypatch.setattr("lightning_perf.report.build.analyze", lambda folder: report)

@@ -81,7 +81,7 @@ def round_values(
     Example:
         >>> x = torch.tensor([[448.0, 1.06, 0.0005]])
         >>> round_values(x, "e4m3", largest=x.max(), earlier_largest=x.max()).values
-        tensor([[448.0000,   1.0000,   0.0000]])
+        tensor([[448.,   1.,   0.]])
     """
     if number_format == "fp16":
         return Rounded(values.half().float(), values.abs() >= 65520.0)

@@ -32,6 +32,7 @@ class CureSearch:
         clock: Tells the time in seconds.
 
     Example:
+        >>> from torch import nn
         >>> net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "head": nn.Linear(2, 2)})
         >>> CureSearch(net, lambda names: "body" in names or "body.1" in names).find("")
         ('body.1',)

@@ -46,7 +46,9 @@ export function chart({ title, draw, height = 280 }) {
       await plotly.newPlot(box, ...figure());
       mark();
       box.on("plotly_relayout", (change) => {
-        reset.hidden = !Object.keys(change).some((key) => key.includes(".range"));
+        const keys = Object.keys(change); // a change of size has neither
+        if (keys.some((key) => key.includes(".range"))) reset.hidden = false;
+        else if (keys.some((key) => key.includes("autorange"))) reset.hidden = true;
         mark();
       });
       new ResizeObserver(() => box.isConnected && plotly.Plots.resize(box)).observe(box);
