@@ -125,19 +125,22 @@ def choose_estimate(
         model: How the general range was estimated.
 
     Returns:
-        The estimate. ``None`` if the change was probed without a certain gain that is worth it, or if it was not probed
-        and the rule does not apply.
+        The estimate. ``None`` if the probe shows a loss or a gain too small to report. Also ``None`` if the rule does
+        not apply, and there was no probe or its range includes a loss.
     """
+    general = None if general_ns is None else Estimated(general_ns, model, "general")
     probed = probed_change(analysis, change)
     if probed is None or not _is_measured(analysis, probed):
-        return None if general_ns is None else Estimated(general_ns, model, "general")
+        return general
     low_ns, middle_ns, high_ns = probed.low_ns, probed.saving_ns, probed.high_ns
     if analysis.breakdown.has_device and change != "fused-optimizer":
         # Kernels were probed, and a step gains only while it waits for the device.
         low_ns, high_ns = device_saving_ns(analysis, max(0.0, low_ns), max(0.0, high_ns))
         middle_ns = (low_ns + high_ns) / 2
-    if low_ns <= 0 or not worth_it(middle_ns, analysis):
+    if not worth_it(middle_ns, analysis):
         return None
+    if low_ns <= 0:
+        return general  # a gain is likely, but the probe was too noisy to tell
     model = (
         f"The recorded operators were run again with {probed.setting}, on this device. "
         f"{format_share(probed.measured_ns / max(step_ns(analysis), 1.0))} of the step was measured, and the rest of "

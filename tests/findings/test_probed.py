@@ -55,10 +55,19 @@ def test_a_probe_gives_the_range(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize(("low", "high"), [(-2.0, -1.0), (-0.5, 1.5), (0.1, 0.3)])
-def test_a_loss_or_nothing_certain_or_little_is_no_finding(name: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(("low", "high"), [(-2.0, -1.0), (-1.5, 0.5), (0.1, 0.3)])
+def test_a_loss_or_a_small_gain_is_no_finding(name: str, low: float, high: float) -> None:
     assert RULES[name](convolution()) is not None
     assert RULES[name](probed(convolution(), name, low, high)) is None
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_probe_that_cannot_tell_leaves_the_general_range(name: str) -> None:
+    without, finding = RULES[name](convolution()), RULES[name](probed(convolution(), name, -0.5, 1.5))
+    assert finding is not None
+    assert finding.basis == "general"
+    assert finding == without
+    assert cpu_overhead(probed(convolution(), "batch", -0.5, 1.5)) is None  # the rule sees nothing either
 
 
 def test_a_gain_that_the_rule_missed() -> None:
