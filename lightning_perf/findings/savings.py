@@ -139,8 +139,10 @@ def choose_estimate(
         middle_ns = (low_ns + high_ns) / 2
     if not worth_it(middle_ns, analysis):
         return None
+    if general_ns is not None and high_ns * general_ns[0] > low_ns * general_ns[1]:
+        return general  # a gain is likely, but the probe was so noisy that the general range is narrower
     if low_ns <= 0:
-        return general  # a gain is likely, but the probe was too noisy to tell
+        return None
     model = (
         f"The recorded operators were run again with {probed.setting}, on this device. "
         f"{format_share(probed.measured_ns / max(step_ns(analysis), 1.0))} of the step was measured, and the rest of "

@@ -62,8 +62,9 @@ def test_a_loss_or_a_small_gain_is_no_finding(name: str, low: float, high: float
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_probe_that_cannot_tell_leaves_the_general_range(name: str) -> None:
-    without, finding = RULES[name](convolution()), RULES[name](probed(convolution(), name, -0.5, 1.5))
+@pytest.mark.parametrize(("low", "high"), [(-0.5, 1.5), (0.01, 8.0)])
+def test_a_noisy_probe_leaves_the_narrower_general_range(name: str, low: float, high: float) -> None:
+    without, finding = RULES[name](convolution()), RULES[name](probed(convolution(), name, low, high))
     assert finding is not None
     assert finding.basis == "general"
     assert finding == without
