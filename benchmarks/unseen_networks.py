@@ -166,6 +166,13 @@ def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
     return make
 
 
+def _convmixer() -> nn.Module:
+    from timm.models.convmixer import ConvMixer
+
+    model: nn.Module = ConvMixer(dim=256, depth=8, kernel_size=7, patch_size=4, num_classes=CLASSES)
+    return model
+
+
 def _vit() -> nn.Module:
     model: nn.Module = models.VisionTransformer(64, 8, 6, 6, 192, 768, num_classes=CLASSES)
     return model
@@ -192,7 +199,7 @@ UNSEEN: dict[str, Network] = {
     "MobileViT-XXS": Network(_timm("mobilevit_xxs"), 16),
     "GhostNet": Network(_timm("ghostnet_100"), 16),
     "PoolFormer-S12": Network(_timm("poolformer_s12"), 8),
-    "ConvMixer-256/8": Network(_timm("convmixer_768_32", dim=256, depth=8, kernel_size=7, patch_size=4), 8),
+    "ConvMixer-256/8": Network(_convmixer, 8),
     "EdgeNeXt-XXS": Network(_timm("edgenext_xx_small"), 16),
     "XCiT-nano": Network(_timm("xcit_nano_12_p16_224", img_size=64), 16),
     "RepVGG-A0": Network(_timm("repvgg_a0"), 8),
