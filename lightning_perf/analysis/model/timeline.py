@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_perf.analysis.core.bins import MOST_CODES, Bins, cut_steps, innermost, pack, rank_parts
-from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
+from lightning_perf.analysis.core.intervals import exclusive_ns
 from lightning_perf.analysis.model.modules import module_calls
-from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
+from lightning_perf.analysis.steps.breakdown import category_times
+from lightning_perf.analysis.steps.categories import CATEGORIES, host_sets
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, device_busy, queued_work
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases
 from lightning_perf.trace.columns import Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import parent_rows
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Lane", "Timeline", "category_times", "timeline"]
+__all__ = ["Lane", "Timeline", "timeline"]
 
 BINS = 400
 """Bins of a step, unless the recording has very many steps."""
@@ -87,39 +88,18 @@ def timeline(trace: Trace) -> Timeline | None:
     most = min(MOST_BINS, MOST_BINS_OF_ALL_RANKS // max(trace.metadata.world_size or 1, 1))
     number = max(1, min(BINS, most // len(steps.start_ns)))
     bins = cut_steps(steps.start_ns, steps.end_ns, number)
+    categories = category_times(trace, bins.start_ns, bins.end_ns)
     calls, prefix, _ = module_calls(trace)
     operators = innermost(trace.operators, trace.links.operator_parent)
     return Timeline(
         bins=number,
-        categories=_exclusive_lane(bins, TOP_CATEGORIES, category_times(trace, bins)),
+        categories=_exclusive_lane(bins, TOP_CATEGORIES, [categories[name] for name in TOP_CATEGORIES]),
         phases=_exclusive_lane(bins, PHASES, _phase_times(trace, bins)),
         idle=_exclusive_lane(bins, GAP_CLASSES, _idle_times(trace, bins)) if len(trace.device) else None,
         kernels=_named_lane(trace, bins, trace.device.start_ns, trace.device.end_ns, trace.device.name),
         operators=_named_lane(trace, bins, operators.start_ns, operators.end_ns, operators.name),
         modules=_module_lane(trace, bins, calls, prefix),
     )
-
-
-def category_times(trace: Trace, bins: Bins) -> list[Int64Array]:
-    """Return the time of each of `TOP_CATEGORIES` in every bin. In each bin they sum to its length."""
-
-    def sets() -> Iterator[Intervals]:
-        for name, kind in DEVICE_CATEGORIES.items():
-            names.append(name)
-            rows = device_rows(trace, kind)
-            yield merge(trace.device.start_ns[rows], trace.device.end_ns[rows])
-        for name, active in host_sets(trace):
-            names.append(name)
-            yield active
-        names.append("host_other")
-
-    names: list[str] = []
-    parents = dict(CATEGORIES)
-    times = dict.fromkeys(TOP_CATEGORIES, np.zeros(len(bins), dtype=np.int64))
-    for place, length in enumerate(exclusive_ns(sets(), bins.start_ns, bins.end_ns)):
-        top = parents[names[place]] or names[place]
-        times[top] = times[top] + length
-    return list(times.values())
 
 
 def _phase_times(trace: Trace, bins: Bins) -> list[Int64Array]:

@@ -20,7 +20,7 @@ from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORI
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown"]
+__all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown", "category_times"]
 
 _OUTLIER_STEPS = 5
 """With fewer complete steps, no step is called an outlier."""
@@ -132,7 +132,7 @@ def breakdown(trace: Trace) -> Breakdown:
     steps = trace.steps
     has_device = len(trace.device) > 0
     wall = steps.end_ns - steps.start_ns
-    times = _category_times(trace)
+    times = category_times(trace, trace.steps.start_ns, trace.steps.end_ns)
     averaged = averaged_steps(trace)
     truncated = trace.problems.truncated
     rows = tuple(
@@ -161,7 +161,15 @@ def breakdown(trace: Trace) -> Breakdown:
     )
 
 
-def _category_times(trace: Trace) -> dict[str, Int64Array]:
+def category_times(trace: Trace, start_ns: Int64Array, end_ns: Int64Array) -> dict[str, Int64Array]:
+    """Return the time of each category in each span. The categories without a parent sum to the span.
+
+    Args:
+        trace: The recording.
+        start_ns: Start of each span, such as a step. Spans do not overlap.
+        end_ns: Its end.
+    """
+
     def sets() -> Iterator[Intervals]:
         for name, kind in DEVICE_CATEGORIES.items():
             names.append(name)
@@ -173,7 +181,7 @@ def _category_times(trace: Trace) -> dict[str, Int64Array]:
         names.append("host_other")
 
     names: list[str] = []
-    lengths = list(exclusive_ns(sets(), trace.steps.start_ns, trace.steps.end_ns))
+    lengths = list(exclusive_ns(sets(), start_ns, end_ns))
     times = dict(zip(names, lengths, strict=True))
     for name, parent in CATEGORIES:
         if parent is not None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lightning_perf.analysis.core.bins import cut_steps, unpack
-from lightning_perf.analysis.model.timeline import TOP_CATEGORIES, Lane, category_times, timeline
+from lightning_perf.analysis.model.timeline import TOP_CATEGORIES, Lane, timeline
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.analysis.steps.breakdown import breakdown, category_times
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import FETCH, TraceBuilder
@@ -105,7 +105,8 @@ def test_clocks_of_joined_files_keep_the_times_of_each_file() -> None:
 def test_bins_sum_to_the_breakdown_to_the_nanosecond(trace: Trace) -> None:
     steps = trace.steps
     bins = cut_steps(steps.start_ns, steps.end_ns, 400)
-    times = category_times(trace, bins)
+    spans = category_times(trace, bins.start_ns, bins.end_ns)
+    times = [spans[name] for name in TOP_CATEGORIES]
     assert (np.sum(times, axis=0) == bins.length_ns).all()
     found = breakdown(trace)
     for name, per_bin in zip(TOP_CATEGORIES, times, strict=True):
