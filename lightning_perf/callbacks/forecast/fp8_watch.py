@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.forecast.figures import DeviceFigures
 from lightning_perf.callbacks.forecast.formats import round_values
+from lightning_perf.callbacks.host_copy import HostCopy, copy_scalars
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.fp8 import FP8, Fp8Sample, Fp8Tensor
@@ -65,7 +65,7 @@ class Fp8Monitor:
         self._step: int | None = None
         self._last = -1
         self._seen: dict[str, dict[str, tuple[str, list[torch.Tensor]]]] = {}
-        self._waiting: deque[tuple[DeviceFigures, Callable[[list[float]], list[Fp8Sample]]]] = deque()
+        self._waiting: deque[tuple[HostCopy, Callable[[list[float]], list[Fp8Sample]]]] = deque()
         self._failed: Exception | None = None
 
     def on_batch_start(self) -> None:
@@ -100,7 +100,7 @@ class Fp8Monitor:
 
     def _write(self) -> None:
         figures, samples = self._waiting.popleft()
-        self._file.append(*samples(figures.read()))
+        self._file.append(*samples(figures.read().tolist()))
 
     def _on_forward(self, name: str) -> Callable[..., None]:
         def hook(layer: Any, inputs: Any, output: Any) -> None:
@@ -144,7 +144,7 @@ class Fp8Monitor:
                 rows.append(Fp8Sample(step, name, "torchao", read))
             return rows
 
-        self._waiting.append((DeviceFigures(figures), samples))
+        self._waiting.append((copy_scalars(figures), samples))
 
     def _keep_transformer_engine(self, step: int) -> None:
         found: list[tuple[str, str, str]] = []
@@ -171,7 +171,7 @@ class Fp8Monitor:
                 by_layer.setdefault(name, {})[tensor] = Fp8Tensor(_name(form), largest, history_largest, scale)
             return [Fp8Sample(step, name, "transformer-engine", tensors) for name, tensors in by_layer.items()]
 
-        self._waiting.append((DeviceFigures(figures), samples))
+        self._waiting.append((copy_scalars(figures), samples))
 
     def _remove_hooks(self) -> None:
         for handle in self._handles:

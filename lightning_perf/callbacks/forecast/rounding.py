@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from lightning_perf.callbacks.forecast.figures import DeviceFigures
 from lightning_perf.callbacks.forecast.formats import FORMATS, round_values
 from lightning_perf.callbacks.forecast.matrices import MatrixSamples
+from lightning_perf.callbacks.host_copy import copy_scalars
 from lightning_perf.run_files.numerics.forecast import RoundedCounts, TensorSample
 
 __all__ = ["COARSE_ERROR", "PRODUCTS", "RECIPES", "RoundedFigures", "RoundedLayer"]
@@ -102,7 +102,7 @@ class RoundedLayer:
                 product = rounded_left[gradients if of_gradient else values][0] @ rounded_right[values][0].T
                 figures.append((product - exact).square().sum())
         self._number_of_products = len(products)
-        self._figures = DeviceFigures(figures)
+        self._figures = copy_scalars(figures)
 
     @property
     def arrived(self) -> bool:
@@ -111,7 +111,7 @@ class RoundedLayer:
 
     def read(self) -> RoundedFigures:
         """Return the figures. Waits until they have arrived."""
-        figures = iter(self._figures.read())
+        figures = iter(self._figures.read().tolist())
         gradient_scale = next(figures)
         tensors = {}
         for name, size in zip(TENSORS, self._sizes, strict=False):

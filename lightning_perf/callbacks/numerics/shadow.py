@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.numerics.replay import fresh_batch, plain_precision, replayed_step, unmarked
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
@@ -177,23 +178,16 @@ class _Sums:
     def __init__(self, step: int, rows: torch.Tensor, losses: torch.Tensor, cost_ns: int, elapsed_ns: int) -> None:
         self.step, self.cost_ns, self.elapsed_ns = step, cost_ns, elapsed_ns
         figures = torch.cat([losses, rows.flatten()])
-        self._event: Any = None
-        if figures.device.type == "cuda":
-            self._figures = torch.empty_like(figures, device="cpu", pin_memory=True).copy_(figures, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(figures.device))
-        else:
-            self._figures = figures
+        self._figures = HostCopy(figures)
 
     @property
     def arrived(self) -> bool:
-        return self._event is None or bool(self._event.query())
+        return self._figures.arrived
 
     def read(self) -> tuple[list[float], list[list[float]]]:
         """Return both losses, and for each parameter the product and the squares of both gradients."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._figures[:2].tolist(), self._figures[2:].reshape(-1, 3).tolist()
+        figures = self._figures.read()
+        return figures[:2].tolist(), figures[2:].reshape(-1, 3).tolist()
 
 
 def _compared(sums: list[float]) -> LayerShadow:

@@ -13,6 +13,7 @@ import torch
 
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.run_files.jsonl import LogWriter
@@ -249,18 +250,12 @@ class CountedGradients:
         bins += _first_bins(layout, device)
         counts = torch.zeros(layers * _EXPONENTS, dtype=torch.int32, device=device)
         counts.index_add_(0, bins, torch.ones_like(bins))
-        self._event: Any = None
-        if device.type == "cuda":
-            self._counts = torch.empty_like(counts, device="cpu", pin_memory=True).copy_(counts, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(device))
-        else:
-            self._counts = counts
+        self._counts = HostCopy(counts)
 
     @property
     def arrived(self) -> bool:
         """Whether the counts are on the host."""
-        return self._event is None or bool(self._event.query())
+        return self._counts.arrived
 
     def read(self, arithmetic: Sequence[Arithmetic]) -> list[LayerGradients]:
         """Read the counts, waiting for them if they have not arrived.
@@ -268,9 +263,7 @@ class CountedGradients:
         Args:
             arithmetic: Each layer's arithmetic.
         """
-        if self._event is not None:
-            self._event.synchronize()
-        rows = self._counts.reshape(-1, _EXPONENTS).tolist()
+        rows = self._counts.read().reshape(-1, _EXPONENTS).tolist()
         return [_layer(row, kind) for row, kind in zip(rows, arithmetic, strict=True)]
 
 
