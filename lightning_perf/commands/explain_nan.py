@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from lightning_perf.arguments import describe
+from lightning_perf.errors import TraceError
 from lightning_perf.exit_codes import ExitCode
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -38,7 +39,16 @@ def run(options: argparse.Namespace) -> int:
     from lightning_perf.report.console.render import ReportConsole
     from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
 
-    found = read_precision(Path(options.folder) / PRECISION_NAME).bad_run
+    folder = Path(options.folder)
+    if not folder.is_dir():
+        raise TraceError(folder, "no such folder", "Give the folder of a run, e.g. lightning_logs/version_0/perf")
+    if not (folder / PRECISION_NAME).exists():
+        raise TraceError(
+            folder,
+            f"no {PRECISION_NAME} in it, so no fit with PerfCallback has ended here",
+            "Give the folder of such a fit, e.g. lightning_logs/version_0/perf",
+        )
+    found = read_precision(folder / PRECISION_NAME).bad_run
     if options.json:
         import msgspec
 

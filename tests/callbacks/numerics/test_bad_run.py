@@ -189,4 +189,6 @@ def test_explain_nan_without_a_diagnosis_or_a_run(tmp_path, capsys):
     assert cli.main(["explain-nan", str(tmp_path / "perf")]) == 0
     assert "No step of this run" in capsys.readouterr().out
     assert cli.main(["explain-nan", str(tmp_path)]) == 2
-    assert "precision.json" in capsys.readouterr().err
+    assert "no precision.json in it" in capsys.readouterr().err
+    assert cli.main(["explain-nan", str(tmp_path / "absent")]) == 2
+    assert "absent: no such folder. Give the folder of a run" in capsys.readouterr().err
