@@ -132,6 +132,7 @@ class FitAccount:
         entries: The entries.
         starts: Starts of data loaders with worker processes, at most `MAX_STARTS`.
         facts: Settings that explain entries.
+        tokens: Tokens trained on, padding included; None if the batches hold no token sequences.
     """
 
     version: int
@@ -149,6 +150,7 @@ class FitAccount:
     entries: tuple[AccountEntry, ...]
     starts: tuple[LoaderStart, ...] = ()
     facts: AccountFacts = AccountFacts()
+    tokens: Count | None = None
 
     def group_ns(self, group: Group) -> int:
         """Return the time of a group."""
@@ -163,6 +165,11 @@ class FitAccount:
     def samples_per_second(self) -> float | None:
         """Samples of this process per second of the whole fit; None if they were not counted."""
         return self.samples / self.wall_ns * 1e9 if self.samples and self.wall_ns else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of this process per second of the whole fit; None if they were not counted."""
+        return self.tokens / self.wall_ns * 1e9 if self.tokens and self.wall_ns else None
 
 
 _ACCOUNTS: RankLog[FitAccount] = RankLog(FitAccount, "account", "account of a fit")

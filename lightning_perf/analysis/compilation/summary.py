@@ -1,0 +1,384 @@
+"""Summary of the compilations of a fit: their time, the functions, recompilations and graph breaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lightning_perf.analysis.compilation.calls import CompiledCalls, CompiledFunction
+from lightning_perf.analysis.compilation.guards import Cause, FailedGuard, failed_guard
+from lightning_perf.run_files.fit.compilations import Compilation, Moment
+
+__all__ = ["BreakPlace", "CompileReport", "CompiledFrame", "Recompilations", "SkippedGraph", "summarize_compilations"]
+
+MAX_ROWS = 200
+"""Functions, and graph breaks, that a report lists. Later ones are in its sums only."""
+
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+?)_at_(?P<line>\d+)$")
+
+
+@dataclass(frozen=True)
+class Recompilations:
+    """Recompilations of one function because of the same condition.
+
+    Attributes:
+        cause: What changed, see `lightning_perf.analysis.compilation.guards.Cause`.
+        guard: The condition that failed, in torch's words.
+        code: The user's line that the condition comes from; empty if torch does not name it.
+        name: The input of another shape; empty for any other cause.
+        dimension: The dimension that changed; ``None`` for any other cause.
+        count: Recompilations.
+        time_ns: Their time.
+        first_step: Number of the step of the first one; ``None`` if all of them were before training.
+        last_step: The same of the last one.
+    """
+
+    cause: Cause
+    guard: str
+    code: str
+    name: str
+    dimension: int | None
+    count: int
+    time_ns: int
+    first_step: int | None
+    last_step: int | None
+
+
+@dataclass(frozen=True)
+class CompiledFrame:
+    """A function that was compiled, or the part of a function after a graph break.
+
+    Attributes:
+        function: Its name.
+        resumed_at: Line of the graph break after which this part begins; ``None`` for a whole function.
+        file: Its file.
+        line: Line at which it starts.
+        module: Modules of the model that run it; empty if none is known.
+        compilations: Versions that were compiled.
+        time_ns: Time of all its compilations, backward graphs included.
+        backend_ns: The part of the time in the backend; ``None`` if torch does not report it.
+        backward_ns: The part for backward graphs that were compiled when they first ran.
+        recompile_ns: The part for all versions but the first.
+        recompilations: Its recompilations by reason, the longest time first.
+        cache_hits: Graphs that were loaded from Inductor's cache; ``None`` if torch does not report it.
+        cache_misses: Graphs that were not in it; ``None`` if torch does not report it.
+        breaks: Graph breaks in its compilations.
+        limit_reached: Whether torch gave up on it. New versions of it then run uncompiled.
+        guards: Conditions that are checked before each call of the latest version; ``None`` if unknown.
+        guard_ns: Time of one check, as torch measured it once with cold caches; ``None`` if unknown.
+        calls_per_step: Its calls per step in the recording; ``None`` without one.
+        check_ns_per_step: Time to check its guards, per step in the recording; ``None`` without one.
+        recorded_ns_per_step: Time of its compilations in the recorded steps, per step; ``None`` without a recording.
+    """
+
+    function: str
+    resumed_at: int | None
+    file: str
+    line: int
+    module: str
+    compilations: int
+    time_ns: int
+    backend_ns: int | None
+    backward_ns: int
+    recompile_ns: int
+    recompilations: tuple[Recompilations, ...]
+    cache_hits: int | None
+    cache_misses: int | None
+    breaks: int
+    limit_reached: bool
+    guards: int | None
+    guard_ns: int | None
+    calls_per_step: float | None
+    check_ns_per_step: float | None
+    recorded_ns_per_step: float | None
+
+
+@dataclass(frozen=True)
+class BreakPlace:
+    """A line of the program at which graphs end.
+
+    Attributes:
+        file: Its file; empty if torch does not name it.
+        line: Its number.
+        function: Its function.
+        code: Its text; empty if it could not be read.
+        reason: torch's reason.
+        hint: torch's hint at a fix; empty without one.
+        compilations: Compilations that ended a graph there.
+        in_training: Whether one of them was in a training step.
+        calls_per_step: How often the code after it was entered, per step in the recording; ``None`` if unknown.
+        check_ns_per_step: Time to check the guards of that code, per step; ``None`` if unknown.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str
+    reason: str
+    hint: str
+    compilations: int
+    in_training: bool
+    calls_per_step: float | None
+    check_ns_per_step: float | None
+
+
+@dataclass(frozen=True)
+class SkippedGraph:
+    """A reason for which no CUDA graph was made.
+
+    Attributes:
+        reason: torch's reason.
+        count: Compilations that it stopped.
+        functions: Names of their functions.
+    """
+
+    reason: str
+    count: int
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """The compilations of a fit by ``torch.compile``.
+
+    Attributes:
+        rank: The process that compiled.
+        fit_ns: Wall time of the fit, or of its steps in a loop without a Trainer; ``None`` if it is unknown.
+        steps: Optimizer steps of the fit; ``None`` if they are unknown.
+        compilations: Compilations that gave code, without backward graphs.
+        time_ns: Time of all compilations.
+        backend_ns: The part in the backend, e.g. in Inductor; ``None`` if torch does not report it.
+        backward_ns: The part for backward graphs that were compiled when they first ran.
+        before_ns: The part before training, e.g. in the sanity check.
+        first_step_ns: The part in the first step.
+        step_ns: The part in later steps.
+        between_ns: The part between steps, e.g. in validation.
+        recompilations: Compilations of a function that had been compiled before.
+        recompile_ns: Their time.
+        avoidable_ns: The part of that time with another cause than the mode. Code for validation is always compiled
+            separately.
+        cache_hits: Graphs that were loaded from Inductor's cache; ``None`` if torch does not report it.
+        cache_misses: Graphs that were not in it; ``None`` if torch does not report it.
+        limit_reached: Functions on which torch gave up.
+        check_ns_per_step: Time to check guards, per step in the recording; ``None`` without one.
+        checks_per_step: Checks of guards per step in the recording; ``None`` without one.
+        recorded_ns_per_step: Time of compilations per step in the recording; ``None`` without one.
+        frames: The functions, the longest time first.
+        breaks: Graph breaks, the one in most compilations first.
+        skipped_graphs: Reasons for which CUDA graphs were skipped.
+    """
+
+    rank: int
+    fit_ns: int | None
+    steps: int | None
+    compilations: int
+    time_ns: int
+    backend_ns: int | None
+    backward_ns: int
+    before_ns: int
+    first_step_ns: int
+    step_ns: int
+    between_ns: int
+    recompilations: int
+    recompile_ns: int
+    avoidable_ns: int
+    cache_hits: int | None
+    cache_misses: int | None
+    limit_reached: int
+    check_ns_per_step: float | None
+    checks_per_step: float | None
+    recorded_ns_per_step: float | None
+    frames: tuple[CompiledFrame, ...]
+    breaks: tuple[BreakPlace, ...]
+    skipped_graphs: tuple[SkippedGraph, ...]
+
+
+_Key = tuple[str, str, int]
+
+
+def summarize_compilations(
+    compilations: Sequence[Compilation],
+    *,
+    rank: int = 0,
+    fit_ns: int | None = None,
+    steps: int | None = None,
+    calls: CompiledCalls | None = None,
+) -> CompileReport | None:
+    """Summarize the compilations of a fit.
+
+    Args:
+        compilations: The compilations, in the order in which they ended.
+        rank: The process that compiled.
+        fit_ns: Wall time of the fit.
+        steps: Optimizer steps of the fit.
+        calls: The use of compiled code in the recording of the same rank.
+
+    Returns:
+        The summary; None without compilations.
+    """
+    if not compilations:
+        return None
+    by_frame: dict[_Key, list[Compilation]] = {}
+    for each in compilations:
+        if each.compile_id:
+            by_frame.setdefault((each.function, each.file, each.line), []).append(each)
+    frames = [_frame(key, own, calls) for key, own in by_frame.items()]
+    frames.sort(key=lambda frame: (-frame.time_ns, frame.file, frame.line, frame.function))
+    recompilations = [group for frame in frames for group in frame.recompilations]
+    recorded = calls is not None and calls.steps > 0
+    return CompileReport(
+        rank=rank,
+        fit_ns=fit_ns,
+        steps=steps,
+        compilations=sum(frame.compilations for frame in frames),
+        time_ns=_time(compilations),
+        backend_ns=_sum(each.backend_ns for each in compilations),
+        backward_ns=_time(each for each in compilations if each.kind == "backward"),
+        before_ns=_during(compilations, "before training"),
+        first_step_ns=_during(compilations, "first step"),
+        step_ns=_during(compilations, "step"),
+        between_ns=_during(compilations, "between steps"),
+        recompilations=sum(group.count for group in recompilations),
+        recompile_ns=sum(frame.recompile_ns for frame in frames),
+        avoidable_ns=sum(group.time_ns for group in recompilations if group.cause != "mode"),
+        cache_hits=_sum(each.cache_hits for each in compilations),
+        cache_misses=_sum(each.cache_misses for each in compilations),
+        limit_reached=sum(frame.limit_reached for frame in frames),
+        check_ns_per_step=calls.check_ns / calls.steps if calls is not None and recorded else None,
+        checks_per_step=calls.checks / calls.steps if calls is not None and recorded else None,
+        recorded_ns_per_step=calls.compile_ns / calls.steps if calls is not None and recorded else None,
+        frames=tuple(frames[:MAX_ROWS]),
+        breaks=_breaks(compilations, frames),
+        skipped_graphs=_skipped(compilations),
+    )
+
+
+def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls | None) -> CompiledFrame:
+    function, file, line = key
+    resumed = _RESUMED.match(function)
+    versions = [each for each in own if each.kind == "forward"]
+    again = {each.compile_id for each in versions if each.recompile_reasons}
+    latest = next((each for each in reversed(versions) if each.compiled), None)
+    ids = {each.compile_id.rpartition("/")[0] for each in own}
+    used = [each for each in calls.functions if each.frame in ids] if calls is not None else []
+    steps = calls.steps if calls is not None and calls.steps else None
+    return CompiledFrame(
+        function=resumed["function"] if resumed else function,
+        resumed_at=int(resumed["line"]) if resumed else None,
+        file=file,
+        line=line,
+        module=next((each.module for each in own if each.module), ""),
+        compilations=sum(each.compiled for each in versions),
+        time_ns=_time(own),
+        backend_ns=_sum(each.backend_ns for each in own),
+        backward_ns=_time(each for each in own if each.kind == "backward"),
+        recompile_ns=_time(each for each in own if each.compile_id in again),
+        recompilations=_recompilations(own),
+        cache_hits=_sum(each.cache_hits for each in own),
+        cache_misses=_sum(each.cache_misses for each in own),
+        breaks=sum(len(each.breaks) for each in own),
+        limit_reached=any(each.limit_reached for each in own),
+        guards=latest.guards if latest is not None else None,
+        guard_ns=latest.guard_ns if latest is not None else None,
+        calls_per_step=_per_step(sum(each.calls for each in used), steps),
+        check_ns_per_step=_per_step(_check_ns(used), steps),
+        recorded_ns_per_step=_per_step(_time(each for each in own if each.recorded), steps),
+    )
+
+
+def _check_ns(used: Iterable[CompiledFunction]) -> int:
+    return sum(each.check_ns for each in used)
+
+
+def _recompilations(own: Sequence[Compilation]) -> tuple[Recompilations, ...]:
+    groups: dict[tuple[Cause, object], list[Compilation]] = {}
+    guards: dict[tuple[Cause, object], FailedGuard] = {}
+    backward: dict[str, int] = {}
+    for each in own:
+        if each.kind == "backward":
+            backward[each.compile_id] = backward.get(each.compile_id, 0) + each.time_ns
+    for each in own:
+        if each.kind == "forward" and each.recompile_reasons:
+            guard = failed_guard(each.recompile_reasons)
+            # The values in a condition differ each time, so sizes are grouped by their input and values by their line.
+            same = (guard.name, guard.dimension) if guard.name else guard.code or guard.text
+            groups.setdefault((guard.cause, same), []).append(each)
+            guards[guard.cause, same] = guard
+    rows = []
+    for key, group in groups.items():
+        guard = guards[key]
+        steps = [each.step for each in group if each.step is not None]
+        rows.append(
+            Recompilations(
+                cause=guard.cause,
+                guard=guard.text,
+                code=guard.code,
+                name=guard.name,
+                dimension=guard.dimension,
+                count=len(group),
+                time_ns=_time(group) + sum(backward.get(each.compile_id, 0) for each in group),
+                first_step=min(steps, default=None),
+                last_step=max(steps, default=None),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.guard)))
+
+
+def _breaks(compilations: Sequence[Compilation], frames: Sequence[CompiledFrame]) -> tuple[BreakPlace, ...]:
+    resumed = {(frame.file, frame.resumed_at): frame for frame in frames if frame.resumed_at is not None}
+    found: dict[tuple[str, int, str], list[Compilation]] = {}
+    described = {}
+    for each in compilations:
+        for at in each.breaks:
+            key = (at.file, at.line, at.reason)
+            found.setdefault(key, []).append(each)
+            described[key] = at
+    rows = []
+    for key, own in found.items():
+        at, after = described[key], resumed.get(key[:2])
+        rows.append(
+            BreakPlace(
+                file=at.file,
+                line=at.line,
+                function=at.function,
+                code=at.code,
+                reason=at.reason,
+                hint=at.hint,
+                compilations=len(own),
+                in_training=any(each.moment in ("first step", "step") for each in own),
+                calls_per_step=after.calls_per_step if after is not None else None,
+                check_ns_per_step=after.check_ns_per_step if after is not None else None,
+            )
+        )
+    rows.sort(key=lambda row: (-row.compilations, row.file, row.line))
+    return tuple(rows[:MAX_ROWS])
+
+
+def _skipped(compilations: Sequence[Compilation]) -> tuple[SkippedGraph, ...]:
+    found: dict[str, list[str]] = {}
+    for each in compilations:
+        if each.cudagraph_skip:
+            found.setdefault(each.cudagraph_skip, []).append(each.function)
+    rows = [
+        SkippedGraph(reason, len(names), tuple(sorted({name for name in names if name})))
+        for reason, names in found.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.count, row.reason)))
+
+
+def _during(compilations: Iterable[Compilation], moment: Moment) -> int:
+    return _time(each for each in compilations if each.moment == moment)
+
+
+def _time(compilations: Iterable[Compilation]) -> int:
+    return sum(each.time_ns for each in compilations)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _per_step(total: int, steps: int | None) -> float | None:
+    return total / steps if steps else None

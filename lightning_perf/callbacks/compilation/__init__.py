@@ -1,0 +1,1 @@
+"""Follows the compilations of a fit by ``torch.compile``."""

@@ -1,0 +1,170 @@
+"""Follows the compilations of a fit, and writes each of them to a file with its step and its module."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, Moment
+from lightning_perf.run_files.jsonl import LogWriter
+
+__all__ = ["CompileMonitor"]
+
+MAX_COMPILATIONS = 2000
+"""Compilations that a fit writes at most. A training that compiles more often has its findings already."""
+
+
+class CompileMonitor(StepObserver):
+    """Writes a line for each compilation. A fit that compiles nothing has no file.
+
+    It looks at the start and at the end of each step, which takes about a microsecond, and when a compilation starts.
+    An error in here ends the monitor, and the training continues.
+
+    Args:
+        state: The state of the fit.
+        path: The file; None to write none.
+        model: The model, to find the modules that run a compiled function; None if it is not known.
+        errors: Where an error is reported.
+        since_ns: Start of the fit on the clock `time.time_ns`; None for now.
+    """
+
+    def __init__(
+        self, state: FitState, *, path: Path | None, model: Any, errors: ErrorReporter, since_ns: int | None = None
+    ) -> None:
+        self._state = state
+        self._errors = errors
+        self._log = LogWriter(COMPILATIONS, path, errors.report, "compilations are no longer saved")
+        self._model = model
+        self._functions: _ModuleFunctions | None = None
+        self._moment: Moment = "before training"
+        self._step: int | None = None
+        self._written = 0
+        self._failed = path is None
+        self._compiler: TorchCompiler | None = None
+        try:
+            self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
+        except Exception as error:
+            self._fail(error)
+        self._look()
+
+    def on_step_start(self) -> None:
+        """Attribute compilations so far to the time between steps."""
+        self._look()
+        self._moment = "step" if self._state.whole_steps else "first step"
+        self._step = self._state.step
+
+    def on_step_end(self) -> None:
+        """Attribute new compilations to the step."""
+        self._look()
+        self._moment = "between steps"
+
+    def on_step_dropped(self) -> None:
+        """Attribute new compilations to the step that was dropped."""
+        self.on_step_end()
+
+    def on_training_pause(self) -> None:
+        """Attribute new compilations to the open step, if there is one."""
+        self._look()
+        self._moment = "between steps" if self._moment != "before training" else self._moment
+
+    def on_training_resume(self) -> None:
+        """Attribute compilations of the pause to the time between steps."""
+        self.on_step_start()
+
+    def finish(self) -> None:
+        """Write the last compilations, and take the hook out of torch."""
+        self._look()
+        if self._compiler is not None:
+            self._compiler.close()
+        self._failed = True
+
+    def _look(self) -> None:
+        if self._failed or self._compiler is None or self._compiler.is_unused:
+            return
+        try:
+            self._compiler.listen(self._look)
+            for compilation in self._compiler.new_compilations():
+                self._write(compilation)
+        except Exception as error:
+            self._fail(error)
+
+    def _write(self, compilation: Compilation) -> None:
+        self._written += 1
+        if self._written > MAX_COMPILATIONS:
+            return
+        if self._functions is None:
+            self._functions = _ModuleFunctions(self._model)
+        inside = self._moment in ("first step", "step")
+        self._log.append(
+            replace(
+                compilation,
+                moment=self._moment,
+                step=self._step,
+                recorded=inside and self._state.recording,
+                module=self._functions.modules_of(compilation.file, compilation.line),
+            )
+        )
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._errors.report("compilations are not followed any more", error)
+        if self._compiler is not None:
+            self._compiler.close()
+
+
+@dataclass(frozen=True)
+class _Function:
+    file: str
+    first: int
+    last: int
+    owner: str
+    names: list[str]
+
+
+class _ModuleFunctions:
+    """The lines of the functions of a model, and the modules that run them.
+
+    Args:
+        model: The model; None if it is not known.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._functions: dict[Any, _Function] = {}
+        named = getattr(model, "named_modules", None)
+        for name, module in named() if callable(named) else ():
+            for function in _python_functions(type(module), is_root=name == ""):
+                code = function.__code__
+                lines = [line for *_, line in code.co_lines() if line]
+                entry = _Function(
+                    code.co_filename, code.co_firstlineno, max(lines, default=0), type(module).__name__, []
+                )
+                path = ".".join(part for part in name.split(".") if part != "_orig_mod")  # inserted by torch.compile
+                self._functions.setdefault((code, type(module)), entry).names.append(path)
+
+    def modules_of(self, file: str, line: int) -> str:
+        """Return the modules that run a line, e.g. ``blocks.0 and 11 more (Block)``; empty if none is known."""
+        for function in self._functions.values():
+            if function.file == file and function.first <= line <= function.last:
+                first = next((name for name in function.names if name), "")
+                if not first:
+                    return function.owner
+                more = f" and {len(function.names) - 1} more" if len(function.names) > 1 else ""
+                return f"{first}{more} ({function.owner})"
+        return ""
+
+
+def _python_functions(kind: type, *, is_root: bool) -> list[Any]:
+    """Return `forward` of a class of modules. For the model itself, return all functions of its own classes."""
+    if not is_root:
+        forward = getattr(kind, "forward", None)
+        return [forward] if inspect.isfunction(forward) else []
+    own = [
+        base for base in kind.__mro__ if not base.__module__.startswith(("torch.", "lightning", "pytorch_lightning"))
+    ]
+    return [each for base in own for each in vars(base).values() if inspect.isfunction(each)]

@@ -1,0 +1,1 @@
+"""Rules about the compilations of a fit by ``torch.compile``."""

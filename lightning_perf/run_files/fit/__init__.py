@@ -1,0 +1,1 @@
+"""Files on a whole fit: where its time went, its compilations, and its memory."""
