@@ -1,0 +1,1 @@
+"""Reads snapshots of ``torch.cuda.memory`` and reports who held the memory."""

@@ -1,0 +1,356 @@
+"""Analyze a memory snapshot: replay its history, and find out who held the memory at the peak and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf import __version__
+from lightning_perf.memory_snapshot.categories import CATEGORIES, PHASES, categorize, phases_of, step_starts
+from lightning_perf.memory_snapshot.document import (
+    SCHEMA_VERSION,
+    CategoryBytes,
+    Curve,
+    CurveArea,
+    DeviceMemory,
+    Growth,
+    GrowthRow,
+    History,
+    MemoryGroup,
+    MemoryReport,
+    Moment,
+    OutOfMemory,
+)
+from lightning_perf.memory_snapshot.free_memory import find_gaps, find_pools, map_segments
+from lightning_perf.memory_snapshot.lifetimes import Lifetimes, find_lifetimes, replay_reserved
+from lightning_perf.memory_snapshot.snapshot import (
+    ALLOCATED,
+    AWAITING_FREE,
+    INACTIVE,
+    NO_STACK,
+    Action,
+    Events,
+    Snapshot,
+)
+from lightning_perf.memory_snapshot.stacks import Site, describe_stack
+from lightning_perf.units import format_bytes, format_count
+
+__all__ = ["build_report"]
+
+Integers = NDArray[np.int64]
+
+MOST_GROUPS = 300
+"""Groups in the document, the largest ones."""
+
+POINTS = 400
+"""Stretches of events that the curve has a point for."""
+
+CURVE_LINES = 5
+MOST_ERRORS = 20
+
+LEAST_STEPS = 4
+"""Complete steps that growth needs, after the first steps, in which an optimizer makes its state."""
+
+LEAST_GROWTH_BYTES = 1 << 20
+GROWTH_ROWS = 5
+
+
+def build_report(snapshot: Snapshot, source: Path) -> MemoryReport:
+    """Return the report of a snapshot.
+
+    Args:
+        snapshot: The snapshot.
+        source: Its file.
+    """
+    sites = tuple(map(describe_stack, snapshot.stacks))
+    numbers = sorted({*snapshot.segments.device.tolist(), *snapshot.events})
+    analyses = [_Device(snapshot, number, sites) for number in numbers]
+    return MemoryReport(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        source=str(source),
+        devices=tuple(analysis.result() for analysis in analyses),
+        settings=dict(snapshot.settings),
+        notes=tuple(note for analysis in analyses for note in analysis.notes(len(analyses) > 1)),
+    )
+
+
+class _Device:
+    """The analysis of one device."""
+
+    def __init__(self, snapshot: Snapshot, device: int, sites: Sequence[Site]) -> None:
+        self._snapshot, self._device, self._sites = snapshot, device, sites
+        self._events = snapshot.events.get(device)
+        self._lifetimes = find_lifetimes(snapshot, device)
+        self._phase, self._assumed = phases_of(
+            self._lifetimes, sites, snapshot.stacks, self._events, snapshot.annotations.get(device, ())
+        )
+        self._category = categorize(self._lifetimes, self._phase, sites)
+        self._levels = self._lifetimes.levels()
+        self._reserved = replay_reserved(snapshot, device)
+        self._peak = int(self._levels.argmax())
+        self._line, self._lines = _number_lines(self._lifetimes, sites)
+        self._errors = (
+            np.empty(0, np.int64) if self._events is None else np.flatnonzero(self._events.action == Action.OOM)
+        )
+
+    def result(self) -> DeviceMemory:
+        """Return the result."""
+        snapshot, device, lifetimes = self._snapshot, self._device, self._lifetimes
+        blocks = snapshot.blocks
+        own = snapshot.segments.device[blocks.segment] == device
+        groups = self._groups()
+        segments, left_out = map_segments(snapshot, device, lifetimes, self._category)
+
+        def total(column: Integers, *states: int) -> int:
+            return int(column[own & np.isin(blocks.state, states)].sum())
+
+        return DeviceMemory(
+            device=device,
+            reserved_bytes=int(self._reserved[-1]),
+            allocated_bytes=total(blocks.size_bytes, ALLOCATED),
+            requested_bytes=total(blocks.requested_bytes, ALLOCATED),
+            awaiting_free_bytes=total(blocks.size_bytes, AWAITING_FREE),
+            inactive_bytes=total(blocks.size_bytes, INACTIVE),
+            history=self._history(),
+            peak=self._moment("peak", self._peak),
+            end=self._moment("end", lifetimes.events),
+            out_of_memory=tuple(self._out_of_memory(event) for event in self._errors[-MOST_ERRORS:].tolist()),
+            groups=groups[:MOST_GROUPS],
+            left_out_groups=max(0, len(groups) - MOST_GROUPS),
+            pools=find_pools(snapshot, device),
+            segments=segments,
+            left_out_segments=left_out,
+            growth=self._growth(),
+            curve=self._curve(),
+        )
+
+    def notes(self, named: bool) -> list[str]:
+        """Return remarks on this device. `named` says whether they name it."""
+        history, lifetimes = self._history(), self._lifetimes
+        before = format_bytes(history.before_bytes)
+        found = []
+        if history.state == "none":
+            found.append(
+                "The snapshot has no history, so only its end is known. Call "
+                "torch.cuda.memory._record_memory_history() before the training."
+            )
+        elif history.state == "partial":
+            found.append(
+                f"{before} were allocated before the first event. The peak is exact since then, and may have been "
+                "higher before. To see all of it, record from the start of the process."
+            )
+        if history.state != "none" and history.dropped_stacks:
+            found.append(
+                f"{_count(history.dropped_stacks, 'allocation')} from before the first event "
+                f"{'has' if history.dropped_stacks == 1 else 'have'} a stack: an earlier recording made them, or the "
+                "history was full and dropped its oldest events. A larger max_entries keeps more events."
+            )
+        if history.conflicts:
+            found.append(
+                f"{_count(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history and "
+                "the blocks may be of different moments."
+            )
+        if self._assumed:
+            found.append(
+                f"{_count(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
+                "Python only and the threads of autograd run no Python. Record with stacks='all' to be sure."
+            )
+        recorded = lifetimes.stack[lifetimes.start >= 0]
+        if len(recorded) and not (recorded != NO_STACK).any():
+            found.append("The allocations have no stacks. Record with context='all' to see who made them.")
+        return [f"Device {self._device}: {note}" for note in found] if named else found
+
+    def _history(self) -> History:
+        lifetimes, events = self._lifetimes, self._events
+        before = int(self._levels[0])
+        timed = events is not None and events.time_us is not None and len(events) > 0
+        recorded = events is not None and bool((events.action != Action.OTHER).any())
+        state = "none" if not recorded else "partial" if before else "whole"
+        return History(
+            state=state,  # type: ignore[arg-type]
+            events=lifetimes.events,
+            time_ns=self._time_ns(lifetimes.events) if timed else None,
+            before_bytes=before,
+            dropped_stacks=lifetimes.kept_stacks,
+            conflicts=lifetimes.conflicts,
+        )
+
+    def _time_ns(self, moment: int) -> int | None:
+        """Return the time of the last event before a moment."""
+        events = self._events
+        if events is None or events.time_us is None or not len(events):
+            return None
+        return 1000 * int(events.time_us[max(0, moment - 1)] - events.time_us[0])
+
+    def _moment(self, name: str, moment: int) -> Moment:
+        alive = self._lifetimes.alive(moment - 1)
+        sums = _sums(self._category[alive], self._lifetimes.size_bytes[alive], len(CATEGORIES))
+        return Moment(
+            name=name,
+            event=moment,
+            time_ns=self._time_ns(moment),
+            allocated_bytes=int(self._levels[moment]),
+            reserved_bytes=int(self._reserved[moment]),
+            categories=tuple(
+                CategoryBytes(category, size) for category, size in zip(CATEGORIES, sums, strict=True) if size
+            ),
+        )
+
+    def _out_of_memory(self, event: int) -> OutOfMemory:
+        events = _present(self._events)
+        requested = int(events.size_bytes[event])
+        stream = int(events.stream[event])
+        allocated, reserved = int(self._levels[event + 1]), int(self._reserved[event + 1])
+        gap, free = find_gaps(self._snapshot, self._device, self._lifetimes, event, requested, stream)
+        site = self._sites[events.stack[event]]
+        return OutOfMemory(
+            event=event,
+            time_ns=self._time_ns(event + 1),
+            requested_bytes=requested,
+            device_free_bytes=int(events.address[event]),
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            cached_bytes=max(0, reserved - allocated),
+            largest_free_bytes=gap,
+            line=site.line,
+            module=site.module,
+            phase=site.phase,
+            fragmented=free >= requested > gap,
+        )
+
+    def _groups(self) -> tuple[MemoryGroup, ...]:
+        lifetimes = self._lifetimes
+        if not len(lifetimes):
+            return ()
+        key = (self._line * len(CATEGORIES) + self._category) * len(PHASES) + self._phase
+        keys, group = np.unique(key, return_inverse=True)
+        moments = {"peak": self._peak, "end": lifetimes.events}
+        if len(self._errors):
+            moments["error"] = int(self._errors[-1]) + 1
+        sizes, blocks = {}, {}
+        for name, moment in moments.items():
+            alive = lifetimes.alive(moment - 1)
+            sizes[name] = _sums(group[alive], lifetimes.size_bytes[alive], len(keys))
+            blocks[name] = np.bincount(group[alive], minlength=len(keys)).tolist()
+        recorded = lifetimes.start >= 0
+        made = np.bincount(group[recorded], minlength=len(keys)).tolist()
+        made_bytes = _sums(group[recorded], lifetimes.size_bytes[recorded], len(keys))
+        rows = []
+        for number, code in enumerate(keys.tolist()):
+            rest, phase = divmod(code, len(PHASES))
+            line, category = divmod(rest, len(CATEGORIES))
+            site = self._lines[line]
+            rows.append(
+                MemoryGroup(
+                    line=site.line,
+                    file=site.file,
+                    module=site.module,
+                    phase=PHASES[phase],
+                    category=CATEGORIES[category],
+                    peak_bytes=sizes["peak"][number],
+                    peak_blocks=blocks["peak"][number],
+                    end_bytes=sizes["end"][number],
+                    end_blocks=blocks["end"][number],
+                    out_of_memory_bytes=sizes["error"][number] if "error" in sizes else None,
+                    allocations=made[number],
+                    allocated_bytes=made_bytes[number],
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: (-row.peak_bytes, -row.end_bytes, -row.allocated_bytes, row.line)))
+
+    def _growth(self) -> Growth | None:
+        starts = step_starts(self._lifetimes, self._phase)[2:]
+        steps = list(pairwise(starts.tolist()))
+        if len(steps) < LEAST_STEPS:
+            return None
+        lowest = [start + int(self._levels[start:end].argmin()) for start, end in steps]
+        levels = self._levels[lowest]
+        rises = np.diff(levels)
+        growth = int(levels[-1] - levels[0])
+        if (rises < 0).any() or (rises > 0).sum() < LEAST_STEPS - 1 or growth < LEAST_GROWTH_BYTES:
+            return None
+        key = self._line * len(CATEGORIES) + self._category
+        keys, group = np.unique(key, return_inverse=True)
+        change = np.zeros(len(keys), np.int64)
+        for moment, sign in ((lowest[-1], 1), (lowest[0], -1)):
+            alive = self._lifetimes.alive(moment - 1)
+            change += sign * np.array(_sums(group[alive], self._lifetimes.size_bytes[alive], len(keys)), np.int64)
+        rows = []
+        for number in np.argsort(-change, kind="stable")[:GROWTH_ROWS].tolist():
+            line, category = divmod(int(keys[number]), len(CATEGORIES))
+            if change[number] > 0:
+                rows.append(GrowthRow(self._lines[line].line, CATEGORIES[category], int(change[number])))
+        return Growth(len(steps) - 1, growth, tuple(rows))
+
+    def _curve(self) -> Curve | None:
+        count = self._lifetimes.events
+        if not count:
+            return None
+        levels = self._levels
+        edges = np.unique(np.linspace(0, count + 1, min(POINTS, count + 1) + 1).astype(np.int64))
+        tops = [start + int(levels[start:end].argmax()) for start, end in pairwise(edges.tolist())]
+        points = np.unique(np.array([0, *tops, count]))
+        times = tuple(self._time_ns(int(point)) or 0 for point in points)
+        timed = self._time_ns(count) is not None
+
+        def area(name: str, rows: NDArray[np.bool_]) -> CurveArea:
+            return CurveArea(name, tuple(self._lifetimes.levels(rows)[points].tolist()))
+
+        categories = [
+            area(name, self._category == number)
+            for number, name in enumerate(CATEGORIES)
+            if (self._category == number).any()
+        ]
+        alive = self._lifetimes.alive(self._peak - 1)
+        held = np.array(_sums(self._line[alive], self._lifetimes.size_bytes[alive], len(self._lines)), np.int64)
+        largest = [number for number in np.argsort(-held, kind="stable")[:CURVE_LINES].tolist() if held[number]]
+        others = ~np.isin(self._line, largest)
+        lines = [area(_named(self._lines[number]), self._line == number) for number in largest]
+        if others.any():
+            lines.append(area("all others", others))
+        return Curve(
+            event=tuple(points.tolist()),
+            time_ns=times if timed else None,
+            reserved_bytes=tuple(self._reserved[points].tolist()),
+            categories=tuple(categories),
+            lines=tuple(lines),
+        )
+
+
+def _number_lines(lifetimes: Lifetimes, sites: Sequence[Site]) -> tuple[Integers, list[Site]]:
+    """Number the distinct lines and modules. Stacks that differ elsewhere share a number."""
+    numbers: dict[tuple[str, str, str | None], int] = {}
+    lines: list[Site] = []
+    of_stack = np.zeros(len(sites), np.int64)
+    for stack, site in enumerate(sites):
+        key = (site.line, site.file, site.module)
+        if key not in numbers:
+            numbers[key] = len(lines)
+            lines.append(site)
+        of_stack[stack] = numbers[key]
+    return of_stack[lifetimes.stack], lines
+
+
+def _named(site: Site) -> str:
+    return site.line if site.module is None else f"{site.line} [{site.module}]"
+
+
+def _sums(group: NDArray[np.integer], sizes: Integers, count: int) -> list[int]:
+    """Add the sizes of each group, exactly."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, group, sizes)
+    return [int(size) for size in total]
+
+
+def _present(events: Events | None) -> Events:
+    assert events is not None
+    return events
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"

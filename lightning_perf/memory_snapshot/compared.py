@@ -1,0 +1,238 @@
+"""Compare two memory snapshots: which categories and lines grew."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from lightning_perf import __version__
+from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.memory_snapshot.categories import CATEGORIES
+from lightning_perf.memory_snapshot.document import (
+    TOP,
+    DeviceMemory,
+    MemoryGroup,
+    MemoryReport,
+    Moment,
+    SnapshotError,
+)
+from lightning_perf.report.compared import join_notes
+
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
+
+__all__ = ["BytesChange", "DeviceChange", "LineChange", "MemoryDiff", "compare_snapshots"]
+
+SCHEMA_VERSION = 1
+"""Version of the document's layout. Every change that an old reader would misread raises it."""
+
+_NUMBERED = re.compile(r"^(?P<file>.*):\d+ (?P<function>.*)$")
+
+
+@dataclass(frozen=True)
+class BytesChange:
+    """A number of bytes in both snapshots.
+
+    Attributes:
+        name: Its name, e.g. ``allocated at the peak`` or a category.
+        before_bytes: In the first snapshot.
+        after_bytes: In the second snapshot.
+    """
+
+    name: str
+    before_bytes: int
+    after_bytes: int
+
+
+@dataclass(frozen=True)
+class LineChange:
+    """The memory of a line in both snapshots.
+
+    Attributes:
+        line: The line, as in `MemoryGroup`; only file and function if its line number changed.
+        module: Class of the innermost module; None if unknown.
+        category: The category.
+        before_peak_bytes: Its bytes at the peak of the first snapshot.
+        after_peak_bytes: Its bytes at the peak of the second snapshot.
+        before_end_bytes: Its bytes at the end of the first snapshot.
+        after_end_bytes: Its bytes at the end of the second snapshot.
+    """
+
+    line: str
+    module: str | None
+    category: str
+    before_peak_bytes: int
+    after_peak_bytes: int
+    before_end_bytes: int
+    after_end_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceChange:
+    """The changes of a device.
+
+    Attributes:
+        device: Its number.
+        totals: The allocated and reserved bytes at the peak and at the end.
+        categories: The bytes of each category at the peak.
+        lines: The lines, the largest change at the peak first.
+    """
+
+    device: int
+    totals: tuple[BytesChange, ...]
+    categories: tuple[BytesChange, ...]
+    lines: tuple[LineChange, ...]
+
+
+@dataclass(frozen=True)
+class MemoryDiff(PageDocument, SavedDocument):
+    """The changes from one memory snapshot to another.
+
+    Attributes:
+        schema_version: `SCHEMA_VERSION` of the writer.
+        tool_version: Version of lightning_perf that wrote it.
+        before: The first file.
+        after: The second file.
+        devices: The devices of both snapshots.
+        notes: Remarks to read first.
+    """
+
+    schema_version: int
+    tool_version: str
+    before: str
+    after: str
+    devices: tuple[DeviceChange, ...]
+    notes: tuple[str, ...]
+
+    _format = Format(
+        "comparison of two memory snapshots", "comparison", SCHEMA_VERSION, "compare them again", SnapshotError
+    )
+
+    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
+        """Print the comparison: in colour on a terminal, as plain text anywhere else.
+
+        Args:
+            file: The stream to print to; standard output by default.
+            top: Rows of each table.
+            width: Columns; those of the terminal by default.
+        """
+        from lightning_perf.memory_snapshot.rendering import print_diff
+
+        print_diff(self, file=file, top=top, width=width)
+
+    def to_markdown(self, *, top: int = TOP) -> str:
+        """Return the comparison as GitHub-flavoured Markdown.
+
+        Args:
+            top: Rows of each table.
+        """
+        from lightning_perf.memory_snapshot.rendering import diff_to_markdown
+
+        return diff_to_markdown(self, top=top)
+
+    def _page(self) -> tuple[Kind, str]:
+        return "snapshot-diff", f"{Path(self.before).name} and {Path(self.after).name}"
+
+
+def compare_snapshots(before: MemoryReport, after: MemoryReport) -> MemoryDiff:
+    """Compare two snapshots device by device.
+
+    Args:
+        before: The report of the first.
+        after: The report of the second.
+    """
+    first = {device.device: device for device in before.devices}
+    second = {device.device: device for device in after.devices}
+    notes = [
+        *join_notes(before.notes, after.notes),
+        *(
+            f"Device {device} is in one snapshot only, so it is not compared."
+            for device in sorted(first.keys() ^ second.keys())
+        ),
+    ]
+    return MemoryDiff(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        before=before.source,
+        after=after.source,
+        devices=tuple(_compare(first[device], second[device]) for device in sorted(first.keys() & second.keys())),
+        notes=tuple(notes),
+    )
+
+
+def _compare(before: DeviceMemory, after: DeviceMemory) -> DeviceChange:
+    totals = (
+        BytesChange("allocated at the peak", before.peak.allocated_bytes, after.peak.allocated_bytes),
+        BytesChange("reserved at the peak", before.peak.reserved_bytes, after.peak.reserved_bytes),
+        BytesChange("allocated at the end", before.end.allocated_bytes, after.end.allocated_bytes),
+        BytesChange("reserved at the end", before.end.reserved_bytes, after.end.reserved_bytes),
+        BytesChange("free blocks at the end", before.inactive_bytes, after.inactive_bytes),
+    )
+    first, second = _categories(before.peak), _categories(after.peak)
+    categories = tuple(
+        BytesChange(name, first.get(name, 0), second.get(name, 0)) for name in CATEGORIES if name in {*first, *second}
+    )
+    return DeviceChange(before.device, totals, categories, _lines(before.groups, after.groups))
+
+
+def _categories(moment: Moment) -> dict[str, int]:
+    return {row.category: row.bytes for row in moment.categories}
+
+
+_Key = tuple[str, str | None, str]
+
+
+def _lines(before: Iterable[MemoryGroup], after: Iterable[MemoryGroup]) -> tuple[LineChange, ...]:
+    """Join equal lines. Edits above a line change its number, so the other lines are joined by file and function."""
+    first, second = _by_key(before), _by_key(after)
+    common = first.keys() & second.keys()
+    rows: dict[_Key, tuple[list[int], list[int]]] = {key: (first[key], second[key]) for key in common}
+    for side, groups in enumerate((first, second)):
+        for key, sizes in groups.items():
+            if key not in common:
+                found = rows.setdefault(_without_number(key, first, second, common), ([0, 0], [0, 0]))
+                for place, size in enumerate(sizes):
+                    found[side][place] += size
+    lines = [
+        LineChange(*key, before_peak, after_peak, before_end, after_end)
+        for key, ((before_peak, before_end), (after_peak, after_end)) in rows.items()
+        if before_peak or after_peak or before_end or after_end
+    ]
+    return tuple(
+        sorted(
+            lines,
+            key=lambda row: (
+                -abs(row.after_peak_bytes - row.before_peak_bytes),
+                -abs(row.after_end_bytes - row.before_end_bytes),
+                row.line,
+                row.category,
+            ),
+        )
+    )
+
+
+def _by_key(groups: Iterable[MemoryGroup]) -> dict[_Key, list[int]]:
+    sums: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
+    for group in groups:
+        sizes = sums[group.line, group.module, group.category]
+        sizes[0] += group.peak_bytes
+        sizes[1] += group.end_bytes
+    return dict(sums)
+
+
+def _without_number(key: _Key, first: Iterable[_Key], second: Iterable[_Key], common: Iterable[_Key]) -> _Key:
+    """Return the key by file and function if both snapshots have other lines of that function, or else the key."""
+    short = _short(key)
+    taken = set(common)
+    sides = [any(_short(other) == short for other in side if other not in taken) for side in (first, second)]
+    return short if all(sides) else key
+
+
+def _short(key: _Key) -> _Key:
+    line, module, category = key
+    found = _NUMBERED.match(line)
+    return (f"{found['file']} {found['function']}" if found else line, module, category)

@@ -1,0 +1,241 @@
+// The view "Memory": who held the memory of a snapshot, over time, at the peak and at the end.
+
+import { chart, chartText, ink } from "../components/chart.js";
+import * as column from "../components/column.js";
+import { facts, missing, notes, notice, section, stack, tiles } from "../components/parts.js";
+import { table } from "../components/table.js";
+import { h } from "../core/dom.js";
+import { largest } from "../core/numbers.js";
+import { read, write } from "../core/state.js";
+import * as format from "../text/format.js";
+import { label } from "../text/labels.js";
+
+export const held = { id: "held", title: "Memory", kinds: ["snapshot"], render };
+
+const LINE_COLORS = ["arm-1", "arm-2", "arm-3", "arm-4", "arm-5", "before_recording"];
+const SETTINGS = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "expandable_segments", "max_split_size"];
+const UNITS = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
+
+function render({ report }) {
+  if (report.devices.length === 0) return missing("The snapshot holds no memory and no events.");
+  return [notes(report.notes), report.devices.map((device) => one(device, report))];
+}
+
+function one(device, report) {
+  const name = report.devices.length > 1 ? `Device ${device.device}` : "Memory of the device";
+  const recorded = device.history.state !== "none";
+  const fragmented = sum(device.pools, "fragmented_bytes");
+  return [
+    device.out_of_memory.map((error) => notice(errorText(error), "high")),
+    section(
+      name,
+      { definition: "memory-snapshots", aside: recorded ? extent(device.history) : null },
+      tiles([
+        recorded && {
+          label: "Peak allocated",
+          value: format.bytes(device.peak.allocated_bytes),
+          note: moment(device.peak),
+          definition: "snapshot-peak",
+        },
+        recorded && {
+          label: "Reserved at the peak",
+          value: format.bytes(device.peak.reserved_bytes),
+          definition: "reserved-memory",
+        },
+        { label: "Allocated at the end", value: format.bytes(device.end.allocated_bytes), definition: "allocated-memory" },
+        { label: "Reserved at the end", value: format.bytes(device.reserved_bytes), definition: "reserved-memory" },
+        { label: "Free in used segments", value: format.bytes(fragmented), definition: "fragmented-memory" },
+      ]),
+      device.curve ? curve(device, name) : null,
+      recorded ? uses(device.peak, "at the peak", name) : null,
+      uses(device.end, "at the end", name),
+    ),
+    device.growth ? growth(device) : null,
+    groups(device, name),
+    settings(report.settings),
+  ];
+}
+
+function errorText(error) {
+  const where = error.module ? `${error.line} [${error.module}]` : error.line;
+  const advice = error.fragmented
+    ? " In one piece they would have sufficed. Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    : "";
+  return (
+    `Out of memory: ${where} asked for ${format.bytes(error.requested_bytes)}. ${format.bytes(error.allocated_bytes)} ` +
+    `were allocated, ${format.bytes(error.device_free_bytes)} were free on the device, and ` +
+    `${format.bytes(error.cached_bytes)} were free in the allocator. The largest usable piece had ` +
+    `${format.bytes(error.largest_free_bytes)}.${advice}`
+  );
+}
+
+function extent(history) {
+  const time = history.time_ns === null ? "" : ` over ${format.duration(history.time_ns)}`;
+  return `${format.countOf(history.events, "event")}${time}`;
+}
+
+function moment({ event, time_ns }) {
+  return time_ns === null ? `after event ${format.count(event)}` : `after ${format.duration(time_ns)}`;
+}
+
+function curve(device, name) {
+  const byLine = read().areas === "lines";
+  const { curve: data } = device;
+  const areas = byLine ? data.lines : data.categories;
+  const title = (area) => (byLine ? area.name : label("memory", area.name));
+  const color = (area, i) => (byLine ? (LINE_COLORS[i] ?? "unknown") : area.name);
+  const most = Math.max(largest(data.reserved_bytes), device.peak.allocated_bytes);
+  const unit = UNITS.findLast((item) => most >= item.size) ?? UNITS[0];
+  const axis = data.time_ns === null ? { name: "events", size_ns: 1 } : format.timeAxis(device.history.time_ns);
+  const x = (data.time_ns ?? data.event).map((value) => value / axis.size_ns);
+  const trace = (label_, bytes, settings) => ({
+    type: "scatter",
+    mode: "lines",
+    name: chartText(label_),
+    x,
+    y: bytes.map((value) => value / unit.size),
+    customdata: bytes.map(format.bytes),
+    hovertemplate: `%{customdata}  ${chartText(label_)}<extra></extra>`,
+    ...settings,
+  });
+  const draw = () => ({
+    data: [
+      ...areas.map((area, i) =>
+        trace(title(area), area.bytes, {
+          stackgroup: "held",
+          line: { shape: "hv", width: 0.5, color: ink(color(area, i)) },
+          fillcolor: ink(color(area, i)),
+        }),
+      ),
+      trace("reserved", data.reserved_bytes, { line: { shape: "hv", width: 1.5, dash: "dot", color: ink("ink-soft") } }),
+    ],
+    layout: {
+      hovermode: "x unified",
+      legend: { orientation: "h", y: -0.25, x: 0, font: { size: 11 }, traceorder: "normal" },
+      xaxis: { title: data.time_ns === null ? "events" : `${axis.name} since the first event` },
+      yaxis: { title: unit.name, rangemode: "tozero" },
+      annotations: [mark(device, axis, unit)],
+    },
+  });
+  return [
+    h(
+      "div",
+      { class: "controls" },
+      h(
+        "div",
+        { class: "control" },
+        h("label", { for: `areas-${device.device}` }, "Areas"),
+        h(
+          "select",
+          { id: `areas-${device.device}`, on: { change: (event) => write({ areas: event.target.value }) } },
+          h("option", { value: "uses", selected: !byLine }, "by use"),
+          h("option", { value: "lines", selected: byLine }, "by line"),
+        ),
+      ),
+    ),
+    chart({
+      title: `${name}: allocated memory over time ${byLine ? "by line" : "by use"}; the peak is ${format.bytes(device.peak.allocated_bytes)}`,
+      draw,
+      height: 380,
+    }),
+  ];
+}
+
+function mark(device, axis, unit) {
+  const { peak } = device;
+  return {
+    x: (peak.time_ns ?? peak.event) / axis.size_ns,
+    y: peak.allocated_bytes / unit.size,
+    text: "peak",
+    showarrow: true,
+    arrowhead: 0,
+    ax: 0,
+    ay: -18,
+    arrowcolor: ink("ink-soft"),
+    font: { size: 11 },
+  };
+}
+
+function uses(at, when, name) {
+  return [
+    h("h3", {}, `Use ${when}`),
+    stack(
+      at.categories.map((row) => ({
+        label: label("memory", row.category),
+        value: row.bytes,
+        color: row.category,
+        text: `${format.bytes(row.bytes)}, ${format.share(row.bytes / at.allocated_bytes)}`,
+        definition: `memory-${row.category}`,
+      })),
+      { title: `${name}: use of the memory ${when}` },
+    ),
+  ];
+}
+
+function growth(device) {
+  const { growth_bytes: bytes, steps, rows } = device.growth;
+  return section(
+    "Growth from step to step",
+    {
+      definition: "growth-over-steps",
+      aside: `${format.bytes(bytes)} over ${format.countOf(steps, "step")}, and never less: possibly a leak`,
+    },
+    table({
+      id: `growth-${device.device}`,
+      caption: "Lines that hold more at each step",
+      rows,
+      sort: "growth_bytes",
+      columns: [
+        column.text("line", "Line", { code: true }),
+        column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
+        column.bytes("growth_bytes", "Growth"),
+      ],
+    }),
+  );
+}
+
+function groups(device, name) {
+  const failed = device.groups.some((row) => row.out_of_memory_bytes !== null);
+  const recorded = device.history.state !== "none";
+  const left = device.left_out_groups;
+  return section(
+    "Who held the memory",
+    {
+      definition: "line-of-memory",
+      aside: left ? `The largest ${format.count(device.groups.length)} of ${format.countOf(device.groups.length + left, "line")}` : null,
+    },
+    table({
+      id: `groups-${device.device}`,
+      caption: `${name}: allocations by line`,
+      rows: device.groups,
+      sort: recorded ? "peak_bytes" : "end_bytes",
+      columns: [
+        column.text("line", "Line", { code: true }),
+        ...(recorded
+          ? [
+              column.bytes("peak_bytes", "At the peak", {
+                bar: (row) => row.peak_bytes / (device.peak.allocated_bytes || 1),
+              }),
+            ]
+          : []),
+        ...(failed ? [column.bytes("out_of_memory_bytes", "At the error")] : []),
+        column.bytes("end_bytes", "At the end", { bar: (row) => row.end_bytes / (device.end.allocated_bytes || 1) }),
+        column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
+        column.text("phase", "Phase", { optional: 1100 }),
+        column.text("module", "Module", { optional: 1100 }),
+        column.count("peak_blocks", "Blocks", { optional: 1100 }),
+        column.count("allocations", "Allocations", { optional: 1100 }),
+        column.bytes("allocated_bytes", "Allocated in all", { optional: 1300 }),
+      ],
+    }),
+  );
+}
+
+function settings(values) {
+  const rows = SETTINGS.map((name) => [name, values[name]]).filter(([, value]) => value && value !== "-1");
+  return rows.length ? section("Allocator", {}, facts(rows)) : null;
+}
+
+function sum(rows, key) {
+  return rows.reduce((total, row) => total + row[key], 0);
+}
