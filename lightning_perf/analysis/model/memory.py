@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import Series, thin
-from lightning_perf.analysis.core.intervals import union
+from lightning_perf.analysis.model.batch_memory import BatchMemory, batch_memory
+from lightning_perf.analysis.model.memory_blocks import CODES, Blocks, MemoryCategory, find_blocks, find_places
 from lightning_perf.analysis.model.operator_memory import OperatorMemory, operator_memory
-from lightning_perf.analysis.steps.phase_timeline import host_phases, is_backward_node
-from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows
+from lightning_perf.analysis.steps.phase_timeline import host_phases
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.tensors import WindowTensors
 from lightning_perf.trace.trace import Trace
 
 __all__ = [
+    "PEAK_PARTS",
     "AliveBlocks",
     "DeviceMemory",
     "Memory",
     "MemoryCategory",
+    "ModuleActivations",
+    "PeakCategory",
+    "PeakPart",
     "alive_blocks",
     "memory",
 ]
 
+PeakCategory = Literal[
+    "parameters", "gradients", "optimizer state", "activations", "temporary", "other", "fragmentation"
+]
 
-MemoryCategory = Literal["activations", "gradients", "optimizer_state", "inputs", "temporaries", "unknown"]
+PEAK_PARTS: dict[MemoryCategory, PeakCategory] = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "temporaries": "temporary",
+    "inputs": "other",
+    "unknown": "other",
+}
+"""The part of the peak to which the blocks of each category belong."""
 
-_NEVER = np.iinfo(np.int64).max
+_NAMES = {code: name for name, code in CODES.items()}
 
 
 @dataclass(frozen=True)
 class AliveBlocks:
-    """Blocks that were alive, of one operator and one category.
+    """Blocks that were alive, of one operator, phase, module and category.
 
-    The purpose of a block follows from where it was allocated and when it was freed, if the recording shows both:
+    `PerfCallback` lists the tensors of ``parameters``, ``gradients`` and ``optimizer_state``. The purpose of another
+    block follows from where it was allocated and when it was freed, if the recording shows both:
 
     - ``inputs``: allocated while a batch was fetched or moved.
     - ``optimizer_state``: allocated in an optimizer step and alive after it.
@@ -48,12 +67,52 @@ class AliveBlocks:
         category: Their purpose.
         blocks: Their number.
         bytes: Their size together.
+        phase: The phase of the step in which they were allocated; None for blocks from before the recording, and in
+            reports of older versions.
+        module: The innermost module that allocated them, in its forward or its backward. None outside of modules and in
+            recordings without modules.
     """
 
     operator: str | None
     category: MemoryCategory
     blocks: int
     bytes: int
+    phase: str | None = None
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class PeakPart:
+    """One part of the memory at the peak.
+
+    Attributes:
+        category: Its name. ``fragmentation`` is memory that the allocator held without a tensor in it.
+        bytes: Its size.
+    """
+
+    category: PeakCategory
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ModuleActivations:
+    """The activations of a module that were alive at the peak, with those of the modules inside it.
+
+    Attributes:
+        name: The module, as `ModuleRow.name`.
+        depth: 0 for the outermost.
+        inner_modules: Whether activations of modules inside it are among them.
+        blocks: Their number.
+        bytes: Their size together.
+        largest_bytes: Size of the largest one.
+    """
+
+    name: str
+    depth: int
+    inner_modules: bool
+    blocks: int
+    bytes: int
+    largest_bytes: int
 
 
 def alive_blocks(trace: Trace, rows: Int64Array, moment: int) -> tuple[AliveBlocks, ...]:
@@ -67,95 +126,44 @@ def alive_blocks(trace: Trace, rows: Int64Array, moment: int) -> tuple[AliveBloc
     Returns:
         The blocks, largest first.
     """
-    events = trace.memory
-    until = rows[: moment + 1]
-    # A block's last event up to then: an allocation if it is alive.
-    _, last = np.unique(events.address[until][::-1], return_index=True)
-    born = until[::-1][last]
-    born = born[events.bytes[born] > 0]
-    died = _frees(trace, born, rows[moment + 1 :])
-    operator = _outermost_operator(trace, born)
-    category = _categories(trace, events.time_ns[born], died, operator)
-    sums: dict[tuple[str | None, MemoryCategory], tuple[int, int]] = {}
-    names = trace.operators.name
-    for row, kind, size in zip(operator.tolist(), category, events.bytes[born].tolist(), strict=True):
-        key = (trace.names[int(names[row])] if row != NO_ROW else None, kind)
-        blocks, total = sums.get(key, (0, 0))
-        sums[key] = blocks + 1, total + size
-    found = [AliveBlocks(operator, kind, blocks, size) for (operator, kind), (blocks, size) in sums.items()]
-    return tuple(sorted(found, key=lambda row: (-row.bytes, row.operator or "", row.category)))
+    return _alive(trace, find_blocks(trace, rows, None, -1), moment)[0]
 
 
-def _frees(trace: Trace, born: Int64Array, later: Int64Array) -> Int64Array:
-    """Return when each block was freed; `_NEVER` if it was not."""
-    died = np.full(len(born), _NEVER, dtype=np.int64)
-    if not len(later) or not len(born):
-        return died
-    events = trace.memory
-    addresses, first = np.unique(events.address[later], return_index=True)
-    at = np.minimum(np.searchsorted(addresses, events.address[born]), len(addresses) - 1)
-    row = later[first[at]]
-    freed = (addresses[at] == events.address[born]) & (events.bytes[row] < 0)
-    died[freed] = events.time_ns[row[freed]]
-    return died
-
-
-def _outermost_operator(trace: Trace, born: Int64Array) -> Int32Array:
-    """Return the operator row at the top of the stack in which each block was allocated."""
-    events, parents = trace.memory, trace.links.operator_parent
-    time = events.time_ns[born]
-    order = np.argsort(time, kind="stable")
-    thread = events.thread[born][order]
-    instants = Spans(time[order], time[order], np.zeros_like(thread), thread)
-    found = np.full(len(born), NO_ROW, dtype=np.int32)
-    found[order] = enclosing_rows(instants, trace.operators, parents)
-    rows = np.flatnonzero(found >= 0)
-    rows = rows[parents[found[rows]] >= 0]
-    while len(rows):  # as many rounds as operators are nested
-        found[rows] = parents[found[rows]]
-        rows = rows[parents[found[rows]] >= 0]
-    return found
-
-
-def _categories(trace: Trace, born: Int64Array, died: Int64Array, operator: Int32Array) -> list[MemoryCategory]:
-    phases = host_phases(trace)
-    batches, optimizing = union(phases["fetch"], phases["transfer"]), phases["optimizer"]
-    is_node = trace.names_where(is_backward_node)[trace.operators.name] if len(trace.operators) else np.zeros(0, bool)
-    is_node |= trace.operators.forward_thread != 0
-    backward_begins = trace.operators.start_ns[is_node]
-    next_backward = _next(backward_begins, born)
-    next_optimizer = _next(optimizing.start_ns, born)
-    in_batch = batches.contains(born)
-    in_optimizer = optimizing.contains(born)
-    # The end of the optimizer step that a block was allocated in.
-    at = np.minimum(np.searchsorted(optimizing.end_ns, born, side="right"), max(len(optimizing) - 1, 0))
-    step_ends = optimizing.end_ns[at] if len(optimizing) else born
-    in_backward = np.zeros(len(born), dtype=np.bool_)
-    in_backward[operator >= 0] = is_node[operator[operator >= 0]]
-    freed = died != _NEVER
-    category: list[MemoryCategory] = []
-    for row in range(len(born)):
-        kind: MemoryCategory = "unknown"
-        if in_batch[row]:
-            kind = "inputs"
-        elif in_optimizer[row]:
-            kind = "optimizer_state" if died[row] > step_ends[row] else "temporaries"
-        elif in_backward[row]:
-            if next_optimizer[row] != _NEVER and died[row] > next_optimizer[row]:
-                kind = "gradients"
-            elif freed[row]:
-                kind = "temporaries"
-        elif freed[row]:
-            kind = "activations" if died[row] > next_backward[row] else "temporaries"
-        category.append(kind)
-    return category
-
-
-def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:
-    """Return the first of the ascending starts at or after each instant; `_NEVER` after the last."""
-    padded = np.append(begins, _NEVER)
-    found: Int64Array = padded[np.searchsorted(begins, time_ns, side="left")]
-    return found
+def _alive(trace: Trace, blocks: Blocks, moment: int) -> tuple[tuple[AliveBlocks, ...], tuple[ModuleActivations, ...]]:
+    """Return the blocks alive after an event, and the activations among them by module."""
+    rows = blocks.alive_at(moment)
+    places = find_places(trace, blocks, rows)
+    sums: dict[tuple[str | None, MemoryCategory, str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
+    of_module: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for operator, phase, chain, code, size in zip(
+        places.operator,
+        places.phase,
+        places.modules,
+        blocks.category[rows].tolist(),
+        blocks.bytes[rows].tolist(),
+        strict=True,
+    ):
+        category = _NAMES[code]
+        counted = sums[operator, category, phase, chain[-1] if chain else None]
+        counted[0] += 1
+        counted[1] += size
+        if category == "activations":
+            for depth in range(len(chain)):
+                module = of_module[chain[: depth + 1]]
+                module[0] += 1
+                module[1] += size
+                module[2] = max(module[2], size)
+    found = [
+        AliveBlocks(operator, category, number, size, phase, module)
+        for (operator, category, phase, module), (number, size) in sums.items()
+    ]
+    found.sort(key=lambda row: (-row.bytes, row.operator or "", row.category, row.phase or "", row.module or ""))
+    callers = {chain[:-1] for chain in of_module}
+    modules = [
+        ModuleActivations(chain[-1], len(chain) - 1, chain in callers, *figures) for chain, figures in of_module.items()
+    ]
+    modules.sort(key=lambda row: (-row.bytes, row.depth, row.name))
+    return tuple(found), tuple(modules)
 
 
 @dataclass(frozen=True)
@@ -174,12 +182,18 @@ class DeviceMemory:
         peak_reserved_bytes: Largest number of bytes that the allocator held; None if not recorded.
         alive: The blocks with a recorded allocation that were alive at the peak, largest first; None if the recording
             does not identify blocks.
-        before_recording_bytes: Bytes alive at the peak since before the recording: in steady training the parameters,
-            the optimizer's state and often the gradients. Missing if `absolute` is false or `alive` is missing.
+        before_recording_bytes: Bytes alive at the peak since before the recording that `PerfCallback` did not list.
+            Without its lists these are the parameters, the optimizer's state and often the gradients. Missing if
+            `absolute` is false or `alive` is missing.
         total_bytes: The device's memory; None if not recorded.
         headroom_bytes: The memory that the allocator left free at its peak; None if either is not recorded. The context
             and other processes need some of it.
         operators: The allocator events by operator, the most allocated bytes first.
+        listed: Whether `PerfCallback` listed the parameters, gradients and optimizer state. Then the figures of the
+            host include them.
+        parts: The memory at the peak by category; empty if `alive` is missing, and in reports of older versions.
+        activations: The activations at the peak by module, the largest first; empty without modules.
+        batch: The peak for other batch sizes; None if the batch size is not known.
     """
 
     device: int | None
@@ -195,6 +209,14 @@ class DeviceMemory:
     total_bytes: int | None
     headroom_bytes: int | None
     operators: tuple[OperatorMemory, ...] = ()
+    listed: bool = False
+    parts: tuple[PeakPart, ...] = ()
+    activations: tuple[ModuleActivations, ...] = ()
+    batch: BatchMemory | None = None
+
+    def part_bytes(self, category: PeakCategory) -> int:
+        """Return the size of one part of the peak; 0 if it has no such part."""
+        return sum(part.bytes for part in self.parts if part.category == category)
 
 
 @dataclass(frozen=True)
@@ -223,20 +245,35 @@ def memory(trace: Trace) -> Memory | None:
     return Memory(tuple(_device(trace, ordinal) for ordinal in ordinals))
 
 
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """The events of one device in one recorded window."""
+
+    rows: Int64Array
+    blocks: Blocks | None
+    level: Int64Array
+    tensors: WindowTensors | None
+
+
 def _device(trace: Trace, ordinal: int) -> DeviceMemory:
     events = trace.memory
     rows = np.flatnonzero(events.device == ordinal)
     time = events.time_ns[rows]
-    told = bool((events.allocated_bytes[rows] >= 0).all())
+    has_totals = bool((events.allocated_bytes[rows] >= 0).all())
     # The host's totals begin with the recording (torch's ProfiledCPUMemoryReporter counts only while it is profiled).
-    absolute = told and ordinal >= 0
-    allocated = events.allocated_bytes[rows] if told else _summed(events.bytes[rows])
+    absolute = has_totals and ordinal >= 0
+    windows = _windows(trace, ordinal, rows, has_totals)
+    allocated = np.concatenate([window.level for window in windows])
     reserved = events.reserved_bytes[rows]
     has_reserved = bool((reserved > 0).any())
     peak = int(np.argmax(allocated))
     peak_reserved = int(reserved.max()) if has_reserved else None
-    alive = alive_blocks(trace, rows, peak) if (events.address[rows] != 0).any() else None
+    ends = np.cumsum([len(window.rows) for window in windows])
+    number = int(np.searchsorted(ends, peak, side="right"))
+    window, moment = windows[number], peak - int(ends[number]) + len(windows[number].rows)
+    alive, activations = _alive(trace, window.blocks, moment) if window.blocks is not None else (None, ())
     known = sum(row.bytes for row in alive) if alive is not None else 0
+    before = max(int(allocated[peak]) - known, 0) if absolute and alive is not None else None
     total = next((d.total_memory_bytes for d in trace.metadata.devices if d.ordinal == ordinal), None)
     return DeviceMemory(
         device=ordinal if ordinal >= 0 else None,
@@ -248,11 +285,80 @@ def _device(trace: Trace, ordinal: int) -> DeviceMemory:
         peak_step=_step(trace, int(time[peak])),
         peak_reserved_bytes=peak_reserved,
         alive=alive,
-        before_recording_bytes=max(int(allocated[peak]) - known, 0) if absolute and alive is not None else None,
+        before_recording_bytes=before,
         total_bytes=total,
         headroom_bytes=None if total is None or peak_reserved is None else total - peak_reserved,
         operators=operator_memory(trace, rows),
+        listed=window.tensors is not None,
+        parts=_parts(alive, before or 0, int(reserved[peak] - allocated[peak]) if has_reserved else 0),
+        activations=activations,
+        batch=_batch(trace, window, ordinal, int(allocated[peak]), peak_reserved),
     )
+
+
+def _windows(trace: Trace, ordinal: int, rows: Int64Array, has_totals: bool) -> list[_Window]:
+    """Divide the events of a device by window, if each window lists its tensors."""
+    events = trace.memory
+    has_blocks = bool((events.address[rows] != 0).any())
+    lists = sorted(trace.tensors, key=lambda tensors: tensors.begin_ns)
+    if not lists or not has_blocks:
+        blocks = find_blocks(trace, rows, None, ordinal) if has_blocks else None
+        level = events.allocated_bytes[rows] if has_totals else _summed(events.bytes[rows])
+        return [_Window(rows, blocks, level, None)]
+    begins = np.array([tensors.begin_ns for tensors in lists], dtype=np.int64)
+    place = np.maximum(np.searchsorted(begins, events.time_ns[rows], side="right") - 1, 0)
+    found = []
+    for number, tensors in enumerate(lists):
+        part = rows[place == number]
+        if len(part):
+            blocks = find_blocks(trace, part, tensors, ordinal)
+            level = events.allocated_bytes[part] if has_totals and ordinal >= 0 else blocks.level(len(part))
+            found.append(_Window(part, blocks, level, tensors))
+    return found
+
+
+def _parts(alive: tuple[AliveBlocks, ...] | None, before: int, unused: int) -> tuple[PeakPart, ...]:
+    """Sum up the memory at the peak by category."""
+    if alive is None:
+        return ()
+    sums: dict[PeakCategory, int] = dict.fromkeys(PEAK_PARTS.values(), 0)
+    for row in alive:
+        sums[PEAK_PARTS[row.category]] += row.bytes
+    sums["other"] += before
+    sums["fragmentation"] = max(unused, 0)
+    return tuple(PeakPart(category, size) for category, size in sums.items() if size)
+
+
+def _batch(
+    trace: Trace, window: _Window, ordinal: int, peak_bytes: int, peak_reserved_bytes: int | None
+) -> BatchMemory | None:
+    """Predict the peak for other batch sizes. Needs the size of the batches, and lists of the parameters."""
+    batch_size = trace.metadata.loader.batch_size if trace.metadata.loader is not None else None
+    if batch_size is None or window.tensors is None or window.blocks is None:
+        return None
+    blocks = window.blocks
+    growing = np.isin(blocks.category, [CODES[name] for name in ("activations", "inputs", "temporaries", "unknown")])
+    growing &= ~_in_optimizer(trace, blocks)
+    sizes = window.tensors.start.bytes[window.tensors.start.kind == 0]
+    as_parameter = np.isin(blocks.bytes, np.concatenate((sizes, sizes // 2)))  # casts to 16 bits have half the size
+    count = len(window.rows)
+    available = window.tensors.available_bytes.get(ordinal)
+    if available is not None and peak_reserved_bytes:
+        available = int(available * min(peak_bytes / peak_reserved_bytes, 1.0))
+    return batch_memory(
+        window.level,
+        blocks.level(count, growing & ~as_parameter),
+        blocks.level(count, growing),
+        batch_size,
+        available,
+    )
+
+
+def _in_optimizer(trace: Trace, blocks: Blocks) -> BoolArray:
+    known = blocks.event >= 0
+    found = np.zeros(len(blocks), dtype=np.bool_)
+    found[known] = host_phases(trace)["optimizer"].contains(trace.memory.time_ns[blocks.event[known]])
+    return found
 
 
 def _summed(change: Int64Array) -> Int64Array:

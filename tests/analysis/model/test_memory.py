@@ -136,18 +136,18 @@ def test_blocks_are_told_apart_by_birth_and_death():
     trace = builder.build()
     times = trace.memory.time_ns.tolist()
     assert alive(trace, times.index(26_000)) == (
-        AliveBlocks("aten::conv2d", "unknown", 1, 8),
-        AliveBlocks("aten::conv2d", "temporaries", 1, 4),
-        AliveBlocks("aten::conv2d", "activations", 1, 2),
-        AliveBlocks(None, "inputs", 1, 1),
+        AliveBlocks("aten::conv2d", "unknown", 1, 8, "forward"),
+        AliveBlocks("aten::conv2d", "temporaries", 1, 4, "forward"),
+        AliveBlocks("aten::conv2d", "activations", 1, 2, "forward"),
+        AliveBlocks(None, "inputs", 1, 1, "fetch"),
     )
     assert alive(trace, times.index(63_000))[:2] == (
-        AliveBlocks("ConvolutionBackward0", "temporaries", 1, 32),
-        AliveBlocks("ConvolutionBackward0", "gradients", 1, 16),
+        AliveBlocks("ConvolutionBackward0", "temporaries", 1, 32, "backward"),
+        AliveBlocks("ConvolutionBackward0", "gradients", 1, 16, "backward"),
     )
     assert alive(trace, times.index(112_000))[:2] == (
-        AliveBlocks("aten::zeros_like", "temporaries", 1, 128),
-        AliveBlocks("aten::zeros_like", "optimizer_state", 1, 64),
+        AliveBlocks("aten::zeros_like", "temporaries", 1, 128, "optimizer"),
+        AliveBlocks("aten::zeros_like", "optimizer_state", 1, 64, "optimizer"),
     )
 
 
@@ -170,7 +170,7 @@ def test_what_a_closure_of_the_optimizer_allocates_is_not_the_optimizers():
 
 def test_inference_has_no_activations():
     trace = TraceBuilder().op("aten::mm", 0, 10).memory(5, 10, address=1).memory(20, -10, address=1).build()
-    assert alive(trace, 0) == (AliveBlocks("aten::mm", "temporaries", 1, 10),)
+    assert alive(trace, 0) == (AliveBlocks("aten::mm", "temporaries", 1, 10, "forward"),)
 
 
 @settings(max_examples=50, deadline=None)

@@ -3,7 +3,7 @@
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
 import { term } from "../components/definitions.js";
-import { section, stack, tiles, unlessMissing } from "../components/parts.js";
+import { facts, notice, section, stack, tiles, unlessMissing } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
@@ -11,16 +11,53 @@ import { label } from "../text/labels.js";
 
 export const memory = { id: "memory", title: "Memory", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
-function reason({ rank }) {
+function reason({ report, rank }) {
+  if (report.out_of_memory?.length) return null;
   if (!rank) return "No step was profiled, so memory was not recorded.";
   if (!rank.memory) return "This recording has no allocator events. Record with `profile_memory=True`.";
   return null;
 }
 
 function render(context) {
-  const { rank } = context;
-  return rank.memory.devices.map((device) => one(device, rank));
+  const { report, rank } = context;
+  return [
+    (report.out_of_memory ?? []).map((failure) => outOfMemory(failure)),
+    (rank?.memory?.devices ?? []).map((device) => one(device, rank)),
+  ];
 }
+
+function outOfMemory(failure) {
+  const module = failure.module === null ? null : `${failure.module || "the model"} (${failure.module_class})`;
+  const sizes = [
+    ["Allocation that failed", failure.asked_bytes],
+    ["Parameters", failure.parameters_bytes],
+    ["Gradients", failure.gradients_bytes],
+    ["Optimizer state", failure.optimizer_state_bytes],
+    ["All tensors", failure.allocated_bytes],
+    ["Reserved", failure.reserved_bytes],
+    ["Free", failure.free_bytes],
+    ["Total", failure.total_bytes],
+  ];
+  return section(
+    `Out of memory: rank ${failure.rank}`,
+    { definition: "out-of-memory", aside: failure.message },
+    failure.fixes.map((fix) => notice(fix, "high")),
+    facts([
+      ["Device", failure.device],
+      ["Step", failure.step],
+      ["Phase", label("phases", failure.phase)],
+      ["Module", module],
+      ["Batch size", failure.batch_size],
+      ...sizes.map(([name, size]) => [name, size === null ? null : format.bytes(size)]),
+      ["Snapshot of the allocator", failure.snapshot],
+    ]),
+  );
+}
+
+const RECORDED_ONLY =
+  "These figures count from the start of the recording. They do not include memory that was allocated before.";
+const LISTED_ONLY =
+  "These figures do not include memory that was allocated before the recording, except for parameters, gradients and optimizer state.";
 
 function one(device, rank) {
   const name = device.device === null ? "Host" : `Device ${device.device}`;
@@ -29,9 +66,7 @@ function one(device, rank) {
     name,
     {
       definition: "memory",
-      aside: device.absolute
-        ? null
-        : "These figures count from the start of the recording. They do not include memory that was allocated before.",
+      aside: device.absolute ? null : device.listed ? LISTED_ONLY : RECORDED_ONLY,
     },
     tiles([
       {
@@ -50,6 +85,7 @@ function one(device, rank) {
       },
     ]),
     curve(device, rank, name),
+    device.batch ? largerBatch(device.batch) : null,
     device.alive?.length ? alive(device, name) : null,
     device.operators?.length ? operators(device, name) : null,
   );
@@ -131,33 +167,94 @@ function boundaries(rank, axis) {
   }));
 }
 
+const PART_COLORS = {
+  "optimizer state": "optimizer_state",
+  temporary: "temporaries",
+  other: "before_recording",
+};
+
+function largerBatch(batch) {
+  const range = (low, high, show) => (low === high ? show(low) : `${show(low)} to ${show(high)}`);
+  const fits =
+    batch.available_bytes === null
+      ? null
+      : batch.largest_low === null || batch.largest_high === null
+        ? "memory does not limit it"
+        : range(batch.largest_low, batch.largest_high, format.count);
+  return [
+    h("h3", {}, term("Other batch sizes", "memory-of-a-batch")),
+    facts([
+      ["Recorded batch size", format.count(batch.batch_size)],
+      [
+        `Tensors with a batch of ${format.count(2 * batch.batch_size)}`,
+        range(batch.doubled_low_bytes, batch.doubled_high_bytes, format.bytes),
+      ],
+      ["Per sample in large batches", format.bytes(batch.sample_bytes)],
+      ["Room for tensors", format.bytes(batch.available_bytes)],
+      ["Largest batch that fits", fits],
+    ]),
+  ];
+}
+
 function alive(device, name) {
-  const sums = new Map();
-  for (const row of device.alive) sums.set(row.category, (sums.get(row.category) ?? 0) + row.bytes);
-  if (device.before_recording_bytes > 0) sums.set("before_recording", device.before_recording_bytes);
-  const parts = [...sums].sort((a, b) => b[1] - a[1]);
   return [
     h("h3", {}, "Memory at the peak"),
-    stack(
-      parts.map(([category, value]) => ({
-        label: label("memory", category),
-        value,
-        color: category,
-        text: format.bytes(value),
-        definition: `memory-${category}`,
-      })),
-      { title: `${name}: memory at the peak` },
-    ),
+    stack(peakParts(device), { title: `${name}: memory at the peak` }),
     table({
       id: `memory-${device.device ?? "host"}`,
       caption: `${name}: blocks alive at the peak`,
       rows: device.alive,
       sort: "bytes",
-      columns: [
-        column.text("operator", "Allocated in", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+      columns: column.filled(device.alive, [
+        column.text("operator", "Allocated in", {
+          code: true,
+          value: (row) => row.operator ?? (row.phase || !device.listed ? "(no operator)" : "(before the recording)"),
+        }),
+        column.text("module", "Module", { code: true, optional: 700 }),
+        column.text("phase", "Phase", { optional: 560, value: (row) => (row.phase ? label("phases", row.phase) : null) }),
         column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
         column.count("blocks", "Blocks"),
         column.bytes("bytes", "Size", { bar: (row) => row.bytes / device.peak_allocated_bytes }),
+      ]),
+    }),
+    device.activations?.length ? modules(device, name) : null,
+  ];
+}
+
+// The parts of the peak; in reports of older versions, the sums of the blocks.
+function peakParts(device) {
+  const part = (text, value, color) => ({
+    label: text,
+    value,
+    color,
+    text: format.bytes(value),
+    definition: `memory-${color}`,
+  });
+  if (device.parts?.length) {
+    return device.parts.map(({ category, bytes }) => ({
+      ...part(category, bytes, PART_COLORS[category] ?? category),
+      definition: `peak-${category.replace(" ", "-")}`,
+    }));
+  }
+  const sums = new Map();
+  for (const row of device.alive) sums.set(row.category, (sums.get(row.category) ?? 0) + row.bytes);
+  if (device.before_recording_bytes > 0) sums.set("before_recording", device.before_recording_bytes);
+  return [...sums].sort((a, b) => b[1] - a[1]).map(([category, value]) => part(label("memory", category), value, category));
+}
+
+function modules(device, name) {
+  return [
+    h("h3", {}, term("Activations at the peak by module", "activations-by-module")),
+    table({
+      id: `memory-modules-${device.device ?? "host"}`,
+      caption: `${name}: activations at the peak by module`,
+      rows: device.activations,
+      sort: "bytes",
+      columns: [
+        column.text("name", "Module", { code: true }),
+        column.count("depth", "Depth"),
+        column.count("blocks", "Blocks"),
+        column.bytes("bytes", "Size", { bar: (row) => row.bytes / device.activations[0].bytes }),
       ],
     }),
   ];

@@ -1,0 +1,281 @@
+"""The blocks of memory that a recording shows: when each was allocated and freed, where, and for which purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from lightning_perf.analysis.core.intervals import union
+from lightning_perf.analysis.model.modules import forward_operator, module_calls
+from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, is_backward_node, phases_at
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
+from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.tensors import KINDS, WindowTensors
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["CODES", "Blocks", "MemoryCategory", "Places", "find_blocks", "find_places"]
+
+MemoryCategory = Literal[
+    "activations", "gradients", "optimizer_state", "inputs", "temporaries", "unknown", "parameters"
+]
+
+_CATEGORIES: tuple[MemoryCategory, ...] = get_args(MemoryCategory)
+
+CODES: dict[MemoryCategory, int] = {category: code for code, category in enumerate(_CATEGORIES)}
+"""The code of each category in `Blocks.category`."""
+
+_OF_KIND = np.array([CODES[kind] for kind in KINDS], dtype=np.int8)
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The blocks of one device in one window, one row per block.
+
+    A position is a place among the allocator events of that device and window. After the event at position ``p``, the
+    blocks with ``born <= p < died`` are alive.
+
+    Attributes:
+        born: Position of the allocation; -1 for a block from before the recording.
+        died: Position of the free; the number of events if it was not freed.
+        event: Row of the allocation in `Trace.memory`; `NO_ROW` for a block from before the recording.
+        bytes: Its size.
+        category: Its purpose, a code of `CODES`.
+        operator: Row of the innermost operator in which it was allocated; `NO_ROW` outside of operators.
+    """
+
+    born: Int64Array
+    died: Int64Array
+    event: Int64Array
+    bytes: Int64Array
+    category: np.ndarray[tuple[int], np.dtype[np.int8]]
+    operator: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def alive_at(self, position: int) -> Int64Array:
+        """Return the rows of the blocks that are alive after the event at a position."""
+        return np.flatnonzero((self.born <= position) & (self.died > position))
+
+    def level(self, events: int, which: BoolArray | None = None) -> Int64Array:
+        """Return the bytes alive after each event.
+
+        Args:
+            events: The number of events.
+            which: The blocks to count; None for all.
+        """
+        rows = slice(None) if which is None else which
+        change = np.zeros(events + 1, dtype=np.int64)
+        np.add.at(change, np.maximum(self.born[rows], 0), self.bytes[rows])
+        np.subtract.at(change, self.died[rows], self.bytes[rows])
+        total: Int64Array = np.cumsum(change[:events])
+        return total
+
+
+def find_blocks(trace: Trace, rows: Int64Array, window: WindowTensors | None, device: int) -> Blocks:
+    """Follow every block of a device through a window.
+
+    Args:
+        trace: The recording.
+        rows: The rows of `Trace.memory` of this device and window.
+        window: The tensors that `PerfCallback` listed in this window; None if it did not.
+        device: Device ordinal, -1 for the host.
+
+    Returns:
+        The blocks that were allocated in the window. With lists, also the listed ones from before it.
+    """
+    events = trace.memory
+    time, address, size = events.time_ns[rows], events.address[rows], events.bytes[rows]
+    count = len(rows)
+    position = np.flatnonzero(size != 0)
+    order = position[np.argsort(address[position], kind="stable")]
+    following = np.full(count, count, dtype=np.int64)
+    same = address[order[1:]] == address[order[:-1]]
+    following[order[:-1][same]] = order[1:][same]
+    born = np.flatnonzero(size > 0)
+    died = following[born]
+    operator = _operators(trace, rows[born])
+    died_ns = np.append(time, _NEVER)[died]
+    category = _categories(trace, time[born], died_ns, _outermost(trace, operator))
+    blocks = Blocks(born, died, rows[born], size[born], category, operator)
+    return blocks if window is None else _with_listed(trace, blocks, window, device, time, address)
+
+
+def _with_listed(
+    trace: Trace, blocks: Blocks, window: WindowTensors, device: int, time: Int64Array, address: Int64Array
+) -> Blocks:
+    """Name the blocks that are listed at the end of the window, and add those that are listed at its start."""
+    count = len(time)
+    start, end = window.start.on(device), window.end.on(device)
+    category = blocks.category.copy()
+    kept = np.flatnonzero(blocks.died == count)
+    found, at = _find(address[blocks.born[kept]], end.address)
+    category[kept[found]] = _OF_KIND[end.kind[at[found]]]
+
+    # The first event at the address of an older block ends it, even if it is another allocation. For host memory from
+    # before the recording, torch's recorder does not report the free.
+    addresses, first = np.unique(address, return_index=True)
+    found, at = _find(start.address, addresses)
+    died = np.full(len(start), count, dtype=np.int64)
+    died[found] = first[at[found]]
+    if device < 0:
+        # So the free of gradients that zero_grad cleared is not recorded either, unless they stay to the end.
+        still, _ = _find(start.address, end.address)
+        gone = (start.kind == KINDS.index("gradients")) & ~(still & (died == count))
+        died[gone] = np.minimum(died[gone], np.searchsorted(time, _gradients_cleared_ns(trace, time), side="left"))
+    older = len(start)
+    return Blocks(
+        np.concatenate((np.full(older, -1, dtype=np.int64), blocks.born)),
+        np.concatenate((died, blocks.died)),
+        np.concatenate((np.full(older, NO_ROW, dtype=np.int64), blocks.event)),
+        np.concatenate((start.bytes, blocks.bytes)),
+        np.concatenate((_OF_KIND[start.kind], category)),
+        np.concatenate((np.full(older, NO_ROW, dtype=np.int32), blocks.operator)),
+    )
+
+
+def _find(wanted: Int64Array, among: Int64Array) -> tuple[BoolArray, Int64Array]:
+    """Return which of the wanted values are among others, and the place of each there."""
+    if not len(among):
+        return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
+    order = np.argsort(among, kind="stable")
+    place = order[np.minimum(np.searchsorted(among[order], wanted), len(among) - 1)]
+    return among[place] == wanted, place
+
+
+def _gradients_cleared_ns(trace: Trace, time: Int64Array) -> int:
+    """Return when the first ``zero_grad`` of the window ended, or else when its first backward started."""
+    begin, end = (int(time[0]), int(time[-1])) if len(time) else (0, 0)
+    marks = trace.annotations
+    cleared = trace.names_where(lambda name: name.startswith("Optimizer.zero_grad#"))[marks.name]
+    ends = marks.end_ns[cleared & (marks.end_ns >= begin) & (marks.end_ns <= end)] if len(marks) else marks.end_ns
+    if len(ends):
+        return int(ends.min())
+    backward = host_phases(trace)["backward"].start_ns
+    backward = backward[backward >= begin]
+    return int(backward[0]) if len(backward) else begin
+
+
+def _operators(trace: Trace, event: Int64Array) -> Int32Array:
+    """Return the row of the innermost operator in which each block was allocated."""
+    return _enclosing(trace, event, trace.operators, trace.links.operator_parent)
+
+
+def _enclosing(trace: Trace, event: Int64Array, outer: Spans, parents: Int32Array) -> Int32Array:
+    events = trace.memory
+    time = events.time_ns[event]
+    order = np.argsort(time, kind="stable")
+    thread = events.thread[event][order]
+    instants = Spans(time[order], time[order], np.zeros_like(thread), thread)
+    found = np.full(len(event), NO_ROW, dtype=np.int32)
+    found[order] = enclosing_rows(instants, outer, parents)
+    return found
+
+
+def _outermost(trace: Trace, operator: Int32Array) -> Int32Array:
+    """Return the operator at the top of the stack of each one."""
+    parents = trace.links.operator_parent
+    found = operator.copy()
+    rows = np.flatnonzero(found >= 0)
+    rows = rows[parents[found[rows]] >= 0]
+    while len(rows):  # as many rounds as operators are nested
+        found[rows] = parents[found[rows]]
+        rows = rows[parents[found[rows]] >= 0]
+    return found
+
+
+def _categories(
+    trace: Trace, born: Int64Array, died: Int64Array, operator: Int32Array
+) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+    """Return the purpose of each block, by the phase of its allocation and the time of its free."""
+    phases = host_phases(trace)
+    batches, optimizing = union(phases["fetch"], phases["transfer"]), phases["optimizer"]
+    is_node = trace.names_where(is_backward_node)[trace.operators.name] if len(trace.operators) else np.zeros(0, bool)
+    is_node |= trace.operators.forward_thread != 0
+    next_backward = _next(trace.operators.start_ns[is_node], born)
+    next_optimizer = _next(optimizing.start_ns, born)
+    # The end of the optimizer step that a block was allocated in.
+    at = np.minimum(np.searchsorted(optimizing.end_ns, born, side="right"), max(len(optimizing) - 1, 0))
+    step_ends = optimizing.end_ns[at] if len(optimizing) else born
+    in_backward = np.zeros(len(born), dtype=np.bool_)
+    in_backward[operator >= 0] = is_node[operator[operator >= 0]]
+    in_batch, in_optimizer = batches.contains(born), optimizing.contains(born)
+    freed = died != _NEVER
+    in_forward = ~in_backward & freed
+    kept = (next_optimizer != _NEVER) & (died > next_optimizer)
+    cases: list[tuple[BoolArray, MemoryCategory]] = [
+        (in_batch, "inputs"),
+        (in_optimizer & (died > step_ends), "optimizer_state"),
+        (in_optimizer, "temporaries"),
+        (in_backward & kept, "gradients"),
+        (in_backward & freed, "temporaries"),
+        (in_forward & (died > next_backward), "activations"),
+        (in_forward, "temporaries"),
+    ]
+    chosen = np.select([case for case, _ in cases], [CODES[name] for _, name in cases], CODES["unknown"])
+    return chosen.astype(np.int8)
+
+
+def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:
+    """Return the first of the ascending starts at or after each instant; `_NEVER` after the last."""
+    padded = np.append(begins, _NEVER)
+    found: Int64Array = padded[np.searchsorted(begins, time_ns, side="left")]
+    return found
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the blocks were allocated, one entry per block; None for places that the recording does not show.
+
+    Attributes:
+        operator: The outermost operator.
+        phase: The phase of the step; None for a block from before the recording.
+        modules: The modules around the allocation, the outermost first. A block of a backward belongs to the modules
+            of the forward. Empty outside of modules, and in a recording without modules.
+    """
+
+    operator: list[str | None]
+    phase: list[str | None]
+    modules: list[tuple[str, ...]]
+
+
+def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> Places:
+    """Find where some blocks were allocated.
+
+    Args:
+        trace: The recording.
+        blocks: The blocks.
+        rows: The rows to look at.
+    """
+    operator, event = blocks.operator[rows], blocks.event[rows]
+    names = trace.operators.name
+    outermost = [trace.names[int(names[row])] if row != NO_ROW else None for row in _outermost(trace, operator)]
+    known = np.flatnonzero(event != NO_ROW)
+    phase: list[str | None] = [None] * len(rows)
+    for row, code in zip(known.tolist(), phases_at(trace, trace.memory.time_ns[event[known]]).tolist(), strict=True):
+        phase[row] = PHASES[code]
+    modules: list[tuple[str, ...]] = [()] * len(rows)
+    calls, prefix, _ = module_calls(trace, averaged=False)
+    if len(calls):
+        parents = parent_rows(calls)
+        found = np.full(len(rows), NO_ROW, dtype=np.int32)
+        found[known] = _enclosing(trace, event[known], calls, parents)
+        owner, root = forward_operator(trace)
+        if owner is not None:
+            # A block of the backward belongs to the module that made the node in its forward.
+            nodes = np.where(operator >= 0, root[np.maximum(operator, 0)], NO_ROW)
+            forward = np.where(nodes >= 0, owner[np.maximum(nodes, 0)], NO_ROW)
+            linked = np.flatnonzero((found == NO_ROW) & (forward >= 0))
+            of_operator = enclosing_rows(trace.operators, calls, parents)
+            found[linked] = of_operator[forward[linked]]
+        for row, call in enumerate(found.tolist()):
+            chain = []
+            while call != NO_ROW:
+                chain.append(trace.names[int(calls.name[call])][len(prefix) :])
+                call = int(parents[call])
+            modules[row] = tuple(reversed(chain))
+    return Places(outermost, phase, modules)

@@ -1,0 +1,305 @@
+"""The report of a training that ran out of memory: written at once, with little memory, before the error passes on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.tensor_lists import TensorSource, list_tensors
+from lightning_perf.run_files.fit.out_of_memory import MemoryPhase, OutOfMemory, write_out_of_memory
+from lightning_perf.units import format_bytes
+from lightning_perf.workers.memory_limit import free_bytes
+
+__all__ = ["describe_out_of_memory", "is_out_of_memory", "out_of_memory_lines", "report_out_of_memory"]
+
+_HOST_TEXTS = ("can't allocate memory: you tried to allocate", "not enough memory: you tried to allocate")
+"""Messages of torch's allocators on the host, which raise a plain RuntimeError (c10/core/impl/alloc_cpu.cpp)."""
+
+_ASKED_ON_HOST = re.compile(r"tried to allocate (\d{1,20}) bytes")
+_ASKED_ON_DEVICE = re.compile(r"[Tt]ried to allocate (\d{1,10}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB)")
+_DEVICE = re.compile(r"\bGPU (\d{1,3})\b")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+_PHASES: dict[str, MemoryPhase] = {
+    "_engine_run_backward": "backward",
+    "backward": "backward",
+    "manual_backward": "backward",
+    "training_step": "forward",
+    "validation_step": "validation",
+    "batch_to_device": "transfer",
+    "transfer_batch_to_device": "transfer",
+    "move_data_to_device": "transfer",
+    "collate_fn": "fetch",
+    "save_checkpoint": "checkpoint",
+    "dump_checkpoint": "checkpoint",
+}
+"""Functions of torch, Lightning and the user's module that show the phase of a step."""
+
+_MAX_MESSAGE = 400
+_MAX_CAUSES = 8
+
+_STATE_SHARE = 0.3
+"""From this share of the known memory on, the state of the optimizer is worth a fix of its own."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, on the host or on a device."""
+    return any(_says_so(cause) for cause in _causes(error))
+
+
+def report_out_of_memory(
+    error: BaseException,
+    source: TensorSource,
+    errors: ErrorReporter,
+    *,
+    folder: Path | None,
+    rank: int,
+    step: int | None,
+    batch_size: int | None,
+) -> tuple[str, ...]:
+    """Write a report on a training that ran out of memory. A failure in here is reported and not raised.
+
+    Args:
+        error: The error that ended the training.
+        source: Returns the model and the optimizers.
+        errors: Where failures are reported.
+        folder: The folder of the run; None to write no file.
+        rank: The rank of this process.
+        step: Number of the optimizer step; None if it is not known.
+        batch_size: Samples of a batch; None if that is not known.
+
+    Returns:
+        Lines to print; none for any other error.
+    """
+    try:
+        if not is_out_of_memory(error):
+            return ()
+        report = describe_out_of_memory(error, source, rank=rank, step=step, batch_size=batch_size)
+        path = None
+        if folder is not None:
+            report = replace(report, snapshot=_save_snapshot(folder, rank, report.device))
+            path = write_out_of_memory(folder, report)
+        return out_of_memory_lines(report, path, name=errors.name)
+    except Exception as failure:
+        errors.report("the report on missing memory is incomplete", failure)
+        return ()
+
+
+def describe_out_of_memory(
+    error: BaseException, source: TensorSource, *, rank: int, step: int | None, batch_size: int | None
+) -> OutOfMemory:
+    """Describe the state of a training at the moment of an error.
+
+    Every part is read on its own. A part that cannot be read is left out, because the error may have left the process
+    in any state.
+
+    Args:
+        error: The error, with its traceback.
+        source: Returns the model and the optimizers.
+        rank: The rank of this process.
+        step: Number of the optimizer step; None if it is not known.
+        batch_size: Samples of a batch; None if that is not known.
+    """
+    cause = next((cause for cause in _causes(error) if _says_so(cause)), error)
+    text = str(cause)
+    on_device = _is_device_error(cause)
+    found = _DEVICE.search(text)
+    ordinal = int(found[1]) if found else 0
+    frames = list(_frames(cause.__traceback__))
+    module, module_class = _module(frames, source)
+    report = OutOfMemory(
+        rank=rank,
+        step=step,
+        phase=_phase(frames),
+        module=module,
+        module_class=module_class,
+        device=f"cuda:{ordinal}" if on_device else "cpu",
+        asked_bytes=_asked(text, on_device=on_device),
+        message=(text.splitlines() or [type(cause).__name__])[0][:_MAX_MESSAGE],
+        batch_size=batch_size,
+        **_listed(source, ordinal if on_device else -1),
+        **_allocator(ordinal if on_device else None),
+    )
+    return replace(report, fixes=_fixes(report))
+
+
+def out_of_memory_lines(report: OutOfMemory, path: Path | None, *, name: str = "PerfCallback") -> tuple[str, ...]:
+    """Return the report as a few lines of text.
+
+    Args:
+        report: The report.
+        path: Its file; None if it was not saved.
+        name: The class that the user sees.
+    """
+    known = [f"{name} {format_bytes(size)}" for name, size in report.sizes]
+    if report.batch_size is not None:
+        known.append(f"batch size {report.batch_size}")
+    return (
+        f"{name}: {report.sentence}",
+        *((f"  Memory: {', '.join(known)}.",) if known else ()),
+        *(f"  Fix: {fix}" for fix in report.fixes[:1]),
+        *(f"  Or: {fix}" for fix in report.fixes[1:]),
+        *((f"  Saved: {path}",) if path is not None else ()),
+        *(
+            (f"  Who held it: lightning-perf analyze {shlex.quote(str(path.with_name(report.snapshot)))}",)
+            if path is not None and report.snapshot is not None
+            else ()
+        ),
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Return an error and those that led to it."""
+    following: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if following is None:
+            return
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def _is_device_error(error: BaseException) -> bool:
+    # Older releases of torch know the error only as torch.cuda.OutOfMemoryError.
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    return isinstance(error, kind)
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or _is_device_error(error):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _HOST_TEXTS)
+
+
+def _asked(text: str, *, on_device: bool) -> int | None:
+    if on_device:
+        found = _ASKED_ON_DEVICE.search(text)
+        return int(float(found[1]) * _UNITS[found[2]]) if found else None
+    found = _ASKED_ON_HOST.search(text)
+    return int(found[1]) if found else None
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
+    while traceback is not None:
+        yield traceback.tb_frame
+        traceback = traceback.tb_next
+
+
+def _phase(frames: list[FrameType]) -> MemoryPhase:
+    """Return the phase of the step by the functions of the traceback. The innermost known one counts."""
+    in_module = False
+    for frame in reversed(frames):
+        name, file = frame.f_code.co_name, frame.f_code.co_filename.replace("\\", "/")
+        if name in _PHASES:
+            return _PHASES[name]
+        if "/torch/optim/" in file:
+            return "optimizer"
+        if "/torch/utils/data/" in file:
+            return "fetch"
+        in_module |= name == "forward"  # of the training, of the validation, or called again by a checkpoint
+    return "forward" if in_module else "other"
+
+
+def _module(frames: list[FrameType], source: TensorSource) -> tuple[str | None, str | None]:
+    """Return name and class of the innermost module in its forward."""
+    for frame in reversed(frames):
+        owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))  # whatever its name is
+        if frame.f_code.co_name == "forward" and isinstance(owner, torch.nn.Module):
+            model, _ = source()
+            if not isinstance(model, torch.nn.Module):
+                return type(owner).__name__, type(owner).__name__
+            names = (name for name, module in model.named_modules() if module is owner)
+            return next(names, type(owner).__name__), type(owner).__name__
+    return None, None
+
+
+def _listed(source: TensorSource, device: int) -> dict[str, Any]:
+    try:
+        lists = list_tensors(source)
+    except Exception:  # parameters may be of any class
+        return {}
+    return {
+        f"{kind}_bytes": sum({address: size for place, address, size in blocks if place == device}.values())
+        for kind, blocks in lists.items()
+    }
+
+
+def _allocator(ordinal: int | None) -> dict[str, Any]:
+    try:
+        if ordinal is None:
+            return {"free_bytes": free_bytes() or None}
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return {}
+        free, total = torch.cuda.mem_get_info(ordinal)
+        return {
+            "allocated_bytes": torch.cuda.memory_allocated(ordinal),
+            "reserved_bytes": torch.cuda.memory_reserved(ordinal),
+            "free_bytes": free,
+            "total_bytes": total,
+        }
+    except Exception:  # the driver may refuse any call now
+        return {}
+
+
+def _save_snapshot(folder: Path, rank: int, device: str) -> str | None:
+    """Save a snapshot of the GPU's allocator, and return its file name; None without a GPU or if that fails."""
+    if device == "cpu" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    path = folder / f"memory.rank{rank}.pickle"
+    try:
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]  # private, without a public equal
+    except Exception:
+        path.unlink(missing_ok=True)
+        return None
+    return path.name
+
+
+def _fixes(report: OutOfMemory) -> tuple[str, ...]:
+    """Return the changes that reduce the memory, the most promising first."""
+    fixes = []
+    available = report.total_bytes or report.free_bytes
+    if report.asked_bytes is not None and available is not None and report.asked_bytes > available:
+        fixes.append(
+            f"Check the shape of this one tensor: it takes {format_bytes(report.asked_bytes)}, and only "
+            f"{format_bytes(available)} {'exist' if report.total_bytes else 'are free'}."
+        )
+    if report.reserved_bytes is not None and report.allocated_bytes is not None and report.asked_bytes is not None:
+        unused = report.reserved_bytes - report.allocated_bytes
+        if unused >= report.asked_bytes:
+            fixes.append(
+                f"Set PYTORCH_ALLOC_CONF=expandable_segments:True: {format_bytes(unused)} are reserved, but in pieces "
+                "that are too small."
+            )
+    kinds = (report.parameters_bytes or 0, report.gradients_bytes or 0, report.optimizer_state_bytes or 0)
+    if available and kinds[2] >= _STATE_SHARE * available:
+        fixes.append(
+            f'Reduce the optimizer state ({format_bytes(kinds[2])}): shard it with Trainer(strategy="fsdp"), or use '
+            "an 8-bit optimizer such as torchao.optim.AdamW8bit."
+        )
+    fixes.append(_fix_of_phase(report))
+    return tuple(fixes)
+
+
+def _fix_of_phase(report: OutOfMemory) -> str:
+    smaller = "Halve batch_size"
+    if report.batch_size is not None and report.batch_size > 1:
+        smaller += f" to {report.batch_size // 2}"
+    if report.phase == "validation":
+        return f"{smaller} of the validation loader, and do not keep outputs of validation_step."
+    if report.phase == "optimizer":
+        return 'Use a fused optimizer such as torch.optim.AdamW(…, fused=True), or shard with Trainer(strategy="fsdp").'
+    if report.phase in ("fetch", "transfer"):
+        return f"{smaller}, or lower prefetch_factor and num_workers in DataLoader(…)."
+    if report.phase == "checkpoint":
+        return 'Save sharded checkpoints: Trainer(strategy="fsdp") with state_dict_type="sharded".'
+    return (
+        f'{smaller} and set Trainer(accumulate_grad_batches=2), use Trainer(precision="bf16-mixed"), or checkpoint '
+        "activations with torch.utils.checkpoint."
+    )

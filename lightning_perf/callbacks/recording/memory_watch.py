@@ -1,0 +1,158 @@
+"""Follows the memory of a fit from step to step, and counts tensors when it has grown."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.run_files.fit.memory_growth import (
+    GrowthRecord,
+    MemorySample,
+    TensorCensus,
+    TensorGroup,
+    write_growth,
+)
+
+__all__ = ["MemoryWatch", "count_tensors", "process_bytes"]
+
+WARMUP_STEPS = 20
+"""Steps before the first sample. They fill caches and make the state of the optimizer."""
+
+MAX_SAMPLES = 256
+"""Samples kept. When they are full, every second one is dropped, and the distance doubles."""
+
+GROWTH_BYTES = 16 * 2**20
+GROWTH_SHARE = 0.01
+"""Growth since the first sample at which tensors are counted: at least so many bytes, and this share of the level."""
+
+CENSUS_SHARE = 0.01
+"""Most time that counting may take, as a share of the time since the start. The first two censuses are free."""
+
+KEPT_GROUPS = 200
+"""Groups of a census that are saved: the largest ones and the most frequent ones."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_STATM = Path("/proc/self/statm")
+
+
+def process_bytes() -> int | None:
+    """Return the resident memory of this process; None if the system does not show it."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+class MemoryWatch(StepObserver):
+    """Samples the memory at the ends of steps, outside of the profiler's windows.
+
+    Tensors are counted when the memory has grown, and again each time that the growth has doubled. So a training with
+    constant memory is never searched.
+
+    Args:
+        state: The state of the fit.
+        device: The device that trains.
+        folder: Where the record goes.
+        rank: This process's rank.
+    """
+
+    def __init__(self, state: FitState, *, device: torch.device, folder: Path, rank: int) -> None:
+        self._state = state
+        self._folder = folder
+        self._rank = rank
+        self._on_gpu = device.type == "cuda"
+        self._level: Callable[[], int | None] = (
+            (lambda: torch.cuda.memory_allocated(device)) if self._on_gpu else process_bytes
+        )
+        self._samples: list[MemorySample] = []
+        self._censuses: list[TensorCensus] = []
+        self._distance = 1
+        self._next = WARMUP_STEPS
+        self._threshold: int | None = None
+        self._began_s = time.perf_counter()
+        self._spent_s = 0.0
+
+    def on_step_end(self) -> None:
+        """Take a sample if it is due."""
+        step = self._state.step
+        if step < self._next or self._state.profiling:
+            return
+        self._next = step + self._distance
+        level = self._level()
+        if level is None:
+            return
+        self._samples.append(MemorySample(step, level))
+        if len(self._samples) >= MAX_SAMPLES:
+            self._samples = self._samples[::2]
+            self._distance *= 2
+        if self._threshold is None:
+            self._threshold = level + self._least(level)
+        elif level > self._threshold:
+            first = self._samples[0].bytes
+            self._threshold = first + 2 * max(level - first, self._least(first))
+            self._take_census(step)
+
+    def save(self) -> None:
+        """Write the record.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self._samples:
+            record = GrowthRecord(
+                rank=self._rank,
+                source="allocator" if self._on_gpu else "process",
+                samples=tuple(self._samples),
+                censuses=tuple(self._censuses),
+            )
+            write_growth(self._folder, record)
+
+    @staticmethod
+    def _least(level: int) -> int:
+        return max(GROWTH_BYTES, int(GROWTH_SHARE * level))
+
+    def _take_census(self, step: int) -> None:
+        begin_s = time.perf_counter()
+        if len(self._censuses) > 1 and self._spent_s > CENSUS_SHARE * (begin_s - self._began_s):
+            return
+        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors())]
+        self._spent_s += time.perf_counter() - begin_s
+
+
+def count_tensors() -> tuple[TensorGroup, ...]:
+    """Count all tensors that the garbage collector knows, by class, type, shape and device.
+
+    Returns:
+        The groups, the largest first.
+    """
+    counts: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
+    seen: set[int] = set()
+    things = gc.get_objects()
+    # By type and without a Python loop: there are mostly half a million objects. Also, isinstance asks each object for
+    # its class, and some proxies then compute.
+    kinds = {kind for kind in set(map(type, things)) if torch.Tensor in kind.__mro__}
+    for thing in itertools.compress(things, map(kinds.__contains__, map(type, things))):
+        kind = type(thing)
+        try:
+            shape, dtype = list(thing.shape), str(thing.dtype).removeprefix("torch.")
+            group = counts[f"{kind.__name__} {dtype} {shape}", str(thing.device), thing.grad_fn is not None]
+            group[0] += 1
+            storage = thing.untyped_storage()
+            address = storage.data_ptr()
+            if address and address not in seen:
+                seen.add(address)
+                group[1] += storage.nbytes()
+        except Exception:  # a subclass of another package
+            continue
+    groups = [TensorGroup(*key, count, size) for key, (count, size) in counts.items()]
+    largest = sorted(groups, key=lambda group: (-group.bytes, -group.count, group.kind))
+    frequent = sorted(groups, key=lambda group: (-group.count, -group.bytes, group.kind))[:KEPT_GROUPS]
+    return tuple(dict.fromkeys([*largest[:KEPT_GROUPS], *frequent]))

@@ -1,0 +1,115 @@
+"""Lists the tensors of a training by address: parameters and buffers, gradients, and the state of the optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from lightning_perf.trace.tensors import KINDS, TensorKind
+from lightning_perf.workers.memory_limit import free_bytes
+
+__all__ = ["TensorLists", "TensorSource", "WindowLists", "list_tensors", "sum_by_kind"]
+
+TensorLists: TypeAlias = dict[TensorKind, list[tuple[int, int, int]]]
+"""For each kind the device (-1 for the host), address and size of each block."""
+
+TensorSource: TypeAlias = Callable[[], tuple[Any, Iterable[Any]]]
+"""Returns the model, or None if it is not known, and the optimizers."""
+
+_MAX_DEPTH = 4
+"""The state of an optimizer is searched in containers up to this depth."""
+
+
+def list_tensors(source: TensorSource) -> TensorLists:
+    """List the tensors of a training. Nothing is computed, and no device is waited for.
+
+    Args:
+        source: Returns the model and the optimizers.
+    """
+    model, optimizers = source()
+    lists: TensorLists = {kind: [] for kind in KINDS}
+    if isinstance(model, torch.nn.Module):
+        for parameter in model.parameters():
+            lists["parameters"] += _blocks(parameter)
+            if parameter.grad is not None:
+                lists["gradients"] += _blocks(parameter.grad)
+        for buffer in model.buffers():
+            lists["parameters"] += _blocks(buffer)
+    for optimizer in optimizers:
+        for tensor in _tensors_in(getattr(optimizer, "state", {})):
+            lists["optimizer_state"] += _blocks(tensor)
+    return lists
+
+
+def sum_by_kind(lists: TensorLists) -> dict[str, int]:
+    """Return the bytes of each kind. Tensors that share memory count once."""
+    return {
+        kind: sum({(device, address): size for device, address, size in blocks}.values())
+        for kind, blocks in lists.items()
+    }
+
+
+class WindowLists:
+    """The tensors at the start and at the end of one recorded window, for its trace file.
+
+    Args:
+        source: Returns the model and the optimizers.
+    """
+
+    def __init__(self, source: TensorSource) -> None:
+        self._source = source
+        self._start: TensorLists = {}
+        self._available: dict[str, int] = {}
+
+    def start(self) -> None:
+        """List the tensors at the start of the recording."""
+        self._start = list_tensors(self._source)
+        self._available = _available_bytes(self._start)
+
+    def stop(self) -> dict[str, object]:
+        """List the tensors at the end of the recording, and return both lists for `TENSORS_KEY`."""
+        return {"start": self._start, "end": list_tensors(self._source), "available_bytes": self._available}
+
+
+def _available_bytes(lists: TensorLists) -> dict[str, int]:
+    """Return by device ordinal the memory that tensors could use, with that of the listed tensors.
+
+    Args:
+        lists: The tensors that the process has now.
+    """
+    ordinals = {device for blocks in lists.values() for device, _, _ in blocks}
+    found = {}
+    for ordinal in ordinals:
+        if ordinal < 0:
+            free = free_bytes()
+            held = sum(size for blocks in lists.values() for device, _, size in blocks if device < 0)
+        else:
+            free, held = torch.cuda.mem_get_info(ordinal)[0], torch.cuda.memory_reserved(ordinal)
+        if free:
+            found[str(ordinal)] = free + held
+    return found
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors_in(part, depth + 1)
+
+
+def _blocks(tensor: torch.Tensor) -> list[tuple[int, int, int]]:
+    """Return device, address and size of a tensor's memory; nothing for a tensor without memory of its own."""
+    tensor = getattr(tensor, "_local_tensor", tensor)  # the part of a DTensor on this rank, e.g. under FSDP
+    if tensor.device.type not in ("cpu", "cuda") or tensor.layout is not torch.strided:
+        return []
+    try:
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # a subclass of another package
+        return []
+    if not address or not size:
+        return []
+    return [(tensor.device.index or 0 if tensor.device.type == "cuda" else -1, address, size)]

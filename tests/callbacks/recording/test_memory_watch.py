@@ -1,0 +1,116 @@
+"""The memory of a fit over time: its samples, and the count of tensors when it has grown."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf import PerfCallback, analyze
+from lightning_perf.callbacks.recording import memory_watch
+from lightning_perf.callbacks.recording.memory_watch import MAX_SAMPLES, MemoryWatch, count_tensors, process_bytes
+from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.run_files.fit.memory_growth import read_growth
+from tests.callbacks.training import loader, make_module, make_trainer
+
+MIB = 2**20
+
+
+def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: list[int]) -> tuple[list[int], list[int]]:
+    """Feed levels in MiB to a watch, and return the steps of its samples and censuses."""
+    state = FitState()
+    remaining = iter(levels)
+    monkeypatch.setattr(memory_watch, "process_bytes", lambda: next(remaining) * MIB)
+    counted: list[int] = []
+    monkeypatch.setattr(memory_watch, "count_tensors", lambda: counted.append(state.step) or ())
+    watch = MemoryWatch(state, device=torch.device("cpu"), folder=folder, rank=0)
+    for step in range(memory_watch.WARMUP_STEPS + len(levels)):
+        state.step = step
+        watch.on_step_end()
+    watch.save()
+    record = read_growth(folder)
+    assert record is not None
+    return [sample.step for sample in record.samples], counted
+
+
+def test_samples_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, counted = watched(tmp_path, monkeypatch, [500] * 2000)
+    assert len(steps) < MAX_SAMPLES
+    assert {after - before for before, after in itertools.pairwise(steps)} == {8}
+    assert steps[0] == memory_watch.WARMUP_STEPS
+    assert counted == []  # constant memory is never searched
+
+
+def test_tensors_are_counted_when_the_growth_has_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch, "CENSUS_SHARE", 1.0)
+    _, counted = watched(tmp_path, monkeypatch, [500 + 10 * step for step in range(20)])
+    # Growth of 20, 50 and 110 MiB: the first over 16 MiB, and each over twice the last.
+    assert [10 * (step - memory_watch.WARMUP_STEPS) for step in counted] == [20, 50, 110]
+
+
+def test_counting_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch, "CENSUS_SHARE", 0.0)
+    _, counted = watched(tmp_path, monkeypatch, [500 + 10 * step for step in range(20)])
+    assert len(counted) == 2
+
+
+def test_windows_of_the_profiler_are_left_out(tmp_path: Path) -> None:
+    watch = MemoryWatch(FitState(step=100, profiling=True), device=torch.device("cpu"), folder=tmp_path, rank=0)
+    watch.on_step_end()
+    watch.save()
+    assert read_growth(tmp_path) is None
+
+
+def test_the_count_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch, "KEPT_GROUPS", 10**6)  # other tests may have left many tensors
+    before = {(group.kind, group.has_graph): group for group in count_tensors()}
+    base = torch.zeros(1000, 77)
+    kept = [base, base[0], *(torch.zeros(3, 77, dtype=torch.float64) for _ in range(5))]
+    kept.append((torch.ones(13, 77, requires_grad=True) * 2).detach().requires_grad_() * 3)
+    after = {(group.kind, group.has_graph): group for group in count_tensors()}
+
+    def change(kind: str, graph: bool = False) -> tuple[int, int]:
+        old, new = before.get((kind, graph)), after[kind, graph]
+        return new.count - (old.count if old else 0), new.bytes - (old.bytes if old else 0)
+
+    assert change("Tensor float64 [3, 77]") == (5, 5 * 3 * 77 * 8)
+    assert change("Tensor float32 [13, 77]", graph=True) == (1, 4 * 13 * 77)
+    views = change("Tensor float32 [1000, 77]"), change("Tensor float32 [77]")
+    assert [count for count, _ in views] == [1, 1]
+    assert sum(size for _, size in views) == 4 * 1000 * 77  # a view shares its memory
+    assert len(kept) == 8
+
+
+def test_resident_memory() -> None:
+    before = process_bytes()
+    assert before is not None
+    with mmap.mmap(-1, 64 * MIB) as held:  # new pages, while an allocation may reuse what earlier tests freed
+        for place in range(0, 64 * MIB, 4096):
+            held[place] = 1
+        after = process_bytes()
+    assert after is not None
+    assert after - before >= 60 * MIB
+
+
+def test_a_list_that_grows_in_a_training(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        pages = mmap.mmap(-1, 4 * MIB)  # new ones, while an allocation may reuse what earlier tests freed
+        kept.append(torch.frombuffer(pages, dtype=torch.float32).fill_(1.0))
+        loss: torch.Tensor = self.loss(batch)
+        return loss
+
+    module = make_module(training_step=training_step)
+    callback = PerfCallback(dirpath=tmp_path, fingerprint="light", probe=False, report="none", skip_first=1, active=1)
+    make_trainer(tmp_path, callback).fit(module, loader(80))
+    report = analyze(tmp_path)
+    assert report.memory_growth is not None
+    assert report.memory_growth.bytes_per_step == pytest.approx(4 * MIB, rel=0.25)
+    (finding,) = [finding for finding in report.fit_findings if finding.kind == "leak"]
+    assert "more Tensor float32 [1048576] on cpu hold" in finding.evidence[1]
+    assert "4.00 MiB per step" in finding.evidence[1]

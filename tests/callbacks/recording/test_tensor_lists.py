@@ -1,0 +1,110 @@
+"""The lists of tensors in a recording, and what they make of the memory of a real training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf import PerfCallback
+from lightning_perf.analysis.model.memory import DeviceMemory, memory
+from lightning_perf.callbacks.recording import tensor_lists
+from lightning_perf.callbacks.recording.tensor_lists import list_tensors, sum_by_kind
+from lightning_perf.trace.reader import read_trace
+from tests.callbacks.training import make_module, make_trainer, trace_files
+
+
+def test_kinds_and_shared_memory():
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(8, 8, bias=False)
+            self.second = torch.nn.Linear(8, 8, bias=False)
+            self.second.weight = self.first.weight
+            self.register_buffer("scale", torch.ones(3))
+            self.register_buffer("view", torch.ones(100)[:50])
+            self.register_buffer("nowhere", torch.ones(5, device="meta"))
+
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    assert sum_by_kind(list_tensors(lambda: (model, [optimizer]))) == {
+        "parameters": 4 * (64 + 3 + 100),
+        "gradients": 0,
+        "optimizer_state": 0,
+    }
+    (model.second(model.first(torch.ones(1, 8))).sum() * 1.0).backward()
+    optimizer.step()
+    assert sum_by_kind(list_tensors(lambda: (model, [optimizer]))) == {
+        "parameters": 4 * (64 + 3 + 100),
+        "gradients": 4 * 64,
+        "optimizer_state": 8 * 64 + 4,
+    }
+    assert sum_by_kind(list_tensors(lambda: (None, []))) == dict.fromkeys(
+        ("parameters", "gradients", "optimizer_state"), 0
+    )
+
+
+def test_a_failing_list_costs_only_itself(tmp_path, monkeypatch):
+    def broken(source: object) -> object:
+        raise RuntimeError("a parameter without a storage")
+
+    monkeypatch.setattr(tensor_lists, "list_tensors", broken)
+    callback = PerfCallback(
+        dirpath=tmp_path, profile_memory=True, skip_first=1, warmup=1, active=1, report="none", probe=False,
+        fingerprint="light",
+    )  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="recordings do not list parameters, gradients and optimizer state"):
+        fit(make_module(), callback, tmp_path, torch.randn(8, 4), 2)
+    (file,) = trace_files(tmp_path)
+    value = memory(read_trace(file))
+    assert value is not None
+    assert not value.devices[-1].listed
+
+
+def fit(module: Any, callback: PerfCallback, folder: Path, samples: torch.Tensor, batch_size: int) -> None:
+    module.training_step = lambda batch, batch_idx: module.layer(batch).square().mean()
+    dataset: Any = samples
+    make_trainer(folder, callback).fit(module, torch.utils.data.DataLoader(dataset, batch_size))
+
+
+def record(folder: Path, batch_size: int, *, with_stack: bool = False) -> tuple[torch.nn.Module, DeviceMemory]:
+    """Train a network for a few batches, and return it with the memory of the recorded ones."""
+    network = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)
+    )
+    module = make_module(
+        configure_optimizers=lambda self: torch.optim.Adam(self.parameters(), foreach=False),
+    )
+    module.layer = network
+    callback = PerfCallback(
+        dirpath=folder, profile_memory=True, with_stack=with_stack, skip_first=2, warmup=1, active=2,
+        report="none", probe=False, fingerprint="light",
+    )  # fmt: skip
+    fit(module, callback, folder, torch.randn(5 * batch_size, 32), batch_size)
+    (file,) = trace_files(folder)
+    value = memory(read_trace(file))
+    assert value is not None
+    (host,) = [device for device in value.devices if device.device is None]
+    return network, host
+
+
+def test_a_network_with_known_memory_and_larger_batches(tmp_path):
+    network, host = record(tmp_path / "256", 256, with_stack=True)
+    numbers = [parameter.numel() for parameter in network.parameters()]
+    found = {part.category: part.bytes for part in host.parts}
+    assert host.listed
+    assert found["parameters"] == 4 * sum(numbers)
+    # Two moments in FP32 per parameter, and a step count per tensor.
+    assert found["optimizer state"] == 8 * sum(numbers) + 4 * len(numbers)
+    # At the peak the results of both Tanh are kept for the backward, and a few scalars.
+    assert 0 <= found["activations"] - 4 * 256 * 2 * 64 < 100
+    assert {row.name for row in host.activations} == {"Sequential_0", "Tanh_0", "Tanh_1"}
+    assert host.batch is not None
+    assert host.batch.available_bytes is None or host.batch.available_bytes > host.peak_allocated_bytes
+
+    for batch_size in (512, 1024):
+        _, larger = record(tmp_path / str(batch_size), batch_size)
+        low, high = host.batch.peak_bytes(batch_size)
+        assert low <= larger.peak_allocated_bytes <= high

@@ -1,0 +1,31 @@
+"""The memory of a fit on the page: the peak, other batch sizes, missing memory, and the comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.report.test_memory_sections import failed, recording
+
+__all__ = ["failed"]
+
+
+def test_the_view(open_page: Any, failed: Any) -> None:
+    opened = open_page(failed, view="memory")
+    text = opened.page.inner_text("main")
+    for shown in ("Out of memory: rank 0", "Halve batch_size to 4.", "net.3 (Linear)", "Other batch sizes", "29 to 32"):
+        assert shown in text
+    (bar,) = opened.page.locator(".stack-bar").all()
+    assert "parameters 4.00 GiB" in bar.get_attribute("aria-label")
+    assert "fragmentation 1.00 GiB" in bar.get_attribute("aria-label")
+    rows = opened.texts("table[aria-label*='blocks alive'], table:has(caption:has-text('blocks alive'))")
+    assert "aten::linear" in rows[0]
+    assert "Net_0" in rows[0]
+
+
+def test_the_comparison(open_page: Any, tmp_path: Path) -> None:
+    compared = recording(tmp_path / "before", 8).diff(recording(tmp_path / "after", 2))
+    opened = open_page(compared.to_json(indent=None).encode(), kind="diff")
+    text = opened.page.inner_text("main")
+    assert "Memory at the peak, device 0" in text
+    assert "\u22126.00" in text
