@@ -1,0 +1,292 @@
+"""Attention: the implementation that ran, its inputs, and its time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.kernels.efficiency import enclosing_marked
+from lightning_perf.analysis.kernels.flops import FORMULAS
+from lightning_perf.analysis.model.modules import forward_operator
+from lightning_perf.analysis.steps.phase_timeline import host_phases
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["Attention", "AttentionKind", "Implementation", "attention"]
+
+Implementation = Literal["flash", "memory-efficient", "cuDNN", "math", "written out"]
+
+SDPA = "aten::scaled_dot_product_attention"
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "aten::_scaled_dot_product_flash_attention": "flash",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "aten::_scaled_dot_product_efficient_attention": "memory-efficient",
+    "aten::_scaled_dot_product_cudnn_attention": "cuDNN",
+    "aten::_scaled_dot_product_attention_math": "math",
+    "flash_attn::_flash_attn_forward": "flash",
+    "flash_attn::_flash_attn_varlen_forward": "flash",
+    "FlashAttnFunc": "flash",
+    "FlashAttnVarlenFunc": "flash",
+    "xformers_flash::flash_fwd": "flash",
+    "xformers::efficient_attention_forward_cutlass": "memory-efficient",
+}
+"""The implementation by operator: those of `torch.nn.functional.scaled_dot_product_attention`, flash-attn, xformers."""
+
+SOFTMAX = "aten::_softmax"
+PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """The attention calls of one implementation with the same inputs.
+
+    Attributes:
+        implementation: ``flash``, ``memory-efficient`` or ``cuDNN`` for fused kernels, ``math`` for PyTorch's
+            composition of products and softmax, ``written out`` for such a composition in the model's own code.
+        type: Type of the queries as recorded, e.g. ``float`` or ``c10::BFloat16``; empty if not recorded.
+        query: Shape of the queries, ``(batch, heads, time, size)``; of the first product for attention that is
+            written out; empty if not recorded.
+        keys: Number of keys that each query is compared with; 0 if not recorded.
+        mask: Whether a mask was given as a tensor; ``None`` if unknown.
+        dropout: Probability of dropout; ``None`` if unknown.
+        causal: Whether ``is_causal`` was set; ``None`` if unknown.
+        calls: Calls in the forward passes of all averaged steps, without those that the backward repeats.
+        time_ns: Time of all calls and of their backward: of the device work that they launch, or on the host without
+            a device.
+        product_ns: The part of it in matrix products. 0 for fused kernels, which are not divided.
+    """
+
+    implementation: Implementation
+    type: str
+    query: tuple[int, ...]
+    keys: int
+    mask: bool | None
+    dropout: float | None
+    causal: bool | None
+    calls: int
+    time_ns: int
+    product_ns: int
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of the two products in the forward passes, without regard to causal masks; 0 for unknown shapes."""
+        return self.calls * 4 * prod(self.query) * self.keys if self.query else 0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention of the averaged steps.
+
+    Attributes:
+        kinds: Calls by implementation and inputs, the most time first.
+        steps: Steps that the figures are over.
+        on_device: Whether times are of device work; otherwise they are of the host.
+    """
+
+    kinds: tuple[AttentionKind, ...]
+    steps: int
+    on_device: bool
+
+
+_Key: TypeAlias = tuple[Implementation, str, tuple[int, ...], int, "bool | None", "float | None", "bool | None"]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call: the operators of one thread within these times."""
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    key: _Key
+
+
+def attention(trace: Trace) -> Attention | None:
+    """Find the attention of a training and its time.
+
+    A softmax between two batched matrix products of fitting shapes counts as attention that is written out.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The calls; ``None`` without any.
+    """
+    steps = int(averaged_steps(trace).sum())
+    if not len(trace.operators) or not steps:
+        return None
+    calls = _fused_calls(trace)
+    calls += _written_out(trace, calls)
+    if not calls:
+        return None
+    calls.sort(key=lambda call: (call.thread, call.start_ns))
+    owner = _owners(trace, calls)
+    times, products = _times(trace, owner, calls)
+    repeated = host_phases(trace)["backward"].contains(np.array([call.start_ns for call in calls]))
+    found: dict[object, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for call, again, time_ns, product_ns in zip(
+        calls, repeated.tolist(), times.tolist(), products.tolist(), strict=True
+    ):
+        row = found[call.key]
+        row[0] += not again
+        row[1] += time_ns
+        row[2] += 0 if call.key[0] in ("flash", "memory-efficient", "cuDNN") else product_ns
+    keys = {call.key: call.key for call in calls}
+    kinds = [AttentionKind(*key, *found[key]) for key in keys]
+    kinds.sort(key=lambda kind: (-kind.time_ns, kind.implementation, kind.query))
+    return Attention(tuple(kinds), steps, bool(trace.device.is_compute.any()))
+
+
+def _fused_calls(trace: Trace) -> list[_Call]:
+    """Return the calls of operators that compute attention, without those inside another one."""
+    table, parents = trace.operators, trace.links.operator_parent
+    named = trace.names_where(IMPLEMENTATIONS.__contains__)[table.name]
+    rows = np.flatnonzero(named & in_averaged_steps(trace, table.start_ns))
+    calls = []
+    for row in rows.tolist():
+        above = int(parents[row])
+        while above != NO_ROW and trace.names[table.name[above]] != SDPA and not named[above]:
+            above = int(parents[above])
+        if above != NO_ROW and named[above]:
+            continue
+        shapes = json_list(trace.shape_lists[table.input_shapes[row]])
+        types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[row]])]
+        query, keys = _shape(shapes, 0), _shape(shapes, 1)
+        mask, dropout, causal = _options(trace, above) if above != NO_ROW else (None, None, None)
+        key = (
+            IMPLEMENTATIONS[trace.names[table.name[row]]],
+            types[0] if types else "",
+            query,
+            keys[-2] if len(keys) > 1 else 0,
+            mask,
+            dropout,
+            causal,
+        )
+        calls.append(_Call(int(table.thread[row]), int(table.start_ns[row]), int(table.end_ns[row]), key))
+    return calls
+
+
+def _options(trace: Trace, row: int) -> tuple[bool | None, float | None, bool | None]:
+    """Return mask, dropout and causality of a call of ``scaled_dot_product_attention``."""
+    table = trace.operators
+    shapes = json_list(trace.shape_lists[table.input_shapes[row]])
+    values = [str(value) for value in json_list(trace.value_lists[table.input_values[row]])]
+    mask = isinstance(shapes[3], list) and len(shapes[3]) > 0 if len(shapes) > 3 else None
+    dropout = causal = None
+    if len(values) > 5:
+        try:
+            dropout = float(values[4])
+        except ValueError:
+            dropout = None
+        causal = {"True": True, "False": False}.get(values[5])
+    return mask, dropout, causal
+
+
+def _written_out(trace: Trace, fused: list[_Call]) -> list[_Call]:
+    """Find a softmax over scores that a batched product made and that the next one multiplies with the values."""
+    table = trace.operators
+    counted = in_averaged_steps(trace, table.start_ns)
+    softmax = np.flatnonzero(counted & trace.names_where(lambda name: name == SOFTMAX)[table.name])
+    products = np.flatnonzero(counted & trace.names_where(PRODUCTS.__contains__)[table.name])
+    calls = []
+    for thread in np.unique(table.thread[softmax]).tolist():
+        taken = merge(
+            np.array([call.start_ns for call in fused if call.thread == thread], dtype=np.int64),
+            np.array([call.end_ns for call in fused if call.thread == thread], dtype=np.int64),
+        )
+        rows = softmax[table.thread[softmax] == thread]
+        rows = rows[~taken.contains(table.start_ns[rows])]
+        own = products[table.thread[products] == thread]
+        places = np.searchsorted(table.start_ns[own], table.start_ns[rows])
+        for row, at in zip(rows.tolist(), places.tolist(), strict=True):
+            if 0 < at < len(own):
+                call = _composition(trace, int(own[at - 1]), row, int(own[at]))
+                calls += [call] if call is not None else []
+    return calls
+
+
+def _composition(trace: Trace, before: int, softmax: int, after: int) -> _Call | None:
+    """Return the attention that a product, a softmax and another product compute; ``None`` if their shapes differ."""
+    table = trace.operators
+    scores = _shape(json_list(trace.shape_lists[table.input_shapes[softmax]]), 0)
+    first, second = _factors(trace, before), _factors(trace, after)
+    if first is None or second is None or not scores:
+        return None
+    (batch, queries, size), keys = first[0], first[1][-1]
+    if (batch * queries * keys, keys) != (prod(scores), scores[-1]) or second[0] != (batch, queries, keys):
+        return None
+    types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[before]])]
+    key: _Key = ("written out", types[-1] if types else "", (batch, queries, size), keys, None, None, None)
+    return _Call(int(table.thread[before]), int(table.start_ns[before]), int(table.end_ns[after]), key)
+
+
+def _factors(trace: Trace, row: int) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
+    """Return the shapes of the two factors of a batched product."""
+    shapes = json_list(trace.shape_lists[trace.operators.input_shapes[row]])
+    skipped = 1 if trace.names[trace.operators.name[row]] == "aten::baddbmm" else 0
+    left, right = _shape(shapes, skipped), _shape(shapes, skipped + 1)
+    return ((left[0], left[1], left[2]), right) if len(left) == len(right) == 3 else None
+
+
+def _shape(shapes: list[object], place: int) -> tuple[int, ...]:
+    shape = shapes[place] if place < len(shapes) else None
+    return tuple(shape) if isinstance(shape, list) and all(type(n) is int for n in shape) else ()
+
+
+def _owners(trace: Trace, calls: list[_Call]) -> Int64Array:
+    """Return for each operator row its call, also for operators of the backward; `NO_ROW` for all others."""
+    table = trace.operators
+    owner = np.full(len(table), NO_ROW, dtype=np.int64)
+    for thread in {call.thread for call in calls}:
+        places = [place for place, call in enumerate(calls) if call.thread == thread]
+        starts = np.array([calls[place].start_ns for place in places])
+        ends = np.array([calls[place].end_ns for place in places])
+        rows = np.flatnonzero(table.thread == thread)
+        at = np.searchsorted(starts, table.start_ns[rows], side="right") - 1
+        inside = (at >= 0) & (table.end_ns[rows] <= ends[np.maximum(at, 0)])
+        owner[rows[inside]] = np.array(places)[at[inside]]
+    forward, _ = forward_operator(trace)
+    if forward is not None:
+        nodes = np.flatnonzero((forward != NO_ROW) & (owner == NO_ROW))
+        owner[nodes] = owner[forward[nodes]]
+    return owner
+
+
+def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Array, Int64Array]:
+    """Return the time of each call with its backward, and the part in products."""
+    table = trace.operators
+    owned = owner != NO_ROW
+    is_product = trace.names_where(FORMULAS.__contains__)[table.name]
+    total, products = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.int64)
+    if trace.device.is_compute.any():
+        kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
+        launcher = trace.links.device_operator[kernels]
+        within = enclosing_marked(trace, launcher, owned)
+        known = within != NO_ROW
+        duration = trace.device.duration_ns[kernels]
+        np.add.at(total, owner[within[known]], duration[known])
+        product = known & (enclosing_marked(trace, launcher, is_product) != NO_ROW)
+        np.add.at(products, owner[within[product]], duration[product])
+        return total, products
+    outermost = np.flatnonzero(owned & ~_inside(trace, owned))
+    np.add.at(total, owner[outermost], table.duration_ns[outermost])
+    within = enclosing_marked(trace, np.arange(len(table), dtype=np.int32), owned)
+    rows = np.flatnonzero(is_product & (within != NO_ROW) & ~_inside(trace, is_product))
+    np.add.at(products, owner[within[rows]], table.duration_ns[rows])
+    return total, products
+
+
+def _inside(trace: Trace, marked: BoolArray) -> BoolArray:
+    """Return whether each row lies inside of a marked one."""
+    parents = trace.links.operator_parent
+    above = enclosing_marked(trace, parents, marked)
+    inside: BoolArray = above != NO_ROW
+    return inside

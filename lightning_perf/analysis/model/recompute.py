@@ -1,0 +1,67 @@
+"""Gradient checkpointing: the forward operators that the backward runs again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.efficiency import enclosing_marked
+from lightning_perf.analysis.steps.phase_timeline import is_backward_node
+from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["Recompute", "recompute"]
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """The forward work that the backward repeats because of gradient checkpointing.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        operators: Repeated operators, without those that they call.
+        time_ns: Their time: of the device work that they launch, or on the host without a device.
+        on_device: Whether `time_ns` is of device work.
+    """
+
+    steps: int
+    operators: int
+    time_ns: int
+    on_device: bool
+
+
+def recompute(trace: Trace) -> Recompute | None:
+    """Find the forward work that the backward repeats.
+
+    A node of the backward runs its operators without autograd. Operators in it that autograd numbers, as it does in a
+    forward, are those of a checkpointed region.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures; ``None`` if the backward repeats nothing.
+    """
+    table, parents = trace.operators, trace.links.operator_parent
+    steps = int(averaged_steps(trace).sum())
+    if not len(table) or not steps:
+        return None
+    node = trace.names_where(is_backward_node)[table.name] | (table.forward_thread != 0)
+    numbered = (table.sequence >= 0) & ~node
+    repeated = numbered & (enclosing_marked(trace, parents, node) != NO_ROW)
+    repeated &= in_averaged_steps(trace, table.start_ns)
+    outermost = repeated & (enclosing_marked(trace, parents, repeated) == NO_ROW)
+    if not outermost.any():
+        return None
+    on_device = bool(trace.device.is_compute.any())
+    if on_device:
+        kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
+        # A node inside of a repeated region is the backward of that region, run by a nested engine.
+        within = enclosing_marked(trace, trace.links.device_operator[kernels], outermost | node)
+        known = within != NO_ROW
+        time_ns = int(trace.device.duration_ns[kernels[known][outermost[within[known]]]].sum())
+    else:
+        time_ns = int(table.duration_ns[outermost].sum())
+    return Recompute(steps, int(outermost.sum()), time_ns, on_device)

@@ -1,0 +1,1 @@
+"""Rules about the model and its batches: padding, attention, gradient checkpointing."""

@@ -1,0 +1,140 @@
+"""Attention and repeated forward work, in recordings that torch makes here and in published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.checkpoint import checkpoint
+
+from lightning_perf.analysis.model.attention import attention
+from lightning_perf.analysis.model.recompute import recompute
+from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
+from tests.support.trace_builder import TraceBuilder
+
+SHAPE = (2, 3, 16, 8)
+"""Batch, heads, tokens and head size."""
+
+
+def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def dropping(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, dropout_p=0.25)
+
+
+def by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return scores.masked_fill(~mask, -torch.inf).softmax(dim=-1) @ value
+
+
+def gated(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A softmax between products that is no attention: it is over another shape."""
+    return (query @ key.transpose(-1, -2)) @ value * query.softmax(dim=-1)
+
+
+def recorded(tmp_path: Path, function: Callable[..., Tensor], *, steps: int = 2) -> Trace:
+    tensors = [torch.randn(SHAPE, requires_grad=True) for _ in range(3)]
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as recorder:
+        for step in range(steps):
+            with record_function(f"ProfilerStep#{step}"):
+                with record_function("perf::forward"):
+                    loss = function(*tensors).square().sum()
+                with record_function("perf::backward"):
+                    loss.backward()
+    path = tmp_path / "rank0.pt.trace.json"
+    recorder.export_chrome_trace(str(path))
+    return read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("function", "implementation", "causal", "dropout"),
+    [(sdpa, "flash", True, 0.0), (dropping, "math", False, 0.25), (by_hand, "written out", None, None)],
+)
+def test_implementations_of_torch(
+    tmp_path: Path, function: Callable[..., Tensor], implementation: str, causal: bool | None, dropout: float | None
+) -> None:
+    found = attention(recorded(tmp_path, function))
+    assert found is not None
+    (kind,) = found.kinds
+    assert (kind.implementation, kind.calls, kind.keys, kind.type) == (implementation, 2, 16, "float")
+    assert (kind.causal, kind.dropout) == (causal, dropout)
+    assert kind.query == (SHAPE if implementation != "written out" else (6, 16, 8))
+    assert kind.forward_flops == 2 * (2 * 2 * 6 * 16 * 16 * 8)
+    assert 0 <= kind.product_ns < kind.time_ns
+    assert (kind.product_ns > 0) == (implementation != "flash")
+
+
+def test_another_softmax_between_products_is_no_attention(tmp_path: Path) -> None:
+    assert attention(recorded(tmp_path, gated)) is None
+
+
+def test_a_forced_fallback_is_found(tmp_path: Path) -> None:
+    with sdpa_kernel(SDPBackend.MATH):
+        found = attention(recorded(tmp_path, sdpa))
+    assert found is not None
+    assert [kind.implementation for kind in found.kinds] == ["math"]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_backward_repeats_a_checkpointed_region(tmp_path: Path, reentrant: bool) -> None:
+    def region(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return torch.sigmoid(by_hand(query, key, value))
+
+    def checkpointed(*tensors: Tensor) -> Tensor:
+        return checkpoint(region, *tensors, use_reentrant=reentrant)
+
+    trace = recorded(tmp_path, checkpointed)
+    repeated, found = recompute(trace), attention(trace)
+    assert repeated is not None
+    assert found is not None
+    assert repeated.steps == 2
+    assert repeated.time_ns > 0
+    assert not repeated.on_device
+    assert sum(kind.calls for kind in found.kinds) == 2  # those of the forward
+    assert recompute(recorded(tmp_path, by_hand)) is None
+
+
+def test_device_time_is_that_of_the_kernels_of_forward_and_backward() -> None:
+    builder = TraceBuilder().gpu("GPU")
+    dims = [[2, 4, 64, 32]] * 3
+    for step in range(2):
+        at = 1000 * step
+        builder.step(step, at, 1000)
+        builder.op("aten::scaled_dot_product_attention", at + 10, 50, dims=[*dims, [64, 64], [], [], []], sequence=step)
+        builder.op(
+            "aten::_scaled_dot_product_efficient_attention", at + 12, 40, types=["c10::Half"] * 3, dims=dims,
+            sequence=step,
+        )  # fmt: skip
+        builder.launch("fmha_cutlassF", call_us=at + 15, call_duration_us=5, start_us=at + 30, duration_us=100)
+        builder.op("Backward0", at + 500, 100, sequence=step, forward_thread=1, thread=2000)
+        builder.launch(
+            "fmha_cutlassB", call_us=at + 510, call_duration_us=5, start_us=at + 530, duration_us=250, thread=2000
+        )
+        builder.op("aten::mm", at + 700, 20)
+        builder.launch("gemm", call_us=at + 705, call_duration_us=5, start_us=at + 800, duration_us=50)
+    found = attention(builder.build())
+    assert found is not None
+    (kind,) = found.kinds
+    assert (kind.implementation, kind.type, kind.mask) == ("memory-efficient", "c10::Half", True)
+    assert (kind.calls, kind.time_ns) == (2, 2 * 350_000)
+    assert found.on_device
+
+
+@pytest.mark.corpus
+def test_published_recordings(corpus: Path) -> None:
+    (path,) = (corpus / "traces" / "tracelens" / "h100").glob("gaunernst_bert-small-uncased*")
+    found = attention(read_trace(path))
+    assert found is not None
+    (kind,) = found.kinds
+    assert (kind.implementation, kind.query, kind.calls) == ("flash", (1, 8, 141, 64), 4)
+    assert kind.type == "c10::BFloat16"
