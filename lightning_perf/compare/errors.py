@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from lightning_perf.errors import UserError
+
 __all__ = ["CompareError", "InvalidRunsError"]
 
 
-class CompareError(Exception):
+class CompareError(UserError):
     """A comparison or a study cannot continue. The message names the cause, the place and the fix."""
 
 

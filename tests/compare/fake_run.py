@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf.revision import git_revision
-from lightning_perf.run_files.run_record import Outcome, RunRecorder, study_folder
+from lightning_perf.run_files.run_record import PLACE_VARIABLE, Outcome, RunRecorder, study_folder
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument("--noise", type=float, default=0.0, help="spread of the step time from run to run, as a share")
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--die-once", help="file: the first run to make it kills itself")
     parser.add_argument("--exit", type=int, default=0)
     parser.add_argument("--facts-of-git", action="store_true", help="record the revision of the code")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     folder = Path(study_folder() or "perf")
     folder.mkdir(parents=True)
     seed = int(os.environ["PL_GLOBAL_SEED"])
@@ -46,9 +49,9 @@ def main() -> None:
     time.sleep(options.sleep)
     if options.exit:
         sys.exit(options.exit)
-    steps = [
-        StepSample(n, round(options.step_ms * 1e6 * rng.lognormvariate(0, 0.01)), 0, None, 32, False) for n in range(40)
-    ]
+    chance = random.Random(f"{seed} {json.loads(os.environ[PLACE_VARIABLE])['arm']}")
+    step_ms = options.step_ms * chance.lognormvariate(0, options.noise)
+    steps = [StepSample(n, round(step_ms * 1e6 * rng.lognormvariate(0, 0.01)), 0, None, 32, False) for n in range(40)]
     (folder / "steps.rank0.jsonl").write_bytes(b"".join(STEPS.encode(step) for step in steps))
     for epoch in range(3):
         recorder.epoch_ends(epoch, 20 * (epoch + 1), {"val_acc": 0.7 + 0.1 * epoch + rng.gauss(0, 0.002)})

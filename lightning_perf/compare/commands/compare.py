@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.gates import Settings
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
 __all__ = [
     "EXIT_CODES",
@@ -27,6 +26,7 @@ __all__ = [
     "add_settings",
     "compare_and_show",
     "exit_code",
+    "judge_arms",
     "read_settings",
     "report_errors",
     "run",
@@ -42,9 +42,6 @@ EXIT_CODES = {
     ExitCode.INVALID_RUNS: "an arm has no valid run",
 }
 """The meanings of the exit codes of ``compare`` and ``study``."""
-
-INVALID_SCHEMA_VERSION = 1
-"""Version of the JSON that stands for a comparison without valid runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, plot="folder")
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the settings to declare before looking at the runs."""
+def add_settings(parser: argparse.ArgumentParser, *, default_gate: str | None = None) -> None:
+    """Add the settings to declare before looking at the runs.
+
+    Args:
+        parser: The command's parser.
+        default_gate: The gate that applies without ``--gate``; None for none.
+    """
     group = parser.add_argument_group(
         "rules", "Decide on these before you look at the runs. A study keeps the rules that it was started with."
     )
@@ -88,7 +90,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         group,
         "--gate",
         metavar="GATE",
-        help="a limit on the ratio to the baseline, or on the difference in accuracy, e.g. 'step_time<=1.05'",
+        help="a limit on the ratio to the baseline, or on the difference in accuracy, e.g. 'step_time<=1.05'"
+        + (f" (default: {default_gate})" if default_gate else ""),
     )
     group.add_argument(
         "--accuracy", metavar="METRIC", help="the logged metric that is the accuracy (default: found by its name)"
@@ -174,46 +177,74 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         PageError: The page cannot be written.
     """
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
-    from lightning_perf.compare.estimates import store_estimates
-    from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.study.results import study_notes
-    from lightning_perf.compare.verdicts.refusal import UnfairError
+    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
-    try:
-        comparison = compare_runs(arms[0] if len(arms) == 1 else _read_arms(arms), settings)
-    except InvalidRunsError as error:
+    result = judge_arms(Path(arms[0]) if len(arms) == 1 else _read_arms(arms), settings)
+    if isinstance(result, InvalidRuns):
         if options.json:
-            document = {"schema_version": INVALID_SCHEMA_VERSION, "state": "invalid", "message": str(error)}
-            sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        raise
-    except UnfairError as error:
-        refusal = error.refusal
+            sys.stdout.write(result.to_json())
+        raise InvalidRunsError(result.message)
+    if isinstance(result, Unfair):
         notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
         if options.html is not None:
-            refusal.write_html(options.html, title=title)
+            result.write_html(options.html, title=title)
         with suppress(BrokenPipeError):
-            refusal.print(notes)
+            result.print(notes)
             if options.markdown is not None:
-                write_output(options.markdown, refusal.to_markdown(notes), CompareError)
+                write_output(options.markdown, result.to_markdown(notes), CompareError)
             if options.json:
-                sys.stdout.write(refusal.to_json())
-        return exit_code(refusal)
-    store_estimates(comparison, Path(arms[0]) if len(arms) == 1 else _read_arms(arms))
+                sys.stdout.write(result.to_json())
+        return exit_code(result)
     if options.html is not None:
-        comparison.write_html(options.html, title=title)
+        result.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has exited, and the exit code still has to give the outcome
         if options.markdown is not None:
-            write_output(options.markdown, comparison.to_markdown(), CompareError)
+            write_output(options.markdown, result.to_markdown(), CompareError)
         if options.plot is not None:
-            saved = comparison.save_plots(options.plot)
+            saved = result.save_plots(options.plot)
             if not options.quiet:
                 print_progress(f"plots: {saved}")
         if options.json:
-            sys.stdout.write(comparison.to_json())
+            sys.stdout.write(result.to_json())
         else:
-            comparison.print()
-    return exit_code(comparison)
+            result.print()
+    return exit_code(result)
+
+
+def judge_arms(
+    arms: Path | Mapping[str, Sequence[RunRecord]], settings: Settings, *, store: bool = True
+) -> Comparison | Unfair | InvalidRuns:
+    """Compare arms, and return a refusal as a document too.
+
+    Args:
+        arms: The folder of a study, or the runs of each arm, those of the baseline first.
+        settings: The settings that were declared before looking.
+        store: Whether to store the estimates that the comparison checks, in ``estimates.jsonl`` of a run or the study.
+
+    Returns:
+        The comparison. Or `Unfair` if the runs differ in more than the treatment, or `InvalidRuns` if an arm has no
+        valid run.
+
+    Raises:
+        CompareError: The arms cannot be read.
+        MissingExtraError: scipy is not installed.
+    """
+    from lightning_perf.compare.errors import InvalidRunsError
+    from lightning_perf.compare.estimates import store_estimates
+    from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.verdicts.refusal import InvalidRuns, UnfairError
+
+    try:
+        comparison = compare_runs(arms, settings)
+    except InvalidRunsError as error:
+        return InvalidRuns(str(error))
+    except UnfairError as error:
+        return error.refusal
+    if store:
+        store_estimates(comparison, arms)
+    return comparison
 
 
 def report_errors(action: Callable[[], int]) -> int:

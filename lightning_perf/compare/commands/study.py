@@ -25,13 +25,26 @@ from lightning_perf.compare.commands.compare import (
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.commands.study_options import EngineChoice
+    from lightning_perf.compare.commands.study_options import EngineChoice, StudyOptions
     from lightning_perf.compare.study.definition import Study
     from lightning_perf.compare.verdicts.gates import Settings
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = [
+    "HELP",
+    "add_arguments",
+    "add_devices",
+    "add_plan",
+    "import_packages",
+    "print_line",
+    "read_environments",
+    "read_plan",
+    "run",
+    "run_blocks",
+]
 
 HELP = "run arms in random, balanced blocks and compare them"
+
+_PLAN_OPTIONS = ("blocks", "seed", "attempts", "precise")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +76,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting and the command that trains with it; the first arm is the baseline. {seed}, {block} and {dir} "
         "(a folder for the files of the run) are filled in",
     )
+    add_plan(plan, again="Run again with the same FOLDER for the rest. Only for --engine local")
+    engine = parser.add_argument_group("where it runs")
+    engine.add_argument(
+        "--engine",
+        choices=("local", "ray", "slurm"),
+        metavar="ENGINE",
+        help="local (this machine), ray or slurm (default: local)",
+    )
+    add_devices(engine, "local: ")
+    add_count(engine, "--gpus", default=None, least=0, help="ray, slurm: GPUs per run (default: 1)")
+    add_count(engine, "--cpus", default=None, help="ray, slurm: CPU cores per run (default: 1)")
+    engine.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="ray: address of the cluster (default: RAY_ADDRESS, else Ray starts on this machine)",
+    )
+    engine.add_argument(
+        "--slurm",
+        action="append",
+        default=None,
+        metavar="KEY=VALUE",
+        help="slurm: an option of the jobs, e.g. partition=gpu, or time=60 (minutes for one block)",
+    )
+    add_settings(parser)
+    add_outputs(parser, plot="folder")
+
+
+def add_plan(plan: argparse._ArgumentGroup, *, again: str) -> None:
+    """Add the options for the number and the conditions of the runs.
+
+    Args:
+        plan: The group of options.
+        again: The last sentences of the help of ``--minutes``.
+    """
     plan.add_argument(
         "--env",
         action="append",
@@ -85,40 +132,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=positive,
         metavar="MINUTES",
-        help="time budget of this call: start no block that would end later. Run again with the same FOLDER for the "
-        "rest. Only for --engine local",
+        help=f"time budget of this call: start no block that would end later. {again}",
     )
     plan.add_argument("--seed", type=int, metavar="N", help="block n trains with seed N + n (default: 0)")
     add_count(plan, "--attempts", default=None, help="attempts per block when runs fail (default: 3)")
-    engine = parser.add_argument_group("where it runs")
-    engine.add_argument(
-        "--engine",
-        choices=("local", "ray", "slurm"),
-        metavar="ENGINE",
-        help="local (this machine), ray or slurm (default: local)",
-    )
-    engine.add_argument(
+
+
+def add_devices(group: argparse._ArgumentGroup, scope: str = "") -> None:
+    """Add ``--devices``; `scope` starts its help."""
+    group.add_argument(
         "--devices",
         metavar="LIST",
-        help="local: cpu, or GPU numbers such as 0,1. Each device runs one block at a time (default: the first GPU, "
+        help=f"{scope}cpu, or GPU numbers such as 0,1. Each device runs one block at a time (default: the first GPU, "
         "else the CPU)",
     )
-    add_count(engine, "--gpus", default=None, least=0, help="ray, slurm: GPUs per run (default: 1)")
-    add_count(engine, "--cpus", default=None, help="ray, slurm: CPU cores per run (default: 1)")
-    engine.add_argument(
-        "--ray-address",
-        metavar="ADDRESS",
-        help="ray: address of the cluster (default: RAY_ADDRESS, else Ray starts on this machine)",
-    )
-    engine.add_argument(
-        "--slurm",
-        action="append",
-        default=None,
-        metavar="KEY=VALUE",
-        help="slurm: an option of the jobs, e.g. partition=gpu, or time=60 (minutes for one block)",
-    )
-    add_settings(parser)
-    add_outputs(parser, plot="folder")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -133,13 +160,9 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.study.run import run_study
-    from lightning_perf.compare.verdicts.refusal import UnfairError
-    from lightning_perf.lazy_imports import import_extra
     from lightning_perf.run_files.journal import STUDY_NAME
 
-    for package in ("scipy", "matplotlib") if options.plot is not None else ("scipy",):
-        import_extra(package, "compare")  # report a missing package before hours of runs, not after them
+    import_packages(options)
     folder: Path = options.folder
     study = _read_study(options)
     if study is None and not (folder / STUDY_NAME).exists():
@@ -150,43 +173,68 @@ def _run(options: argparse.Namespace) -> int:
             f"--minutes: works only with --engine local, not {settled.engine.engine}. Leave it out. SLURM limits each "
             "block with --slurm time=MINUTES."
         )
-    # The comparison below reports the differences of runs that are refused as unfair.
-    with _resume_hint(folder), suppress(UnfairError):
+    run_blocks(study, folder, settled, options, resume=f"lightning-perf study {shlex.quote(str(folder))}")
+    return compare_and_show([str(folder)], settled.settings, options)
+
+
+def import_packages(options: argparse.Namespace) -> None:
+    """Report a missing package before hours of runs, not after them.
+
+    Raises:
+        MissingExtraError: A package is not installed.
+    """
+    from lightning_perf.lazy_imports import import_extra
+
+    for package in ("scipy", "matplotlib") if options.plot is not None else ("scipy",):
+        import_extra(package, "compare")
+
+
+def run_blocks(
+    study: Study | None, folder: Path, settled: StudyOptions, options: argparse.Namespace, *, resume: str
+) -> None:
+    """Run the blocks of a study, with progress on standard error.
+
+    Args:
+        study: The study; None to resume the one in the folder.
+        folder: Its folder.
+        settled: Its engine and rules.
+        options: The options of `add_plan` and of `add_outputs`.
+        resume: The command that resumes it, shown after Ctrl-C.
+
+    Raises:
+        CompareError: The study cannot run.
+        KeyboardInterrupt: Ctrl-C stopped it.
+    """
+    from lightning_perf.compare.study.run import run_study
+    from lightning_perf.compare.verdicts.refusal import UnfairError
+
+    # The comparison that follows reports the differences of runs that are refused as unfair.
+    with _resume_hint(resume), suppress(UnfairError):
         run_study(
             study,
             folder,
             settled.engine.build(),
-            (lambda _: None) if options.quiet else _print_line,
+            (lambda _: None) if options.quiet else print_line,
             half_width=lambda folder: _half_width(folder, settled.settings),
             budget_s=None if options.minutes is None else 60 * options.minutes,
         )
-    return compare_and_show([str(folder)], settled.settings, options)
 
 
 def _read_study(options: argparse.Namespace) -> Study | None:
     """Return the study that the options define, or None to resume the one in the folder."""
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.definition import Study, StudyArm
-    from lightning_perf.compare.study.run import MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
 
-    names = ("blocks", "seed", "attempts", "precise")
-    plan = {name: value for name in names if (value := getattr(options, name)) is not None}
+    plan = read_plan(options)
     if not options.arm:
-        if plan or options.env:
-            given = ", ".join(f"--{name}" for name in (*plan, *(["env"] if options.env else [])))
+        names = [name for name in _PLAN_OPTIONS if getattr(options, name) is not None]
+        if names or options.env:
+            given = ", ".join(f"--{name}" for name in (*names, *(["env"] if options.env else [])))
             raise CompareError(
                 f"{given}: defines a new study, which needs arms. Add --arm NAME=COMMAND twice or more, or leave out "
                 f"{given} to resume the study in the folder."
             )
         return None
-    if options.precise is not None:
-        plan["max_blocks"] = plan.get("blocks", MAX_PRECISE_BLOCKS)
-        plan["blocks"] = MIN_PRECISE_BLOCKS
-        if plan["max_blocks"] < MIN_PRECISE_BLOCKS:
-            raise CompareError(
-                f"--blocks {plan['max_blocks']}: --precise needs at least {MIN_PRECISE_BLOCKS}. Give a larger maximum, "
-                "or leave --precise out."
-            )
     commands: dict[str, tuple[str, ...]] = {}
     for text in options.arm:
         name, equals, command = text.partition("=")
@@ -200,9 +248,30 @@ def _read_study(options: argparse.Namespace) -> Study | None:
             raise CompareError(
                 f"--arm '{name}': '{command}' is not a shell command ({error}). Check its quotes."
             ) from error
-    environments = _read_environments(options.env, list(commands))
+    environments = read_environments(options.env, list(commands))
     arms = tuple(StudyArm(name, command, environments[name]) for name, command in commands.items())
     return Study(arms=arms, treatment=tuple(options.treatment), **plan)
+
+
+def read_plan(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `Study` that the options of `add_plan` give, without defaults.
+
+    Raises:
+        CompareError: The number of blocks is too small for ``--precise``.
+    """
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.study.run import MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
+
+    plan = {name: value for name in _PLAN_OPTIONS if (value := getattr(options, name)) is not None}
+    if options.precise is None:
+        return plan
+    most = plan.get("blocks", MAX_PRECISE_BLOCKS)
+    if most < MIN_PRECISE_BLOCKS:
+        raise CompareError(
+            f"--blocks {most}: --precise needs at least {MIN_PRECISE_BLOCKS}. Give a larger maximum, or leave "
+            "--precise out."
+        )
+    return {**plan, "blocks": MIN_PRECISE_BLOCKS, "max_blocks": most}
 
 
 def _half_width(folder: Path, settings: Settings) -> float | None:
@@ -223,7 +292,12 @@ def _half_width(folder: Path, settings: Settings) -> float | None:
     return widest
 
 
-def _read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, str]]:
+def read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the environment variables of each arm, from the values of ``--env``.
+
+    Raises:
+        CompareError: A value has another form, or names another arm.
+    """
     from lightning_perf.compare.errors import CompareError
 
     environments: dict[str, dict[str, str]] = {name: {} for name in arms}
@@ -269,11 +343,11 @@ def _slurm_option(text: str) -> tuple[str, str | int]:
 
 
 @contextmanager
-def _resume_hint(folder: Path) -> Iterator[None]:
+def _resume_hint(resume: str) -> Iterator[None]:
     """Answer Ctrl-C at once, since a run may take seconds to end, and then print how to resume."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        _print_line("Stopping: waiting for the current run to end …")
+        print_line("Stopping: waiting for the current run to end …")
         raise KeyboardInterrupt
 
     in_main = threading.current_thread() is threading.main_thread()  # Python allows no handler in another thread
@@ -281,16 +355,14 @@ def _resume_hint(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _print_line(
-            f"Stopped. All finished runs are kept. Resume with: lightning-perf study {shlex.quote(str(folder))}"
-        )
+        print_line(f"Stopped. All finished runs are kept. Resume with: {resume}")
         raise
     finally:
         if in_main:
             signal.signal(signal.SIGINT, before)
 
 
-def _print_line(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line of progress to standard error. Standard output is for the comparison."""
     from lightning_perf.terminal_text import plain
 

@@ -125,8 +125,7 @@ class _Block:
         run_folder = _new_folder(self.folder, f"runs/block{block:03}/attempt{attempt}-{arm}")
         place = Place(study.study_id, arm, block, study.order(block).index(arm), attempt, study.treatment)
         environment = {
-            **os.environ,
-            **study.arm(arm).environment,
+            **study.arm(arm).variables(os.environ),
             PLACE_VARIABLE: msgspec.json.encode(place).decode(),
             FOLDER_VARIABLE: str(run_folder / "perf"),
             # Lightning's seed_everything() uses it if the script gives no seed.
@@ -141,7 +140,7 @@ class _Block:
             try:
                 code = run_command(
                     command,
-                    folder=study.workdir,
+                    folder=study.arm(arm).folder or study.workdir,
                     environment=environment,
                     log=log,
                     stop=self.stop,

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
 
-__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "host_name", "is_named", "likely_cause"]
+__all__ = [
+    "SEED_FACTS",
+    "Difference",
+    "Fairness",
+    "check_fairness",
+    "hardware_name",
+    "host_name",
+    "is_named",
+    "likely_cause",
+]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
 """Facts that may differ from run to run. Over the runs of an arm they must form the same set in both arms. The data
@@ -134,6 +143,14 @@ def host_name(run: RunRecord) -> str | None:
     """Return the name of the machine that a run used. Older records have it in a note."""
     host = run.facts.get("host.name") or run.notes.get("host")
     return str(host) if host else None
+
+
+def hardware_name(facts: Mapping[str, FactValue]) -> str | None:
+    """Return the name of the device; for a processor with the number of threads, which its speed depends on."""
+    name, threads = facts.get("device.name"), facts.get("device.threads")
+    if name is None:
+        return None
+    return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
 
 
 def _with_host(run: RunRecord) -> RunRecord:

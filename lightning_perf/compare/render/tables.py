@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
 from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult
-from lightning_perf.compare.verdicts.gates import GateOutcome
+from lightning_perf.compare.verdicts.gates import GateOutcome, GateResult
 from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.compare.verdicts.verdict import detectable_text
@@ -29,6 +30,7 @@ __all__ = [
     "difference_table",
     "footnotes",
     "gate_table",
+    "judged_table",
     "origin",
     "overall_result",
     "result_table",
@@ -145,6 +147,8 @@ def unfair_tables(refusal: Unfair) -> tuple[Table, ...]:
 
 def what_to_do(refusal: Unfair) -> str:
     """Return the advice after a refusal: the option that allows the most likely cause."""
+    if refusal.advice is not None:
+        return refusal.advice
     fact = likely_cause({row.fact for row in refusal.rows})
     allow = f"--allow {fact}"
     if fact not in SEED_FACTS and any(
@@ -156,8 +160,13 @@ def what_to_do(refusal: Unfair) -> str:
 
 def gate_table(comparison: Comparison) -> Table:
     """Return the table of the gates and their outcomes."""
+    return judged_table(comparison.gates)
+
+
+def judged_table(gates: Sequence[GateResult]) -> Table:
+    """Return a table of gates and their outcomes."""
     rows = []
-    for gate in comparison.gates:
+    for gate in gates:
         figures = (
             f"{value:.4g}" if value is not None else NOT_AVAILABLE for value in (gate.value, gate.low, gate.high)
         )

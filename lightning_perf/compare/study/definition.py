@@ -34,11 +34,15 @@ class StudyArm:
         command: Program and arguments of a run. The study replaces ``{seed}``, ``{block}`` and ``{dir}``, a folder for
             the run's files.
         environment: Environment variables to set.
+        folder: Folder in which the command runs, e.g. a checkout of its own; None for that of the study.
+        search_paths: Folders to put in front of a variable such as ``PATH`` or ``PYTHONPATH``.
     """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    search_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def shown(self) -> str:
         """Return the command and its variables as a shell line, without values that may be secret.
@@ -51,6 +55,22 @@ class StudyArm:
             f"{name}={'…' if _SECRET.search(name) else shlex.quote(value)}" for name, value in self.environment.items()
         ]
         return " ".join([*variables, shlex.join(self.command)])
+
+    def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables of a run.
+
+        Args:
+            inherited: The variables of this process.
+
+        Example:
+            >>> StudyArm("a", ("train.py",), search_paths={"PATH": ("/env/bin",)}).variables({"PATH": "/usr/bin"})
+            {'PATH': '/env/bin:/usr/bin'}
+        """
+        joined = {
+            name: os.pathsep.join([*folders, *filter(None, [inherited.get(name)])])
+            for name, folders in self.search_paths.items()
+        }
+        return {**inherited, **joined, **self.environment}
 
     def filled(self, *, seed: int, block: int, folder: Path) -> list[str]:
         """Return the command of one run, with its placeholders replaced.

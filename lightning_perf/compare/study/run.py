@@ -99,6 +99,12 @@ def run_study(
                     f"{study.workdir}: no such folder, and the study's commands run in it. Restore it, or define the "
                     "study again in another folder."
                 )
+            for arm in study.arms:
+                if arm.folder is not None and not Path(arm.folder).is_dir():
+                    raise CompareError(
+                        f"{arm.folder}: no such folder, and {arm.name} runs in it. If lightning-perf gate made it, run "
+                        "that command again. It makes the folder again and keeps the finished runs."
+                    )
             engine.check()
             changed = _changed_since_begun(study)
             if changed is not None:
@@ -269,6 +275,8 @@ def _changes(there: Study, given: Study) -> list[str]:
         one, other = there.arm(name), given.arm(name)
         if one.command != other.command:
             changed.append(f"command of {name}: {shlex.join(one.command)}, not {shlex.join(other.command)}")
+        if one.folder != other.folder:
+            changed.append(f"folder of {name}: {one.folder}, not {other.folder}")
         if dict(one.environment) != dict(other.environment):
             changed.append(f"environment of {name}: {dict(one.environment)}, not {dict(other.environment)}")
     return changed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning_perf import __version__
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.records.fairness import Fairness, check_fairness, host_name
+from lightning_perf.compare.records.fairness import Fairness, check_fairness, hardware_name, host_name
 from lightning_perf.compare.records.metrics import (
     METRICS,
     QUALITY_METRICS,
@@ -161,7 +161,7 @@ def compare_arms(
             for result in _gates(candidate, pairs[candidate.arm], settings, learned[candidate.arm])
         ),
         equivalence=settings.equivalence,
-        hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
+        hardware=tuple(dict.fromkeys(device for run in everything if (device := hardware_name(run.facts)) is not None)),
         quality_metric=quality.name if quality is not None else None,
         quality_is=quality.metric if quality is not None else None,
         machines=tuple(dict.fromkeys(host for run in everything if (host := host_name(run)) is not None)),
@@ -284,14 +284,6 @@ def _gates(candidate: Candidate, pair: Pair, settings: Settings, learned: Learne
 
 def _text(value: FactValue) -> str | None:
     return str(value) if value is not None else None
-
-
-def _hardware(run: RunRecord) -> str | None:
-    """Return the name of the device; for a processor with the number of threads, which its speed depends on."""
-    name, threads = run.facts.get("device.name"), run.facts.get("device.threads")
-    if name is None:
-        return None
-    return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
 
 
 def _check_each_once(paths: Iterable[Path]) -> None:

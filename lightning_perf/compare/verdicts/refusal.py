@@ -8,12 +8,12 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
-from lightning_perf.documents import PageDocument
+from lightning_perf.documents import Document, PageDocument
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
-__all__ = ["SCHEMA_VERSION", "Unfair", "UnfairError", "UnfairRow"]
+__all__ = ["SCHEMA_VERSION", "InvalidRuns", "Unfair", "UnfairError", "UnfairRow"]
 
 SCHEMA_VERSION = 1
 
@@ -24,13 +24,17 @@ class UnfairError(CompareError):
     Args:
         baseline: Name of the baseline.
         differences: For each candidate, the differences that are not allowed.
+        advice: The way out; by default the options of ``compare``.
     """
 
-    def __init__(self, baseline: str, differences: Mapping[str, tuple[Difference, ...]]) -> None:
+    def __init__(
+        self, baseline: str, differences: Mapping[str, tuple[Difference, ...]], advice: str | None = None
+    ) -> None:
         facts = sorted({difference.fact for rows in differences.values() for difference in rows})
         super().__init__(f"The runs differ in more than the setting being tested: {', '.join(facts)}.")
         self.baseline = baseline
         self.differences = differences
+        self.advice = advice
 
     @property
     def refusal(self) -> Unfair:
@@ -40,7 +44,7 @@ class UnfairError(CompareError):
             for arm, differences in self.differences.items()
             for difference in differences
         )
-        return Unfair(str(self), self.baseline, tuple(rows))
+        return Unfair(str(self), self.baseline, tuple(rows), advice=self.advice)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Unfair(PageDocument):
         message: The refusal in one sentence.
         baseline: Name of the baseline.
         rows: The facts that make the comparison unfair.
+        advice: The way out if it is not one of the options of ``compare``; otherwise None.
         state: ``"unfair"``, which distinguishes this document from a comparison.
         schema_version: `SCHEMA_VERSION` of the writer, as in a comparison.
     """
@@ -76,6 +81,7 @@ class Unfair(PageDocument):
     baseline: str
     rows: tuple[UnfairRow, ...]
     state: Literal["unfair"] = "unfair"
+    advice: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
@@ -102,3 +108,18 @@ class Unfair(PageDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "study", " and ".join(dict.fromkeys([self.baseline, *(row.arm for row in self.rows)]))
+
+
+@dataclass(frozen=True)
+class InvalidRuns(Document):
+    """A comparison that was not made: an arm has no finished and valid run.
+
+    Attributes:
+        message: The arms without valid runs, and the reasons.
+        state: ``"invalid"``, which distinguishes this document from a comparison.
+        schema_version: `SCHEMA_VERSION` of the writer, as in a comparison.
+    """
+
+    message: str
+    state: Literal["invalid"] = "invalid"
+    schema_version: int = SCHEMA_VERSION

@@ -11,6 +11,7 @@ from lightning_perf.project import install_command
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 from tests.support.absent_packages import without
+from tests.support.schemas import load_document
 
 BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
 FASTER_MS = tuple(0.94 * ms for ms in BASE_MS)
@@ -59,7 +60,7 @@ def test_a_verdict_is_code_0_and_states_both_figures(folders, capsys):
 )
 def test_gates_decide_the_exit_code(folders, candidate, gates, code, capsys):
     assert main(["compare", *folders(candidate), *(f"--gate={gate}" for gate in gates), "--json"]) == code
-    assert [result["gate"] for result in json.loads(capsys.readouterr().out)["gates"]] == gates
+    assert [result["gate"] for result in load_document("compare", capsys.readouterr().out)["gates"]] == gates
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, v
     assert row.split()[-1] == str(value)
     markdown = tmp_path / "report.md"
     assert main(["compare", *paths, "--json", f"--markdown={markdown}"]) == 3
-    document = json.loads(capsys.readouterr().out)
+    document = load_document("compare", capsys.readouterr().out)
     assert (document["state"], [row["fact"] for row in document["rows"]]) == ("unfair", [fact])
     assert markdown.read_text().startswith("**Refused as unfair. ")
     assert main(["compare", *paths, "--allow", fact]) == 0
@@ -100,7 +101,7 @@ def test_no_valid_run_left_is_code_5_with_the_reason(folders, changes, capsys):
 def test_no_valid_run_left_is_json_too(folders, capsys):
     assert main(["compare", *folders(outcome=None), "--json"]) == 5
     streams = capsys.readouterr()
-    document = json.loads(streams.out)
+    document = load_document("compare", streams.out)
     assert (document["schema_version"], document["state"]) == (1, "invalid")
     assert streams.err == f"lightning-perf: {document['message']}\n"
 

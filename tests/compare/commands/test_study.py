@@ -25,6 +25,7 @@ from lightning_perf.project import install_command
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_gpus
 from tests.support.absent_packages import without
+from tests.support.schemas import load_document
 
 
 def arm(name: str, *arguments: str) -> str:
@@ -57,7 +58,7 @@ def test_a_study_ends_with_its_comparison_and_run_again_shows_it_at_once(folder,
     markdown = tmp_path / "out" / "report.md"
     assert study(folder, *STUDY, "--blocks=3", "--json", f"--markdown={markdown}") == 0
     first = capsys.readouterr()
-    document = json.loads(first.out)
+    document = load_document("study", first.out)
     assert document["candidates"][0]["verdict"]["kind"] == "faster"
     assert [arm["used"] for arm in document["arms"]] == [3, 3]
     assert re.search(r"block \d of 3: (fp32|amp) · about .* left", first.err)  # some go by between two looks

@@ -3,7 +3,7 @@ import pytest
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import Quality, find_accuracy, reach_time, run_values
 from lightning_perf.compare.records.record import read_record
-from lightning_perf.run_files.account import write_account
+from lightning_perf.run_files.fit.account import write_account
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
 from tests.compare.support import write_run
 from tests.findings.fit.accounts import USUAL, account

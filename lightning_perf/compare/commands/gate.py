@@ -1,0 +1,197 @@
+"""``lightning-perf gate``: compare two commits of a repository, and fail if the second one is slower."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.arguments import add_outputs, describe, write_output
+from lightning_perf.compare.commands.compare import (
+    EXIT_CODES,
+    add_settings,
+    compare_and_show,
+    read_settings,
+    report_errors,
+)
+from lightning_perf.compare.commands.study import (
+    add_devices,
+    add_plan,
+    import_packages,
+    print_line,
+    read_environments,
+    read_plan,
+    run_blocks,
+)
+from lightning_perf.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.study.checkouts import Checkout
+    from lightning_perf.compare.verdicts.gates import Settings
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "compare two commits, e.g. of a pull request, and fail if the second is slower"
+
+DEFAULT_GATE = "step_time<=1.05"
+TREATMENT = "code"
+BASE, HEAD = "base", "head"
+LAST_COMMIT = "HEAD"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    describe(
+        parser,
+        "Check out two commits side by side, run COMMAND in both in random, balanced blocks, and compare the runs as "
+        "'lightning-perf study' does. COMMAND has to leave a run record: its Trainer has a PerfCallback, or it starts "
+        "with 'lightning-perf run'.\n\n"
+        "Put all options before COMMAND. If it is interrupted, run it again to resume.",
+        usage="[OPTIONS] --base REF -- COMMAND ...",
+        examples=(
+            "lightning-perf gate --base main -- lightning-perf run train.py",
+            'lightning-perf gate --base main --gate "step_time<=1.02" --precise 0.01 -- \\',
+            "    python train.py --seed {seed}",
+            'lightning-perf gate --base v1.0 --setup "pip install -e ." -- python train.py',
+        ),
+        exit_codes={
+            **EXIT_CODES,
+            ExitCode.SUCCESS: "all gates passed",
+            ExitCode.INTERRUPTED: "interrupted by Ctrl-C; run the command again to resume",
+        },
+    )
+    parser.add_argument(
+        "command_line",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="program and arguments. It runs in each checkout, in the same subfolder as the current one. {seed}, "
+        "{block} and {dir} (a folder for the files of the run) are filled in",
+    )
+    commits = parser.add_argument_group("commits")
+    commits.add_argument(
+        "--base", required=True, metavar="REF", help="commit, branch or tag that is the baseline, e.g. main"
+    )
+    commits.add_argument(
+        "--head", default=LAST_COMMIT, metavar="REF", help="commit, branch or tag to judge (default: %(default)s)"
+    )
+    commits.add_argument(
+        "--setup",
+        metavar="COMMAND",
+        help="shell command to run once in each checkout, e.g. 'pip install -e .'. Each side then has a virtual "
+        "environment of its own, which also sees your current packages",
+    )
+    plan = parser.add_argument_group("plan")
+    add_plan(plan, again="Run the command again for the rest")
+    add_devices(plan)
+    add_settings(parser, default_gate=DEFAULT_GATE)
+    add_outputs(
+        parser,
+        plot="folder",
+        out="folder for the runs (default: perf-gate/BASE-HEAD, by the hashes of the two commits)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C stopped it. A line on how to resume was printed.
+    """
+    return report_errors(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lightning_perf.compare.errors import CompareError
+
+    try:
+        return _compare_commits(options)
+    except CompareError as error:
+        # A pull request would otherwise keep the result of an earlier commit.
+        if options.markdown is not None:
+            write_output(options.markdown, _failure(str(error)), CompareError)
+        raise
+
+
+def _compare_commits(options: argparse.Namespace) -> int:
+    from lightning_perf.compare.commands.study_options import EngineChoice, settle_options
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.study.checkouts import has_uncommitted_changes, open_checkouts, resolve_commit
+    from lightning_perf.compare.study.definition import Study, StudyArm
+
+    import_packages(options)
+    words = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
+    if not words:
+        raise CompareError("The command to measure is missing. Give it last: -- python train.py")
+    commits = {BASE: resolve_commit("--base", options.base), HEAD: resolve_commit("--head", options.head)}
+    if commits[BASE] == commits[HEAD]:
+        raise CompareError(
+            f"--base '{options.base}' and --head '{options.head}' are the same commit, {commits[BASE][:12]}. Commit "
+            "your change, or give another --base."
+        )
+    environments = read_environments(options.env, list(commits))
+    folder = options.out or Path("perf-gate") / f"{commits[BASE][:12]}-{commits[HEAD][:12]}"
+    say = (lambda _: None) if options.quiet else print_line
+    if options.head == LAST_COMMIT and has_uncommitted_changes():
+        say("Changes that you have not committed are in neither checkout.")
+    with open_checkouts(folder, commits, setup=options.setup, say=say) as checkouts:
+        arms = tuple(
+            StudyArm(
+                checkout.name,
+                tuple(words),
+                environments[checkout.name],
+                folder=str(checkout.folder),
+                search_paths=checkout.search_paths,
+            )
+            for checkout in checkouts
+        )
+        settings = _settings(options)
+        study = Study(
+            arms=arms,
+            treatment=settings.treatment,
+            workdir=str(folder.absolute()),
+            revision=None,  # each arm has its own
+            **read_plan(options),
+        )
+        settled = settle_options(folder, EngineChoice(devices=options.devices), settings)
+        run_blocks(study, folder, settled, options, resume="the same command")
+        if TREATMENT not in options.allow:
+            _check_code(folder, checkouts)
+    return compare_and_show([str(folder)], settled.settings, options)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Return the rules: the code is the setting being tested, and there is always a gate."""
+    from lightning_perf.compare.verdicts.gates import parse_gate
+
+    settings = read_settings(options)
+    treatment = tuple(dict.fromkeys((TREATMENT, *settings.treatment)))
+    return replace(settings, treatment=treatment, gates=settings.gates or (parse_gate(DEFAULT_GATE),))
+
+
+def _check_code(folder: Path, checkouts: Sequence[Checkout]) -> None:
+    """Check that the runs of each arm used its commit, since both arms would otherwise run the same code.
+
+    Raises:
+        CompareError: A run recorded another revision.
+    """
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.study.results import study_arms
+
+    arms = study_arms(folder)
+    for checkout in checkouts:
+        for record in arms[checkout.name]:
+            revision = record.facts.get("code.revision")
+            if revision is not None and not str(revision).startswith(checkout.commit[:12]):
+                raise CompareError(
+                    f"The runs of {checkout.name} used the code {revision} instead of {checkout.commit[:12]}: the "
+                    "script is not in the checkout. Give its path relative to the current folder. If it belongs to "
+                    "another repository, e.g. a submodule, add --allow code."
+                )
+
+
+def _failure(message: str) -> str:
+    from lightning_perf.tables import escape
+
+    return f"# No result\n\n{escape(message)}\n"

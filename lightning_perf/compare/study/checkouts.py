@@ -1,0 +1,210 @@
+"""Checkouts of two commits, each in a git worktree of its own, as the arms of a study."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.study.lease import Lease, LeaseTakenError
+from lightning_perf.workers.command import run_command
+from lightning_perf.workers.exit_status import describe_exit, last_lines
+
+__all__ = ["Checkout", "has_uncommitted_changes", "make_environment", "open_checkouts", "resolve_commit"]
+
+SOURCES = ("", "src")
+"""Folders of a checkout from which its commands import packages."""
+
+PACKAGES = ("site-packages", "dist-packages")
+"""Names of the folders that hold installed packages."""
+
+_SCRIPT = """#!/bin/sh
+exec "{python}" -c "import sys
+from importlib.metadata import entry_points
+sys.argv[0] = '{name}'
+(script,) = {{*entry_points(group='console_scripts', name='{name}')}}
+sys.exit(script.load()())" "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The files of one commit.
+
+    Attributes:
+        name: The arm that they belong to.
+        commit: The whole hash of the commit.
+        folder: Folder in which commands run: the checkout, or the same subfolder in it as the current one.
+        search_paths: Folders to put in front of ``PATH`` and ``PYTHONPATH``, see `StudyArm`.
+    """
+
+    name: str
+    commit: str
+    folder: Path
+    search_paths: Mapping[str, tuple[str, ...]]
+
+
+def resolve_commit(option: str, ref: str) -> str:
+    """Return the hash of a commit in the repository of the current folder.
+
+    Args:
+        option: The option with the name, for an error.
+        ref: A branch, a tag or a hash. For a branch that exists only on the remote ``origin``, its name is enough.
+
+    Raises:
+        CompareError: There is no such commit, or no repository.
+    """
+    root = _git("rev-parse", "--show-toplevel")
+    if root is None:
+        raise CompareError(f"{Path.cwd()}: not in a git repository. Change to a folder of your repository.")
+    for name in (ref, f"origin/{ref}"):
+        commit = None if ref.startswith("-") else _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        if commit is not None:
+            return commit
+    raise CompareError(
+        f"{option} '{ref}': the repository {root} has no such commit. Check its name. If your clone is shallow, fetch "
+        f"it first: git fetch origin {ref}"
+    )
+
+
+def has_uncommitted_changes() -> bool:
+    """Return whether tracked files of the current repository differ from its last commit."""
+    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+
+
+@contextmanager
+def open_checkouts(
+    folder: Path, commits: Mapping[str, str], *, setup: str | None, say: Callable[[str], None]
+) -> Iterator[tuple[Checkout, ...]]:
+    """Check out commits of the current repository, and remove the checkouts when the block ends.
+
+    With `setup`, each checkout gets a virtual environment that also sees the packages of the current one. So ``pip
+    install`` changes the environment of one checkout only.
+
+    Args:
+        folder: Folder for the checkouts.
+        commits: The hash of each commit, by the name of its arm.
+        setup: A shell command to run once in each checkout; None for none.
+        say: Called with each line of progress.
+
+    Yields:
+        The checkouts, in the order of `commits`.
+
+    Raises:
+        CompareError: A commit cannot be checked out, or its setup failed.
+    """
+    folder = folder.absolute()
+    subfolder = _git("rev-parse", "--show-prefix") or ""
+    places = {name: folder / "checkouts" / f"{name}-{commit[:12]}" for name, commit in commits.items()}
+    environments = {name: folder / "checkouts" / f"environment-{name}" for name in commits}
+    try:
+        # Another gate in this folder would remove the checkouts while this one uses them.
+        with Lease(folder, "checkouts"):
+            try:
+                checkouts = []
+                for name, commit in commits.items():
+                    _remove(places[name], environments[name])
+                    _add(places[name], commit)
+                    checkouts.append(_checkout(name, commit, places[name], subfolder))
+                if setup is not None:
+                    for number, checkout in enumerate(checkouts):
+                        say(f"setup of {checkout.name}: {setup}")
+                        scripts = make_environment(environments[checkout.name])
+                        checkouts[number] = _set_up(checkout, setup, scripts, folder / f"setup-{checkout.name}.log")
+                yield tuple(checkouts)
+            finally:
+                for name in commits:
+                    _remove(places[name], environments[name])
+    except LeaseTakenError as error:
+        raise CompareError(
+            f"{folder}: another lightning-perf gate uses this folder. Wait for it to end, or give another --out."
+        ) from error
+
+
+def make_environment(folder: Path) -> Path:
+    """Make a virtual environment that also sees the packages and the commands of the current one.
+
+    Packages that are installed into it take precedence, and the current environment stays unchanged.
+
+    Args:
+        folder: Its folder.
+
+    Returns:
+        The folder of its commands.
+    """
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    python = folder / "bin" / "python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    outer = [path for path in sys.path if Path(path).name in PACKAGES]
+    lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in outer)
+    # Python reads these files in the order of their names, and this one has to come last.
+    (folder / "lib" / version / "site-packages" / "zz_outer_environment.pth").write_text(lines, encoding="utf-8")
+    # A command of the outer environment, such as pip, would start the outer Python.
+    for name in {script.name for script in entry_points(group="console_scripts")}:
+        script = python.with_name(name)
+        if not script.exists():
+            script.write_text(_SCRIPT.format(python=python, name=name), encoding="utf-8")
+            script.chmod(0o755)
+    return python.parent
+
+
+def _add(place: Path, commit: str) -> None:
+    # A checkout that was deleted by hand is still registered, so this needs --force.
+    command = ["git", "worktree", "add", "--detach", "--force", str(place), commit]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        problem = " | ".join(done.stderr.strip().splitlines()[-2:])
+        raise CompareError(f"{place}: the commit {commit[:12]} cannot be checked out there ({problem}).")
+
+
+def _remove(place: Path, environment: Path) -> None:
+    shutil.rmtree(environment, ignore_errors=True)
+    if place.exists():
+        _git("worktree", "remove", "--force", "--force", str(place))
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _checkout(name: str, commit: str, place: Path, subfolder: str) -> Checkout:
+    folder = place / subfolder
+    if not folder.is_dir():
+        raise CompareError(
+            f"The commit {commit[:12]} of {name} has no folder '{subfolder}'. Run the command in a folder that both "
+            "commits have."
+        )
+    sources = tuple(str(place / source) for source in SOURCES if (place / source).is_dir())
+    return Checkout(name, commit, folder, {"PYTHONPATH": sources})
+
+
+def _set_up(checkout: Checkout, setup: str, scripts: Path, log: Path) -> Checkout:
+    search_paths = {**checkout.search_paths, "PATH": (str(scripts),)}
+    variables = {"PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}", "VIRTUAL_ENV": str(scripts.parent)}
+    with log.open("w+b") as stream:
+        code = run_command(
+            ["sh", "-ec", setup],
+            folder=str(checkout.folder),
+            environment={**os.environ, **variables},
+            log=stream,
+        )
+        if code:
+            raise CompareError(
+                f"--setup: the command {describe_exit(code)} for {checkout.name}, see {log}: {last_lines(stream)}"
+            )
+    return Checkout(checkout.name, checkout.commit, checkout.folder, search_paths)
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise CompareError(
+            f"git cannot be started ({error.strerror}). Install git, and make sure it is on PATH."
+        ) from error
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,43 @@
+"""Keep the figures of runs over many commits: trends, change points, and gates against the history.
+
+The public names load on first use, so ``lightning-perf --help`` imports no scipy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_perf.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from lightning_perf.history.add import Added, add_runs
+    from lightning_perf.history.document import History
+    from lightning_perf.history.entries import HistoryError
+    from lightning_perf.history.gate import HistoryGate, gate_runs, judge_runs
+    from lightning_perf.history.read import read_history, set_baseline
+
+_HOMES = {
+    "Added": "lightning_perf.history.add",
+    "History": "lightning_perf.history.document",
+    "HistoryError": "lightning_perf.history.entries",
+    "HistoryGate": "lightning_perf.history.gate",
+    "add_runs": "lightning_perf.history.add",
+    "gate_runs": "lightning_perf.history.gate",
+    "judge_runs": "lightning_perf.history.gate",
+    "read_history": "lightning_perf.history.read",
+    "set_baseline": "lightning_perf.history.read",
+}
+
+__all__ = [
+    "Added",
+    "History",
+    "HistoryError",
+    "HistoryGate",
+    "add_runs",
+    "gate_runs",
+    "judge_runs",
+    "read_history",
+    "set_baseline",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

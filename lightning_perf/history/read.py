@@ -1,0 +1,354 @@
+"""Stored runs ─► `History`: the Python functions behind ``lightning-perf history`` and ``history baseline``."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+
+from lightning_perf import __version__
+from lightning_perf.compare.records.fairness import hardware_name
+from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
+from lightning_perf.history.document import Baseline, Commit, History, LevelChange, Row, Series
+from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
+from lightning_perf.history.series import (
+    MeasuredRow,
+    RowSeries,
+    find_metric,
+    from_scale,
+    group_runs,
+    row_values,
+    to_scale,
+    unfair_differences,
+)
+from lightning_perf.history.store import Contents, open_store, read_store
+from lightning_perf.revision import commits_between
+from lightning_perf.statistics.change_points import FEWEST_VALUES, ChangePoint, Segmentation, find_changes
+from lightning_perf.statistics.values import Estimate, Float64Array
+
+__all__ = ["Trend", "find_trends", "matching_commits", "read_history", "series_name", "set_baseline"]
+
+MOST_COMMITS = 50
+"""Maximum number of commits that a change lists."""
+
+LEAST_PREFIX = 4
+"""Characters of a commit that are enough to name it."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
+
+
+class Trend:
+    """A series of one metric: its rows with values, and the series divided at its change points.
+
+    Attributes:
+        rows: The rows with a value, in order of time.
+        dates_unix_s: Their dates.
+        of_runs: The values of each row's runs.
+        values: Mean of each row on the scale of the statistics.
+        segments: The division at change points.
+        missing: Number of rows without a value.
+    """
+
+    def __init__(self, series: RowSeries, metric: Metric, quality: str | None, confidence: float) -> None:
+        of_rows = [row_values(row, metric, quality) for row in series.rows]
+        kept = [number for number, values in enumerate(of_rows) if len(values)]
+        self.rows = [series.rows[number] for number in kept]
+        self.dates_unix_s = [series.dates_unix_s[number] for number in kept]
+        self.of_runs = [of_rows[number] for number in kept]
+        self.values: Float64Array = np.array([to_scale(of_row, metric) for of_row in self.of_runs], np.float64)
+        self.segments: Segmentation | None = find_changes(self.values, confidence) if kept else None
+        self.missing = len(series.rows) - len(kept)
+
+
+def read_history(
+    store: str | Path,
+    *,
+    metric: str = "step_time",
+    since: str | None = None,
+    allow: Collection[str] = (),
+    confidence: float = 0.95,
+    repository: str | Path = ".",
+) -> History:
+    """Read the trend of a metric over the commits of a history, and find where it changed.
+
+    Args:
+        store: A folder, a ``.zip`` archive, or an address that fsspec opens.
+        metric: Name of the metric, such as ``step_time``, ``throughput`` or ``accuracy``.
+        since: Show rows from this time (``2026-11-01``) or this commit on.
+        allow: Facts that may differ within a series, as in a comparison.
+        confidence: Coverage of the intervals.
+        repository: Folder of the git repository, to list the commits between two rows.
+
+    Returns:
+        The history, one series per machine and setting.
+
+    Raises:
+        HistoryError: The store cannot be read, or the metric or the commit is not in it.
+        MissingExtraError: changeforest or scipy is not installed.
+
+    Example:
+        >>> import lightning_perf.history
+        >>> trend = lightning_perf.history.read_history("perf-history")  # doctest: +SKIP
+        >>> [change.after for change in trend.series[0].changes]  # doctest: +SKIP
+        ['9f2c11d8e0aa']
+    """
+    wanted = find_metric(metric)
+    contents = read_store(open_store(store))
+    quality = _quality(contents.runs, wanted)
+    groups = group_runs(contents.runs, allow)
+    if since is not None:
+        first_unix_s = _start(since, groups)
+        groups = tuple(kept for one in groups if (kept := _since(one, first_unix_s)).rows)
+    trends = [trend for one in groups if (trend := Trend(one, wanted, quality, confidence)).rows]
+    if not trends:
+        raise HistoryError(_nothing(store, wanted, since, contents))
+    names = _baseline_names(contents)
+    series = tuple(_series(trend, wanted, trends[0], names, allow, Path(repository)) for trend in trends)
+    return History(
+        store=str(store),
+        metric=metric,
+        quality=quality,
+        confidence=confidence,
+        since=since,
+        allowed=tuple(allow),
+        series=series,
+        baselines=tuple(Baseline(one.name, one.commit, one.added_unix_s) for one in contents.baselines),
+        notes=(*contents.notes, *_notes(contents, wanted, quality)),
+        tool_version=__version__,
+    )
+
+
+def set_baseline(store: str | Path, name: str, commit: str | None = None) -> Baseline:
+    """Give a commit of a history a name, such as ``main``. An earlier commit with the name loses it.
+
+    Args:
+        store: A folder or an address that fsspec opens.
+        name: The name.
+        commit: The commit or its first characters; the newest one of the history by default.
+
+    Raises:
+        HistoryError: The history has no such commit, the name is not one, or the store cannot be written.
+    """
+    if not _NAME.fullmatch(name):
+        raise HistoryError(
+            f'baseline "{name}": not a name. Use letters, digits and the characters ".", "_", "-" and "/", e.g. main.'
+        )
+    place = open_store(store)
+    runs = [run for run in read_store(place).runs if run.left_out is None and run.commit is not None]
+    if not runs:
+        raise HistoryError(f"{store}: no run with a commit in it. Train in a git repository, then add the runs.")
+    if commit is None:
+        chosen = max(runs, key=lambda run: run.started_unix_s).commit
+    else:
+        chosen = matching_commits({str(run.commit) for run in runs}, commit, store)
+    entry = StoredBaseline(name=name, commit=str(chosen), added_unix_s=time.time())
+    place.append([entry])
+    return Baseline(entry.name, entry.commit, entry.added_unix_s)
+
+
+def matching_commits(commits: Collection[str], wanted: str, store: str | Path) -> str:
+    """Return the one commit that starts with the given characters.
+
+    Raises:
+        HistoryError: No commit does, or several do.
+    """
+    if wanted in commits:
+        return wanted
+    # The full hash of 40 characters is the same commit as its first 12, which run records have.
+    found = sorted(
+        commit
+        for commit in commits
+        if len(wanted) >= LEAST_PREFIX and (commit.startswith(wanted) or wanted.startswith(commit))
+    )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise HistoryError(f'commit "{wanted}": not unique in {store}. Choose from: {", ".join(found)}.')
+    raise HistoryError(
+        f'commit "{wanted}": not in {store}. Run "lightning-perf history --store {store}" to see its commits.'
+    )
+
+
+def _quality(runs: Sequence[StoredRun], metric: Metric) -> str | None:
+    """Return the logged metric behind an accuracy, loss or score: that of the newest run."""
+    if metric.name not in QUALITY_METRICS:
+        return None
+    return next((run.quality for run in reversed(runs) if run.values.get(metric.name) is not None), None)
+
+
+def _start(since: str, groups: Sequence[RowSeries]) -> float:
+    """Return the time that ``since`` names: a date, or the date of a commit."""
+    try:
+        moment = datetime.fromisoformat(since)
+    except ValueError:
+        pass
+    else:
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)).timestamp()
+    dates = [
+        date
+        for one in groups
+        for row, date in zip(one.rows, one.dates_unix_s, strict=True)
+        if row.commit is not None and len(since) >= LEAST_PREFIX and row.commit.startswith(since)
+    ]
+    if not dates:
+        raise HistoryError(
+            f'--since "{since}": neither a date nor a commit of the history. Give a date such as 2026-11-01, or the '
+            "first characters of a commit."
+        )
+    return min(dates)
+
+
+def _since(series: RowSeries, first_unix_s: float) -> RowSeries:
+    kept = [number for number, date in enumerate(series.dates_unix_s) if date >= first_unix_s]
+    return RowSeries([series.rows[n] for n in kept], [series.dates_unix_s[n] for n in kept])
+
+
+def _nothing(store: str | Path, metric: Metric, since: str | None, contents: Contents) -> str:
+    used = [run for run in contents.runs if run.left_out is None]
+    if not used:
+        reasons = ", ".join(f"{n} {why}" for why, n in Counter(run.left_out for run in contents.runs).items())
+        return f"{store}: no valid run in it ({reasons or 'it has no runs'}). Add runs that finished."
+    if since is not None:
+        return f'--since "{since}": no row of {metric.name} since then. Give an earlier date.'
+    known = [name for name in METRICS if any(run.values.get(name) is not None for run in used)]
+    return f'--metric "{metric.name}": no run in {store} has it. Choose from: {", ".join(known)}.'
+
+
+def _baseline_names(contents: Contents) -> dict[str, tuple[str, ...]]:
+    names: dict[str, tuple[str, ...]] = {}
+    for one in contents.baselines:
+        names[one.commit] = (*names.get(one.commit, ()), one.name)
+    return names
+
+
+def find_trends(
+    runs: Sequence[StoredRun], metric: Metric, allow: Collection[str], confidence: float
+) -> tuple[Trend, ...]:
+    """Return the trend of each series that has rows with the metric."""
+    quality = _quality(runs, metric)
+    trends = (Trend(one, metric, quality, confidence) for one in group_runs(runs, allow))
+    return tuple(trend for trend in trends if trend.rows)
+
+
+def series_name(row: MeasuredRow) -> str:
+    """Return the name of the machine and its device."""
+    facts = row.runs[-1].facts
+    parts = (facts.get("host.name"), _hardware(row))
+    return ", ".join(str(part) for part in parts if part) or "machine not recorded"
+
+
+def _hardware(row: MeasuredRow) -> str | None:
+    return hardware_name(row.runs[-1].facts)
+
+
+def _series(
+    trend: Trend,
+    metric: Metric,
+    newest: Trend,
+    names: dict[str, tuple[str, ...]],
+    allow: Collection[str],
+    repository: Path,
+) -> Series:
+    segments = trend.segments
+    assert segments is not None
+    rows = tuple(
+        Row(
+            commit=row.commit,
+            subject=row.runs[0].subject,
+            date_unix_s=date,
+            runs=len(values),
+            # The logarithm of equal values, such as memory, would round them.
+            value=from_scale(to_scale(values, metric), metric) if np.ptp(values) else float(values[0]),
+            low=float(values.min()),
+            high=float(values.max()),
+            level=from_scale(segments.levels[segments.segment_of(number)], metric),
+            baselines=names.get(row.commit, ()) if row.commit is not None else (),
+        )
+        for number, (row, date, values) in enumerate(zip(trend.rows, trend.dates_unix_s, trend.of_runs, strict=True))
+    )
+    host = trend.rows[-1].runs[-1].facts.get("host.name")
+    return Series(
+        name=series_name(trend.rows[-1]),
+        machine=None if host is None else str(host),
+        hardware=_hardware(trend.rows[-1]),
+        arms=tuple(dict.fromkeys(run.arm for row in trend.rows for run in row.runs if run.arm is not None)),
+        differs=() if trend is newest else unfair_differences(newest.rows[-1].runs, trend.rows[-1].runs, allow),
+        rows=rows,
+        changes=tuple(_change(change, rows, metric, repository) for change in segments.changes),
+        noise=None if segments.sd is None else from_scale(segments.sd, metric) - (metric.scale is Scale.RATIO),
+        autocorrelation=segments.autocorrelation,
+        note=_series_note(trend),
+    )
+
+
+def _series_note(trend: Trend) -> str | None:
+    notes = []
+    if len(trend.rows) < FEWEST_VALUES:
+        count = "1 row" if len(trend.rows) == 1 else f"{len(trend.rows)} rows"
+        notes.append(f"{count}: a change point needs at least {FEWEST_VALUES}.")
+    pooled = [
+        row for row in trend.rows if len({(run.study, run.arm) for run in row.runs if run.study}) > 1 and _pools(row)
+    ]
+    if pooled:
+        arms = ", ".join(dict.fromkeys(run.arm for row in pooled for run in row.runs if run.arm))
+        notes.append(f"Some rows pool arms of one study that have equal fingerprints: {arms}. Add one arm with --arm.")
+    if trend.missing:
+        notes.append(f"{trend.missing} {'row lacks' if trend.missing == 1 else 'rows lack'} the metric.")
+    return " ".join(notes) or None
+
+
+def _pools(row: MeasuredRow) -> bool:
+    arms: dict[str, set[str | None]] = {}
+    for run in row.runs:
+        if run.study is not None:
+            arms.setdefault(run.study, set()).add(run.arm)
+    return any(len(of_study) > 1 for of_study in arms.values())
+
+
+def _change(change: ChangePoint, rows: Sequence[Row], metric: Metric, repository: Path) -> LevelChange:
+    estimate: Estimate = change.change if metric.scale is Scale.DIFFERENCE else change.change.map(math.exp)
+    first, last = rows[change.low - 1], rows[change.high]
+    known = None
+    if first.commit is not None and last.commit is not None:
+        known = commits_between(first.commit, last.commit, repository)
+    if known:
+        commits = tuple(Commit(commit, subject) for commit, subject in known[-MOST_COMMITS:])
+    else:
+        measured = rows[change.low : change.high + 1]
+        commits = tuple(Commit(row.commit, row.subject) for row in measured if row.commit is not None)[-MOST_COMMITS:]
+    rises = (change.change.value or 0.0) > 0
+    return LevelChange(
+        row=change.position,
+        earliest=change.low,
+        latest=change.high,
+        before=rows[change.position - 1].commit,
+        after=rows[change.position].commit,
+        estimate=replace(estimate, n=change.change.n),
+        worse=rises != metric.higher_is_better,
+        p=change.p,
+        commits=commits,
+        commit_count=len(known) if known else None,
+    )
+
+
+def _notes(contents: Contents, metric: Metric, quality: str | None) -> tuple[str, ...]:
+    notes = []
+    reasons = Counter(run.left_out.partition(":")[0] for run in contents.runs if run.left_out is not None)
+    if reasons:
+        parts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        notes.append(f"Runs that do not count: {parts}.")
+    used = [run for run in contents.runs if run.left_out is None]
+    others = sum(run.quality != quality for run in used if run.values.get(metric.name) is not None) if quality else 0
+    if others:
+        notes.append(f"Runs that logged another metric than {quality}, and have no value here: {others}.")
+    without = sum(run.commit is None for run in used)
+    if without:
+        notes.append(f"Runs without a commit, because they did not run in a git repository: {without}.")
+    return tuple(notes)

@@ -1,0 +1,265 @@
+"""The places that hold a history: a folder, a ZIP archive (an artifact of CI), or any address that fsspec opens.
+
+All are append-only. A folder has the file ``history.jsonl`` with one line per entry. A remote store has one object per
+entry, because objects cannot be appended to. A folder may hold both kinds, such as a copy of a remote store.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lightning_perf.history.entries import (
+    Entry,
+    HistoryError,
+    StoredBaseline,
+    StoredRun,
+    decode_entry,
+    encode_entry,
+    object_name,
+)
+from lightning_perf.lazy_imports import import_extra
+from lightning_perf.run_files.jsonl import append
+
+__all__ = ["ENTRIES_FOLDER", "HISTORY_NAME", "Contents", "Store", "open_store", "read_store"]
+
+HISTORY_NAME = "history.jsonl"
+ENTRIES_FOLDER = "entries"
+
+MOST_ARCHIVE_BYTES = 2**30
+"""An archive may unpack to this size. It bounds the memory that a hostile archive takes."""
+
+NAMED = 3
+"""Maximum number of damaged places in a note. The others are counted."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The readable entries of a store.
+
+    Attributes:
+        runs: The runs in order of their start, each once.
+        baselines: The last entry of each named baseline.
+        notes: Sentences about entries that were skipped.
+    """
+
+    runs: tuple[StoredRun, ...]
+    baselines: tuple[StoredBaseline, ...]
+    notes: tuple[str, ...]
+
+
+class Store(Protocol):
+    """A place with the entries of a history."""
+
+    location: str
+    """The place as the user gave it."""
+
+    def pieces(self) -> Iterator[tuple[str, bytes]]:
+        """Return each piece of JSON with its place, for messages.
+
+        Raises:
+            HistoryError: The store cannot be read.
+        """
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Add entries. Other processes may add to the store at the same time.
+
+        Raises:
+            HistoryError: The store cannot be written.
+        """
+
+    def exists(self) -> bool:
+        """Return whether the store has been written to."""
+
+
+def open_store(location: str | Path) -> Store:
+    """Return the store at a place. It need not exist yet.
+
+    Args:
+        location: A folder, a ``.zip`` file, or an address such as ``s3://bucket/history``.
+
+    Raises:
+        HistoryError: The address cannot be opened.
+        MissingExtraError: fsspec is not installed, and the location is an address.
+    """
+    text = str(location)
+    if "://" in text:
+        return _RemoteStore(text)
+    path = Path(text).expanduser()
+    if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
+        return _Archive(path)
+    return _Folder(path)
+
+
+def read_store(store: Store) -> Contents:
+    """Read all entries. Damaged entries and those of a newer version are skipped and noted.
+
+    Raises:
+        HistoryError: The store does not exist or cannot be read.
+    """
+    if not store.exists():
+        raise HistoryError(
+            f"{store.location}: no history there. "
+            f"Add runs with: lightning-perf history add RUN --store {store.location}"
+        )
+    runs: dict[str, StoredRun] = {}
+    baselines: dict[str, StoredBaseline] = {}
+    skipped: dict[str, list[str]] = {"damaged": [], "newer": []}
+    for place, line in store.pieces():
+        entry = decode_entry(line)
+        if isinstance(entry, str):
+            skipped[entry].append(place)
+        elif isinstance(entry, StoredRun):
+            runs.setdefault(entry.run_id, entry)
+        elif entry.name not in baselines or baselines[entry.name].added_unix_s <= entry.added_unix_s:
+            baselines[entry.name] = entry
+    notes = []
+    if skipped["damaged"]:
+        notes.append(f"Skipped {_count(skipped['damaged'])} that cannot be read: {_named(skipped['damaged'])}.")
+    if skipped["newer"]:
+        notes.append(
+            f"Skipped {_count(skipped['newer'])} that a newer lightning-perf wrote: {_named(skipped['newer'])}. "
+            "Upgrade lightning-perf to read them."
+        )
+    in_order = sorted(runs.values(), key=lambda run: (run.started_unix_s, run.run_id))
+    return Contents(tuple(in_order), tuple(baselines.values()), tuple(notes))
+
+
+def _count(places: list[str]) -> str:
+    return f"{len(places)} {'entry' if len(places) == 1 else 'entries'}"
+
+
+def _named(places: list[str]) -> str:
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    return ", ".join(places[:NAMED]) + more
+
+
+def _lines(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip():
+            yield f"{name}, line {number}", line
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self.location = str(path)
+        self._path = path
+
+    def exists(self) -> bool:
+        return (self._path / HISTORY_NAME).exists() or (self._path / ENTRIES_FOLDER).is_dir()
+
+    def pieces(self) -> Iterator[tuple[str, bytes]]:
+        files = [self._path / HISTORY_NAME, *sorted((self._path / ENTRIES_FOLDER).glob("*.json"))]
+        for file in files:
+            if not file.exists():
+                continue
+            try:
+                content = file.read_bytes()
+            except OSError as error:
+                raise HistoryError(f"{file}: cannot be read ({error.strerror}). Check its permissions.") from error
+            name = file.relative_to(self._path).as_posix()
+            yield from _lines(name, content) if file.name == HISTORY_NAME else ((name, content),)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            # One write at the end of the file, so that writers do not mix their lines. Each line starts with a newline,
+            # so that a line that a killed writer left incomplete damages no other.
+            lines = b"".join(b"\n" + encode_entry(entry) + b"\n" for entry in entries)
+            append(self._path / HISTORY_NAME, lines, durable=True)
+        except OSError as error:
+            raise HistoryError(
+                f"{self._path / HISTORY_NAME}: cannot be written ({error.strerror}). Give another folder with --store."
+            ) from error
+
+
+class _Archive:
+    def __init__(self, path: Path) -> None:
+        self.location = str(path)
+        self._path = path
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def pieces(self) -> Iterator[tuple[str, bytes]]:
+        try:
+            with zipfile.ZipFile(self._path) as archive:
+                members = [info for info in archive.infolist() if _is_history(info.filename)]
+                if sum(info.file_size for info in members) > MOST_ARCHIVE_BYTES:
+                    raise HistoryError(
+                        f"{self._path}: its history is larger than 1 GiB. Unpack it, and give the folder."
+                    )
+                for info in members:
+                    content = archive.read(info)
+                    one_line = not info.filename.endswith(HISTORY_NAME)
+                    yield from ((info.filename, content),) if one_line else _lines(info.filename, content)
+        except (OSError, zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: the archive has a password
+            raise HistoryError(
+                f"{self._path}: cannot be read as a ZIP archive ({error}). Download it again."
+            ) from error
+
+    def append(self, entries: Iterable[Entry]) -> None:  # noqa: ARG002
+        raise HistoryError(
+            f"{self._path}: an archive is read-only. Unpack it, add to the folder, and upload the folder again."
+        )
+
+
+def _is_history(name: str) -> bool:
+    *folders, file = name.split("/")
+    return file == HISTORY_NAME or (file.endswith(".json") and bool(folders) and folders[-1] == ENTRIES_FOLDER)
+
+
+class _RemoteStore:
+    def __init__(self, location: str) -> None:
+        self.location = location
+        fsspec = import_extra("fsspec", "view")
+        try:
+            self._system, path = fsspec.core.url_to_fs(location)
+        except Exception as error:  # each protocol has its own errors, and so has a missing driver
+            raise HistoryError(f"{location}: cannot be opened ({error}). Check the address and its driver.") from error
+        self._folder = f"{path.rstrip('/')}/{ENTRIES_FOLDER}"
+        self._file = f"{path.rstrip('/')}/{HISTORY_NAME}"
+
+    def exists(self) -> bool:
+        return bool(self._names())
+
+    def pieces(self) -> Iterator[tuple[str, bytes]]:
+        names = self._names()
+        contents: Any = self._call("read", lambda: self._system.cat(names, on_error="return") if names else {})
+        for name in names:
+            content = contents[name]
+            if isinstance(content, Exception):
+                raise HistoryError(f"{self.location}: {name} cannot be read ({content}). Try again.") from content
+            short = name.rpartition("/")[2]
+            yield from _lines(short, content) if short == HISTORY_NAME else ((short, content),)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        self._call("write", lambda: self._system.makedirs(self._folder, exist_ok=True))
+        for entry in entries:
+            path, content = f"{self._folder}/{object_name(entry)}", encode_entry(entry)
+            self._call("write", lambda path=path, content=content: self._system.pipe_file(path, content))
+
+    def _names(self) -> list[str]:
+        # A store that another process writes to gets new objects while it is listed.
+        self._system.invalidate_cache()
+
+        def listed() -> list[str]:
+            found = [self._file] if self._system.exists(self._file) else []
+            if self._system.exists(self._folder):
+                found += [name for name in self._system.find(self._folder) if name.endswith(".json")]
+            return sorted(found)
+
+        names: list[str] = self._call("read", listed)
+        return names
+
+    def _call(self, action: str, call: Any) -> Any:
+        try:
+            return call()
+        except Exception as error:  # each protocol has its own errors
+            raise HistoryError(
+                f"{self.location}: cannot {action} the history ({type(error).__name__}: {error}). "
+                "Check the address and your credentials."
+            ) from error
