@@ -1,0 +1,224 @@
+"""The server: it checks calls, runs each in a worker process, and keeps the last answers for more of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lightning_perf import __version__
+from lightning_perf.mcp_server.confinement import MEMORY_GB, TIMEOUT_S
+from lightning_perf.mcp_server.paging import LIMIT_BYTES, HandleError, cut, find_value, page_of
+from lightning_perf.mcp_server.tools import MORE, TOOLS, Tool, find_tool
+from lightning_perf.mcp_server.worker import Call, Returned
+from lightning_perf.workers.process import WorkerError, WorkerProcess, WorkerTimeoutError
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+__all__ = ["FAILURES", "INSTRUCTIONS", "ToolServer", "make_server", "serve"]
+
+PACKAGES = Path(__file__).parents[2]
+"""The folder with this package, which is on the search path anyway."""
+
+PROGRESS_S = 5.0
+"""Interval of notes on the progress of a call."""
+
+CALLS = 2
+"""Calls that run at the same time. Others wait."""
+
+KEPT_ANSWERS = 16
+KEPT_BYTES = 64 << 20
+"""Answers that the server keeps for `more`, and their bytes."""
+
+FAILURES = frozenset({"error"})
+"""Outcomes that are errors of a call. Refusals and missing findings are results."""
+
+INSTRUCTIONS = f"""\
+lightning_perf measures where the step time of a PyTorch training goes, what to change, and whether a change helped.
+1. list_runs finds traces and runs. 2. analyze returns findings with evidence, the fix and an estimated range.
+3. Apply one fix. 4. compare decides from repeated runs whether it helped. diff only shows where a change acted.
+Every answer has outcome and message. no_finding, inconclusive, refused and invalid_runs are results: report them
+unchanged, and do not derive a number from them. Estimates are predictions until compare has measured them.
+An answer has at most {LIMIT_BYTES} bytes. Where it was cut, a member named more has a handle for the tool more."""
+
+
+class ToolServer:
+    """Answers calls of the tools. It needs no MCP package.
+
+    Args:
+        folders: The folders that tools may read.
+        allow_run: Whether tools may run the user's code.
+        timeout_s: Time limit of a call, beyond the time that its arguments ask for.
+        memory_bytes: Memory limit of a call that only reads.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        *,
+        allow_run: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        memory_bytes: int = int(MEMORY_GB * 1e9),
+    ) -> None:
+        self._folders = tuple(folder.resolve() for folder in folders)
+        self._allow_run = allow_run
+        self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._answers = 0
+        self._lock = threading.Lock()
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, is_wanted: Callable[[], bool] | None = None
+    ) -> dict[str, Any]:
+        """Answer a call.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments.
+            is_wanted: Called about twice per second. If it returns False, the call is stopped.
+
+        Returns:
+            The answer: ``tool``, ``outcome``, ``message`` and further members, in at most `LIMIT_BYTES` as JSON.
+        """
+        tool = find_tool(name)
+        if tool is None:
+            names = ", ".join(tool.name for tool in TOOLS)
+            return self._answer(name[:100], _error(f"unknown tool {name[:100]!r}. The tools are {names}."))
+        try:
+            given = msgspec.convert(dict(arguments or {}), tool.arguments)
+        except msgspec.ValidationError as error:
+            fields = ", ".join(tool.arguments.__struct_fields__)
+            return self._answer(name, _error(f"wrong arguments: {error}. The arguments are {fields}."))
+        if tool is MORE:
+            return self._more(arguments["handle"] if arguments else "")
+        if tool.runs_code and not self._allow_run:
+            reason = (
+                f"Refused: {name} runs code on this machine, and this server only reads. If the user agrees, they can "
+                "start it with: lightning-perf mcp --allow-run"
+            )
+            return self._answer(name, {"outcome": "refused", "message": reason})
+        return self._answer(name, self._run(tool, given, is_wanted))
+
+    def _run(self, tool: Tool, arguments: msgspec.Struct, is_wanted: Callable[[], bool] | None) -> dict[str, Any]:
+        call = Call(tool.name, msgspec.json.encode(arguments), tuple(map(str, self._folders)), self._memory_bytes)
+        limit_s = self._timeout_s + tool.extra_s(arguments)
+        # Python imports modules from its working directory. A module among the files of a run must not be one of them.
+        where = self._folders[0] if tool.runs_code else PACKAGES
+        try:
+            with WorkerProcess("lightning_perf.mcp_server.worker:main", call, folder=str(where)) as worker:
+                returned: Returned = worker.receive(Returned, timeout_s=limit_s, is_wanted=is_wanted)
+        except WorkerTimeoutError:
+            action = "Start the server with a larger --timeout, or give a smaller trace"
+            return _error(f"It took longer than {limit_s:g} s and was stopped. {action}.")
+        except WorkerError as error:
+            return _error(f"It failed: {error}.")
+        result: dict[str, Any] = msgspec.json.decode(returned.result)
+        return result
+
+    def _answer(self, name: str, result: dict[str, Any]) -> dict[str, Any]:
+        answer = {"tool": name, **result}
+        handle = self._keep(answer)
+        if isinstance(answer.get("document"), (dict, list)):
+            answer["document"] = {"more": handle("/document", 0)}
+        shown: dict[str, Any] = cut(answer, handle)
+        return shown
+
+    def _keep(self, answer: dict[str, Any]) -> Callable[[str, int], str]:
+        data = msgspec.json.encode(answer)
+        with self._lock:
+            self._answers += 1
+            key = f"a{self._answers}"
+            self._kept[key] = data
+            while len(self._kept) > KEPT_ANSWERS or sum(map(len, self._kept.values())) > KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return _handles(key)
+
+    def _more(self, handle: str) -> dict[str, Any]:
+        key, _, rest = handle.partition(":")
+        start, _, pointer = rest.partition(":")
+        with self._lock:
+            data = self._kept.get(key)
+        try:
+            if data is None or not start.isdecimal() or len(start) > 12:
+                raise HandleError(repr(handle[:200]), "the server keeps no such answer", "Call the tool again")
+            page = page_of(find_value(msgspec.json.decode(data), pointer), _handles(key), pointer, int(start))
+        except HandleError as error:
+            return {"tool": MORE.name, **_error(str(error))}
+        return {"tool": MORE.name, "outcome": "page", "handle": handle[:200], **page}
+
+
+def _handles(key: str) -> Callable[[str, int], str]:
+    return lambda pointer, start: f"{key}:{start}:{pointer}"
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"outcome": "error", "message": message}
+
+
+async def serve(tools: ToolServer) -> None:
+    """Serve the tools over standard input and output until the client closes them."""
+    from mcp.server.stdio import stdio_server
+
+    server = make_server(tools)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def make_server(tools: ToolServer) -> Server[Any]:
+    """Return the server of the official package that lists the tools and passes calls on."""
+    import anyio
+    import mcp_types as types
+    from mcp.server import Server
+
+    calls = anyio.CapacityLimiter(CALLS)
+
+    async def list_tools(context: Any, arguments: Any) -> types.ListToolsResult:  # noqa: ARG001
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    description=tool.description,
+                    input_schema=tool.schema(),
+                    annotations=types.ToolAnnotations(read_only_hint=not tool.runs_code, open_world_hint=False),
+                )
+                for tool in TOOLS
+            ]
+        )
+
+    async def call_tool(context: Any, call: types.CallToolRequestParams) -> types.CallToolResult:
+        stopped = threading.Event()
+
+        async def report_progress() -> None:  # clients that ask for it know that the call still runs
+            begin = anyio.current_time()
+            while True:
+                await anyio.sleep(PROGRESS_S)
+                seconds = round(anyio.current_time() - begin)
+                await context.session.report_progress(seconds, message=f"{call.name} has run for {seconds} s")
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(report_progress)
+                answer = await anyio.to_thread.run_sync(
+                    lambda: tools.call(call.name, call.arguments, lambda: not stopped.is_set()),
+                    abandon_on_cancel=True,
+                    limiter=calls,
+                )
+                group.cancel_scope.cancel()
+        finally:
+            stopped.set()  # a call that the client cancelled ends its worker process
+        text = msgspec.json.encode(answer).decode()
+        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=answer.get("outcome") in FAILURES)
+
+    return Server(
+        "lightning_perf",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )

@@ -1,0 +1,262 @@
+"""The tools answer calls in worker processes: with results, abstentions and errors, all of them bounded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import lightning_perf
+from lightning_perf.errors import LocatedError, TraceError
+from lightning_perf.mcp_server.paging import LIMIT_BYTES
+from lightning_perf.mcp_server.server import KEPT_ANSWERS, ToolServer
+from lightning_perf.mcp_server.tools import TOOLS, find_tool
+from tests.compare.support import write_run
+from tests.history.support import commit_name, write_history
+from tests.memory_snapshot.allocator import MIB, Allocator, train
+from tests.support.trace_builder import FETCH, TraceBuilder
+
+DEMO = Path(lightning_perf.__file__).parent / "demo" / "recordings"
+
+
+def answer(server: ToolServer, tool: str, /, **arguments: Any) -> dict[str, Any]:
+    found = server.call(tool, arguments)
+    assert len(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()) <= LIMIT_BYTES
+    assert found["tool"] == tool
+    assert isinstance(found["outcome"], str)
+    return found
+
+
+def result(tool: str, folder: Path, **arguments: Any) -> dict[str, Any]:
+    """The result of a tool in this process, which is faster than a worker process."""
+    found = find_tool(tool)
+    assert found is not None
+    made = found.answer(msgspec.convert(arguments, found.arguments), [folder])
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(made))
+    return decoded
+
+
+def healthy(path: Path, device: str = "NVIDIA H100") -> Path:
+    """A trace of steps that a single kernel fills."""
+    builder = TraceBuilder().gpu(device, computeMajor=9)
+    for start in builder.steps(6, 1000):
+        builder.op("aten::mm", start + 5, 20)
+        builder.launch("gemm_bf16", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=970)
+    return builder.write(path)
+
+
+def waiting(path: Path) -> Path:
+    """A trace of steps that wait for their batch half of the time."""
+    builder = TraceBuilder()
+    for start in builder.steps(6, 100_000):
+        builder.op(FETCH, start, 50_000)
+        builder.op("aten::mm", start + 50_000, 49_000)
+    return builder.write(path)
+
+
+def write_runs(folder: Path, step_ms: tuple[float, ...], **facts: Any) -> None:
+    for row, time_ms in enumerate(step_ms):
+        write_run(folder / f"run{row}", step_ms=time_ms, started=float(row), train__seed=row, **facts)
+
+
+def test_a_finding_has_its_evidence_fix_and_range() -> None:
+    found = answer(ToolServer([DEMO]), "analyze", path="before")
+    report = lightning_perf.analyze(DEMO / "before")
+    assert found["outcome"] == "findings"
+    assert [row["rule"] for row in found["findings"]] == [finding.kind for finding in report.findings]
+    first, known = found["findings"][0], report.findings[0]
+    assert (first["fix"], first["page"], first["evidence"]) == (known.action, known.page, list(known.evidence))
+    assert first["estimate"]["saving_ms"] == pytest.approx([known.saving_low_ms, known.saving_high_ms], abs=1e-3)
+    assert first["estimate"]["share"] == pytest.approx([0.178, 0.392], abs=1e-3)
+    assert first["estimate"]["basis"] == "recording"
+
+
+def test_no_finding_is_a_result(tmp_path: Path) -> None:
+    healthy(tmp_path / "rank0.pt.trace.json")
+    found = result("analyze", tmp_path, path="rank0.pt.trace.json")
+    assert (found["outcome"], found["findings"]) == ("no_finding", [])
+    assert "does not prove" in found["message"]
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "old")):
+        (tmp_path / name).mkdir()
+        path = waiting(tmp_path / name / "rank0.pt.trace.json")
+        os.utime(path, (1e9 - age, 1e9 - age))
+    found = result("list_runs", tmp_path)
+    assert [Path(run["path"]).name for run in found["runs"]] == ["new", "old"]
+    assert found["runs"][0]["traces"] == ["rank0.pt.trace.json"]
+    assert [Path(run["path"]).name for run in result("list_runs", tmp_path, path="old")["runs"]] == ["old"]
+    assert result("analyze", tmp_path, path=found["runs"][0]["path"])["findings"][0]["rule"] == "input-bound"
+    with pytest.raises(TraceError, match="holds the traces of 2 runs"):
+        result("analyze", tmp_path, path=".")
+
+
+def test_a_diff_does_not_decide_and_stores_nothing(tmp_path: Path) -> None:
+    found = result("diff", DEMO, before="before", after="after")
+    assert found["outcome"] == "faster"
+    assert "cannot separate a change from noise" in found["message"]
+    assert found["step"]["ratio"] == pytest.approx(0.734, abs=1e-3)
+    assert not (DEMO / "after" / "estimates.jsonl").exists()
+
+
+def test_recordings_of_different_trainings_are_not_comparable(tmp_path: Path) -> None:
+    healthy(tmp_path / "a.json", device="NVIDIA A100")
+    healthy(tmp_path / "b.json", device="NVIDIA H100")
+    found = result("diff", tmp_path, before="a.json", after="b.json")
+    assert found["outcome"] == "not_comparable"
+    assert [row["aspect"] for row in found["mismatches"]] == ["device"]
+    assert "neither is faster" in found["message"]
+
+
+def test_verdicts_refusals_and_invalid_runs(tmp_path: Path) -> None:
+    write_runs(tmp_path / "old", step_ms=(100, 101, 99, 100, 102))
+    write_runs(tmp_path / "fast", step_ms=(80, 81, 79, 80, 82), train__precision="bf16-mixed")
+    write_runs(tmp_path / "noisy", step_ms=(70, 140, 90, 120, 85), train__precision="bf16-mixed")
+    write_runs(tmp_path / "failed", step_ms=(80, 80), outcome=None)
+    for name, outcome, gate in (("fast", "faster", "failed"), ("noisy", "inconclusive", "inconclusive")):
+        arms = {"old": ["old"], "new": [name]}
+        limit = 0.5 if name == "fast" else 1.05
+        found = result("compare", tmp_path, arms=arms, treatment=["precision"], gates=[f"step_time<={limit}"])
+        assert found["outcome"] == found["candidates"][0]["verdict"] == outcome
+        step = next(row for row in found["candidates"][0]["metrics"] if row["metric"] == "step_time")
+        assert step["interval"][0] < step["change"] < step["interval"][1]
+        assert [row["outcome"] for row in found["gates"]] == [gate]
+    refused = result("compare", tmp_path, arms={"old": ["old"], "new": ["fast"]})
+    assert refused["outcome"] == "refused"
+    assert [row["fact"] for row in refused["differences"]] == ["train.precision"]
+    assert result("compare", tmp_path, arms={"old": ["old"], "new": ["failed"]})["outcome"] == "invalid_runs"
+    for wrong in ({}, {"arms": {"a": ["old"]}, "study": "old"}, {"arms": {"a": ["old"], "b": ["../x"]}}):
+        with pytest.raises(LocatedError):
+            result("compare", tmp_path, **wrong)
+    assert not list(tmp_path.rglob("estimates.jsonl"))
+
+
+def test_a_comparison_in_the_confined_worker_process(tmp_path: Path) -> None:
+    for name, times in (("old", (100, 101, 99)), ("new", (80, 81, 79))):
+        write_runs(tmp_path / name, step_ms=times)
+    assert answer(ToolServer([tmp_path]), "compare", arms={"old": ["old"], "new": ["new"]})["outcome"] == "faster"
+
+
+def test_a_history_with_and_without_a_change(tmp_path: Path) -> None:
+    for name, ratio in (("slower", 1.1), ("same", 1.0)):
+        write_history(tmp_path / name, ratio=ratio)
+    found = result("history", tmp_path, store="slower/store")
+    (series,) = found["series"]
+    (change,) = series["changes"]
+    assert (found["outcome"], change["after"], change["worse"]) == ("changed", commit_name(12), True)
+    assert change["estimate"]["low"] < 1.1 < change["estimate"]["high"]
+    assert result("history", tmp_path, store="same/store")["outcome"] == "no_change"
+
+
+def test_memory_snapshots(tmp_path: Path) -> None:
+    for name, leak_bytes in (("a.pickle", 0), ("b.pickle", MIB)):
+        allocator = Allocator()
+        train(allocator, 4, leak_bytes)
+        allocator.write(tmp_path / name)
+    found = answer(ToolServer([tmp_path]), "analyze", path="a.pickle")
+    assert (found["outcome"], "optimizer state" in found["text"]) == ("memory", True)
+    assert result("diff", tmp_path, before="a.pickle", after="b.pickle")["outcome"] == "memory"
+    assert result("list_runs", tmp_path)["runs"][0]["snapshots"] == ["a.pickle", "b.pickle"]
+
+
+def test_pages_and_the_list_of_rules() -> None:
+    page = result("explain", DEMO, rule="sync-points")
+    assert (page["outcome"], page["rule"]) == ("explained", "sync-points")
+    assert page["text"].startswith("# sync-points")
+    assert "input-bound" in result("explain", DEMO)["rules"]
+    error = answer(ToolServer([DEMO]), "explain", rule="sync-point")
+    assert (error["outcome"], "Did you mean 'sync-points'" in error["message"]) == ("error", True)
+
+
+def test_runs_without_a_diagnosis_or_estimates() -> None:
+    assert result("estimates", DEMO)["outcome"] == "no_estimates"
+    with pytest.raises(TraceError, match=r"no precision\.json in it"):
+        result("explain_nan", DEMO, path="before")
+
+
+@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS if tool.runs_code])
+def test_code_runs_only_with_permission(tool: str) -> None:
+    arguments = {"tune": {"training": "mine:make"}, "data": {"source": "mine:make"}, "probe": {"path": "before"}}[tool]
+    found = answer(ToolServer([DEMO]), tool, **arguments)
+    assert found["outcome"] == "refused"
+    assert "lightning-perf mcp --allow-run" in found["message"]
+
+
+def test_permission_covers_only_modules_in_the_folders(tmp_path: Path) -> None:
+    found = answer(ToolServer([tmp_path], allow_run=True), "data", source="os:getcwd")
+    assert found["outcome"] == "error"
+    assert "no folder of this server holds os.py" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "problem"),
+    [
+        ("nope", {}, "unknown tool 'nope'. The tools are list_runs, analyze"),
+        ("analyze", {}, "missing required field `path`. The arguments are path, by_shape"),
+        ("analyze", {"path": 3}, "Expected `str`, got `int`"),
+        ("analyze", {"path": "a", "shell": "rm"}, "unknown field `shell`"),
+        ("analyze", {"path": "x" * 5000}, "length <= 4096"),
+        ("probe", {"path": "a", "seconds": 1e9}, "<= 300"),
+        ("more", {"handle": "a99:0:/x"}, "keeps no such answer"),
+        ("more", {"handle": "garbage"}, "keeps no such answer"),
+    ],
+)
+def test_wrong_calls(tool: str, arguments: dict[str, Any], problem: str) -> None:
+    found = answer(ToolServer([DEMO]), tool, **arguments)
+    assert found["outcome"] == "error"
+    assert problem in found["message"]
+
+
+def test_the_document_can_be_read_page_by_page() -> None:
+    server = ToolServer([DEMO])
+    found = answer(server, "analyze", path="before")
+    document = answer(server, "more", handle=found["document"]["more"])
+    assert document["value"]["schema_version"] == 1
+    rows = answer(server, "more", handle=found["document"]["more"] + "/ranks/0/operators/rows")
+    report = json.loads(lightning_perf.analyze(DEMO / "before").to_json())
+    assert rows["value"][0] == report["ranks"][0]["operators"]["rows"][0]
+    for _ in range(KEPT_ANSWERS):
+        answer(server, "nope")
+    assert answer(server, "more", handle=found["document"]["more"])["outcome"] == "error"
+
+
+def bomb(path: Path, member: bytes, times: int, before: bytes = b'{"traceEvents":[') -> Path:
+    """A file of a few megabytes that unpacks to gigabytes."""
+    path.write_bytes(gzip.compress(before) + gzip.compress(member) * times)
+    return path
+
+
+def test_hostile_traces_stay_bounded(tmp_path: Path) -> None:
+    event = b'{"ph":"X","cat":"cpu_op","name":"op","pid":1,"tid":1,"ts":9,"dur":1},\n'
+    bomb(tmp_path / "endless.json.gz", event * 20_000, 2000)
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "rank0.pt.trace.json").symlink_to("/etc/passwd")
+    impatient = ToolServer([tmp_path], timeout_s=2)
+    late = answer(impatient, "analyze", path="endless.json.gz")
+    assert (late["outcome"], late["message"][:46]) == ("error", "It took longer than 2 s and was stopped. Start")
+    server = ToolServer([tmp_path], timeout_s=60, memory_bytes=200_000_000)
+    assert "more than the 0.2 GB of memory" in answer(server, "analyze", path="endless.json.gz")["message"]
+    assert "not a regular file" in answer(server, "analyze", path="pipe.json")["message"]
+    assert "not in the folders" in answer(server, "analyze", path="zero.json")["message"]
+    assert "outside the folders of the server" in answer(server, "analyze", path="linked")["message"]
+
+
+def test_modules_in_the_folder_are_not_imported(tmp_path: Path) -> None:
+    healthy(tmp_path / "rank0.pt.trace.json")
+    for name in ("numpy", "msgspec", "lightning_perf", "sitecustomize", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken over')")
+    assert answer(ToolServer([tmp_path]), "analyze", path="rank0.pt.trace.json")["outcome"] == "no_finding"
+
+
+def test_a_call_that_nobody_wants_is_stopped(tmp_path: Path) -> None:
+    bomb(tmp_path / "endless.json.gz", b" " * (1 << 20), 2000, before=b"{")
+    found = ToolServer([tmp_path]).call("analyze", {"path": "endless.json.gz"}, lambda: False)
+    assert "nobody wants its result" in found["message"]

@@ -1,0 +1,30 @@
+"""Checks the JSON of a command against the schema that `lightning-perf schema` prints for it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from lightning_perf.commands.schema import make_schema
+
+__all__ = ["load_document"]
+
+
+@cache
+def _validator(command: str) -> Draft202012Validator:
+    schema = make_schema(command)
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def load_document(command: str, text: str) -> Any:
+    """The document that a command printed, which has to follow its schema."""
+    document = json.loads(text)
+    errors = [
+        f"{list(error.absolute_path)}: {error.message[:200]}" for error in _validator(command).iter_errors(document)
+    ]
+    assert not errors, f"{command} --json does not follow its schema:\n" + "\n".join(errors)
+    return document
