@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The test suite already runs one process per core, so each process uses one thread.
+# The test suite already runs a process per core and one more, so each process uses one thread.
 SINGLE_THREADED := OMP_NUM_THREADS=1
+# Many tests wait for processes that they start. One more worker keeps the cores busy meanwhile.
+WORKERS = $(shell $(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 WHEEL_VENV := build/wheel-venv
+TRANSFORMERS := build/transformers
 
-.PHONY: help env demo test lint types contracts wheel docs readme unit clean
+.PHONY: help env demo test lint types contracts wheel docs readme unit transformers clean
 
 help:
 	@echo "make demo   train the sign-language recipe on its own data with PerfCallback and print the report"
@@ -27,7 +30,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: env
 	$(BIN)/python -m recipes.signlang --log-dir demo_output
 
-test: lint types contracts wheel unit
+test: lint types contracts wheel unit transformers
 
 lint: env
 	$(BIN)/ruff check .
@@ -58,7 +61,17 @@ readme: env
 	$(BIN)/python docs/refresh.py README.md docs/quickstart.md docs/reading.md docs/tutorial.md
 
 unit: env
-	$(SINGLE_THREADED) $(BIN)/pytest -n auto
+	$(SINGLE_THREADED) $(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+# With transformers installed, each import of Lightning takes a second longer. So it has a folder of its own, and only the
+# tests that need it find it there.
+$(TRANSFORMERS)/.installed: $(VENV)/.installed constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(TRANSFORMERS) \
+		--constraint constraints.txt accelerate annotated-doc psutil shellingham tokenizers transformers typer
+	touch $@
+
+transformers: $(TRANSFORMERS)/.installed
+	$(SINGLE_THREADED) PYTHONPATH=$(TRANSFORMERS) $(BIN)/pytest tests/loop/test_transformers_callback.py
 
 clean:
 	rm -rf $(VENV) build dist demo_output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

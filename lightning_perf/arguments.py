@@ -391,6 +391,13 @@ def print_error(text: str) -> None:
     print(f"lightning-perf: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def print_json(document: object) -> None:
+    """Print a document as indented JSON to standard output."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+
+
 def print_progress(line: str) -> None:
     """Print a line of progress to standard error at once. Standard output is for the document."""
     print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -11,16 +11,19 @@ from typing import Protocol
 
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
-from lightning_perf.commands import analyze, diff, explain_nan, view
+from lightning_perf.commands import analyze, badge, comment, diff, explain_nan, schema, view
 from lightning_perf.commands import run as launch
-from lightning_perf.compare.commands import compare, study
+from lightning_perf.compare.commands import compare, gate, study
 from lightning_perf.demo import command as demo
+from lightning_perf.errors import UserError
 from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
+from lightning_perf.history import command as history
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.loading import command as data
+from lightning_perf.mcp_server import command as mcp
 from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.top import command as top
@@ -39,7 +42,7 @@ class _Command(Protocol):
         """Add its description and its options."""
 
     def run(self, options: argparse.Namespace, /) -> int:
-        """Run it and return its exit code. Its errors are those of `_is_expected`."""
+        """Run it and return its exit code. It raises a `UserError` if the user can fix the cause."""
 
 
 _COMMANDS: Mapping[str, _Command] = {
@@ -54,11 +57,17 @@ _COMMANDS: Mapping[str, _Command] = {
     "data": data,
     "compare": compare,
     "study": study,
+    "history": history,
+    "gate": gate,
+    "comment": comment,
+    "badge": badge,
     "infer": infer,
     "sweep": sweep,
     "explain": explain,
     "explain-nan": explain_nan,
     "estimates": estimates,
+    "schema": schema,
+    "mcp": mcp,
 }
 
 
@@ -90,9 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _discard_output()  # writing to it failed, e.g. on a full disk
         print_error(str(error))
         return ExitCode.USAGE
-    except Exception as error:
-        if not _is_expected(error):
-            raise
+    except UserError as error:
         print_error(plain(str(error)).plain)
         return ExitCode.USAGE
     return code
@@ -101,22 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _discard_output() -> None:
     """Point standard output at nothing. Otherwise Python reports the error again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_expected(error: Exception) -> bool:
-    from lightning_perf.commands.run import LaunchError
-    from lightning_perf.compare.errors import CompareError
-    from lightning_perf.errors import TraceError
-    from lightning_perf.estimates.calibration import EstimatesError
-    from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.lazy_imports import MissingExtraError
-    from lightning_perf.loading.errors import LoadingError
-    from lightning_perf.page.html import PageError
-    from lightning_perf.tune.errors import TuneError
-    from lightning_perf.view import ViewerError
-
-    of_commands = (CompareError, EstimatesError, InferenceError, LaunchError, LoadingError, TuneError, ViewerError)
-    return isinstance(error, (*of_commands, MissingExtraError, PageError, TraceError))
 
 
 def _parser() -> argparse.ArgumentParser:

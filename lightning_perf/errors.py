@@ -1,12 +1,16 @@
-"""Errors that name the place, the problem and the fix."""
+"""Errors that users can fix."""
 
 from __future__ import annotations
 
-__all__ = ["LocatedError", "TraceError"]
+__all__ = ["LocatedError", "TraceError", "UserError"]
 
 
-class LocatedError(Exception):
-    """An error that the user can fix.
+class UserError(Exception):
+    """An error that the user can fix. The command line prints its message without a traceback."""
+
+
+class LocatedError(UserError):
+    """An error with a message that names the place, the problem and the fix.
 
     Args:
         where: The file, folder or option at fault.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from lightning_perf.errors import UserError
 from lightning_perf.project import install_command
 
 __all__ = [
@@ -41,7 +42,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     return find, lambda: sorted({*vars(sys.modules[package]), *homes})
 
 
-class MissingExtraError(ImportError):
+class MissingExtraError(UserError, ImportError):
     """An optional package is not installed. The message names the command that installs it.
 
     Args:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["git_revision"]
+__all__ = ["commit_info", "commits_between", "git_revision"]
 
 GIT_TIMEOUT_S = 10
 
@@ -33,10 +34,55 @@ def git_revision(folder: Path | None = None) -> str | None:
     return f"{commit.strip()[:12]}+{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
 
 
+def commit_info(commit: str, folder: Path) -> tuple[float, str] | None:
+    """Return the time of a commit, in seconds since 1970, and the first line of its message.
+
+    Args:
+        commit: The commit, as from `git_revision`. Uncommitted changes are ignored.
+        folder: A folder of the repository.
+
+    Returns:
+        None if the folder is in no repository with this commit.
+    """
+    shown = _git(folder, "show", "--no-patch", "--format=%ct %s", _commit(commit))
+    if not shown:
+        return None
+    time_s, _, subject = shown.strip().partition(" ")
+    return float(time_s), subject
+
+
+def commits_between(good: str, bad: str, folder: Path) -> tuple[tuple[str, str], ...] | None:
+    """Return the commits after one and up to another, the oldest first.
+
+    Args:
+        good: The earlier commit.
+        bad: The later commit.
+        folder: A folder of the repository.
+
+    Returns:
+        The hash and the first line of each commit. None if the folder is in no repository with both commits.
+    """
+    shown = _git(folder, "log", "--reverse", "--format=%h %s", f"{_commit(good)}..{_commit(bad)}")
+    if shown is None:
+        return None
+    return tuple((line.partition(" ")[0], line.partition(" ")[2]) for line in shown.splitlines())
+
+
+def _commit(revision: str) -> str:
+    # A record may come from elsewhere: its revision must not become an option of git.
+    commit = revision.partition("+")[0]
+    return f"{commit}^{{commit}}" if commit.isalnum() else "0" * 40
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
+    # With a name instead of a path, Python changes its warning filters while it looks for the program. It would then
+    # repeat all warnings that it shows only once.
+    git = shutil.which("git")
+    if git is None:
+        return None
     try:
         result = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            [git, "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             errors="replace",

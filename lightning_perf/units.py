@@ -312,6 +312,8 @@ def axis_unit(unit: str, largest: float) -> tuple[float, str]:
         return 100, "%"
     if unit == "ms":
         return (0.001, "s") if largest >= 10_000 else (1, "ms") if largest >= 0.1 else (1000, "µs")
+    if unit == "bytes":
+        return 1 / 2**20, "MiB"
     if unit == "s" and largest >= 600:
         return 1 / 60, "min"
     return 1, unit

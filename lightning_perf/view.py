@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from lightning_perf.errors import UserError
 from lightning_perf.project import install_command
 from lightning_perf.run_files.traces import find_traces
 
@@ -108,7 +109,7 @@ def _user() -> str:
         return ""
 
 
-class ViewerError(Exception):
+class ViewerError(UserError):
     """The timeline cannot be shown. The message says how to fix that."""
 
 
@@ -256,8 +257,15 @@ def view(
 
     Raises:
         TraceError: The path holds no trace.
-        ViewerError: The UI is not installed, or another program uses the port.
+        ViewerError: The UI is not installed, another program uses the port, or the file is a memory snapshot.
     """
+    from lightning_perf.memory_snapshot.snapshot import is_snapshot  # loads numpy, which the server does not need
+
+    if is_snapshot(path):
+        raise ViewerError(
+            f"{os.fspath(path)}: is a memory snapshot, which has no timeline of operators. Write its page: "
+            f"lightning-perf analyze {shlex.quote(os.fspath(path))} --html memory.html"
+        )
     traces = find_traces(path)
     with TimelineServer(traces[0], port, at_us=at_us) as server:
         on_progress(f"Timeline of {traces[0]}")

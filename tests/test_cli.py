@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.report.document import PerfReport
 from tests.support.absent_packages import without
+from tests.support.schemas import load_document
 from tests.support.trace_builder import TraceBuilder
 
 # Importing any of these ends the process: what has no need of torch must not load it.
@@ -45,7 +45,7 @@ def test_analyze_json_is_the_document(trace: Path, capsys: pytest.CaptureFixture
     assert main(["analyze", str(trace), "--json"]) == 0
     out = capsys.readouterr().out
     assert PerfReport.from_json(out) == lightning_perf.analyze(trace)
-    assert json.loads(out)["schema_version"] == 1
+    assert load_document("analyze", out)["schema_version"] == 1
 
 
 def test_by_shape_shows_shapes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,11 +254,22 @@ def test_fail_on_a_rule_or_a_severity(trace: Path, names: str, code: int, capsys
     assert not code or "input-bound (high)" in streams.err
 
 
+def test_a_reader_that_leaves_gets_the_exit_code_of_the_check() -> None:
+    recording = Path(lightning_perf.__file__).parent / "demo" / "recordings" / "before"
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lightning_perf", "analyze", str(recording), "--fail-on", "input-bound"]
+    with open(write, "wb") as broken:  # noqa: PTH123  (a file descriptor)
+        done = subprocess.run(command, stdout=broken, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == ExitCode.CHECK_FAILED
+    assert "--fail-on input-bound matched: input-bound" in done.stderr
+
+
 def test_fail_on_an_unknown_rule_lists_the_rules(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(trace), "--fail-on", "slow"]) == ExitCode.USAGE
     streams = capsys.readouterr()
     assert streams.out == ""
-    assert "--fail-on: unknown rule or severity 'slow'. Choose from high, moderate, low; allocator, " in streams.err
+    assert "--fail-on: unknown rule or severity 'slow'. Choose from high, moderate, low; activations, " in streams.err
 
 
 def test_analyze_and_diff_write_markdown(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

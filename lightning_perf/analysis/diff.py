@@ -7,12 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
+from lightning_perf.analysis.model.memory import Memory, PeakCategory
 from lightning_perf.analysis.model.operators import OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime
 
-__all__ = ["Diff", "DiffRow", "DiffTable", "FitDiff", "Verdict", "diff", "diff_fits"]
+__all__ = [
+    "Diff",
+    "DiffRow",
+    "DiffTable",
+    "FitDiff",
+    "MemoryDiff",
+    "PartDiff",
+    "Verdict",
+    "diff",
+    "diff_fits",
+    "diff_memory",
+]
 
 Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
@@ -109,6 +121,38 @@ class FitDiff:
     samples_per_second_after: float | None
 
 
+@dataclass(frozen=True)
+class PartDiff:
+    """One part of the memory at the peak in both runs.
+
+    Attributes:
+        category: Its name.
+        before_bytes: Its size before.
+        after_bytes: Its size after.
+    """
+
+    category: PeakCategory
+    before_bytes: int
+    after_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryDiff:
+    """The changes of the memory at the peak of one device.
+
+    Attributes:
+        device: Device ordinal; None for the host.
+        before_bytes: Sum of the parts before.
+        after_bytes: Sum of the parts after.
+        parts: The parts, the largest change first.
+    """
+
+    device: int | None
+    before_bytes: int
+    after_bytes: int
+    parts: tuple[PartDiff, ...]
+
+
 _Times = dict[str | None, tuple[float, float | None]]
 """Time and calls per step by name."""
 
@@ -153,6 +197,26 @@ def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
         samples_per_second_before=before.samples_per_second,
         samples_per_second_after=after.samples_per_second,
     )
+
+
+def diff_memory(before: Memory | None, after: Memory | None) -> tuple[MemoryDiff, ...]:
+    """Compare the memory at the peaks of two runs, for each device that both recorded.
+
+    Args:
+        before: The memory of the first run; None if it was not recorded.
+        after: The memory of the second run.
+    """
+    found = []
+    for first in before.devices if before is not None else ():
+        second = next((each for each in after.devices if each.device == first.device), None) if after else None
+        if second is None or not first.parts or not second.parts:
+            continue
+        categories = dict.fromkeys(part.category for part in (*first.parts, *second.parts))
+        parts = [PartDiff(name, first.part_bytes(name), second.part_bytes(name)) for name in categories]
+        parts.sort(key=lambda part: -abs(part.after_bytes - part.before_bytes))
+        before_bytes, after_bytes = (sum(part.bytes for part in each.parts) for each in (first, second))
+        found.append(MemoryDiff(first.device, before_bytes, after_bytes, tuple(parts)))
+    return tuple(found)
 
 
 def _without_verdicts(compared: Diff) -> Diff:

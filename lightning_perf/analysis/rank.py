@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
@@ -16,11 +17,14 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
 from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
+from lightning_perf.analysis.model.attention import Attention, attention
 from lightning_perf.analysis.model.call_tree import CallTree, call_tree
+from lightning_perf.analysis.model.language_model import LanguageModel, language_model
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.model.recompute import Recompute, recompute
 from lightning_perf.analysis.model.timeline import Timeline, timeline
 from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
@@ -92,6 +96,10 @@ class RankAnalysis:
         clocks: The clock of each file; empty in reports of older versions.
         call_tree: Operators by call path.
         probe: The recorded operators, run again in other settings; ``None`` if that was not done.
+        language_model: Tokens, padding and FLOPs per token; ``None`` if the callback counted no tokens.
+        attention: The implementations of attention by cost; ``None`` without attention.
+        recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
+        compiled_calls: Calls of code by ``torch.compile``; ``None`` without any.
     """
 
     rank: int | None
@@ -128,6 +136,10 @@ class RankAnalysis:
     clocks: tuple[SourceClock, ...] = ()
     call_tree: CallTree | None = None
     probe: Probe | None = None
+    language_model: LanguageModel | None = None
+    attention: Attention | None = None
+    recompute: Recompute | None = None
+    compiled_calls: CompiledCalls | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -142,6 +154,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     """
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
+    used, attends = efficiency(trace) if len(trace.device) else None, attention(trace)
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,
@@ -152,7 +165,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         phases=phases(trace),
         arithmetic=arithmetic(trace) if computes else None,
         autocast=autocast_tax(trace) if len(trace.operators) else None,
-        efficiency=efficiency(trace) if len(trace.device) else None,
+        efficiency=used,
         launches=launched,
         idle=idle(trace),
         sync_points=sync_points(trace),
@@ -179,4 +192,8 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
             for clock in trace.clocks
         ),
         call_tree=call_tree(trace) if len(trace.operators) else None,
+        language_model=language_model(trace, used, attends),
+        attention=attends,
+        recompute=recompute(trace),
+        compiled_calls=compiled_calls(trace),
     )

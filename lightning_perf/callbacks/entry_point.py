@@ -6,6 +6,7 @@ callback. So this module imports nothing else until it knows.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -22,6 +23,19 @@ def make_callbacks() -> list[Any]:
     settings = launch_settings()
     if settings is None:
         return []
+    _silence_announcement()
     leave_note(CallbackAdded())
     arguments: dict[str, Any] = settings.callback
     return [InjectedCallback(**arguments)]
+
+
+def _silence_announcement() -> None:
+    """Keep Lightning from logging that it adds this callback. The output of the script stays its own."""
+    for package in ("lightning.fabric", "lightning_fabric"):
+        logger = logging.getLogger(f"{package}.utilities.registry")
+        if _is_of_others not in logger.filters:
+            logger.addFilter(_is_of_others)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return "entry point 'lightning_perf'" not in record.getMessage()

@@ -19,11 +19,12 @@ class ErrorReporter:
         name: The class that the user sees.
 
     Attributes:
+        name: The class that the user sees.
         messages: One line per error, for the report.
     """
 
     def __init__(self, name: str = "PerfCallback") -> None:
-        self._name = name
+        self.name = name
         self.messages: list[str] = []
         self._warned: set[str] = set()
 
@@ -35,7 +36,7 @@ class ErrorReporter:
             error: The exception.
             kind: Errors of one kind often follow from one another, so only the first is worth a warning.
         """
-        message = f"{self._name}: {consequence}, training continues ({type(error).__name__}: {error})"
+        message = f"{self.name}: {consequence}, training continues ({type(error).__name__}: {error})"
         self.messages.append(message)
         _logger.debug(message, exc_info=error)
         if kind not in self._warned:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
+from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
+from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.recording_plan import RecordingPlan
 from lightning_perf.callbacks.recording.schedule import (
-    Schedule,
     WindowPlan,
     fit_schedule,
     recording_notes,
 )
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.recording.tensor_lists import WindowLists
+from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.hook_times import HookTimes
@@ -29,6 +31,7 @@ from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.callbacks.training_loop import TrainingLoop
+from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -46,14 +49,9 @@ class Fit:
 
     Args:
         loop: The training loop, at the start of training.
-        schedule: Which steps to record.
-        chosen: The fields of the schedule that the user left open. A short fit may shorten them.
-        options: Which details the profiler records.
+        plan: Which steps are recorded, with which details and by which ranks.
         folder: Where files go; None to write none.
         errors: Where errors are reported.
-        captures: When to record steps outside of the schedule; None for never.
-        max_overhead: The most that the profiler may cost; None for no limit.
-        ranks: The ranks that record; None for all.
         trainer_log: Where step times are logged; None to log none.
         account: Keeps the account of the fit; None to keep none.
     """
@@ -62,45 +60,43 @@ class Fit:
         self,
         loop: TrainingLoop,
         *,
-        schedule: Schedule,
-        chosen: Collection[str],
-        options: RecordingOptions,
+        plan: RecordingPlan,
         folder: Path | None,
         errors: ErrorReporter,
-        captures: CaptureOptions | None = None,
-        max_overhead: float | timedelta | None = None,
-        ranks: Collection[int] | None = None,
         trainer_log: TrainerLog | None = None,
         account: FitAccountant | None = None,
     ) -> None:
         self.folder = folder
         self._account = account
         self._samples: int | None = 0
+        self._tokens: int | None = 0
         self.errors = errors
-        self._schedule, self._shortened = fit_schedule(schedule, chosen, loop.expected_steps())
-        self._refusal = _refusal(loop, folder, ranks)
+        self._schedule, self._shortened = fit_schedule(plan.schedule, plan.open_fields, loop.expected_steps())
+        self._refusal = _refusal(loop, folder, plan.ranks)
         rank, device = loop.rank, loop.device
         self._state = state = FitState()
         self._profiler: WindowProfiler | None = None
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
+        self._token_counter: TokenCounter | None = None
         page_faults: PageFaultCounter | None = None
         core_waits: CoreWaits | None = None
         hook_times: HookTimes | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
         self._windows = LogWriter(WINDOWS, windows_path, errors.report, "the cost of the profiler is no longer saved")
         if self._refusal is None and folder is not None:
-            plan = WindowPlan(self._schedule, folder)
+            windows = WindowPlan(self._schedule, folder)
             core_waits = CoreWaits(state)
             hook_times = loop.hook_times()
+            self._token_counter = TokenCounter(state, _product_parameters(loop, errors))
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
-            if max_overhead is not None:
-                self._budget = OverheadBudget(max_overhead, state)
+            if plan.max_overhead is not None:
+                self._budget = OverheadBudget(plan.max_overhead, state)
             self._profiler = WindowProfiler(
                 state,
-                plan=plan,
-                options=options,
+                plan=windows,
+                options=plan.details,
                 device_type=device.type,
                 rank=rank,
                 errors=errors,
@@ -110,12 +106,14 @@ class Fit:
                 core_waits=core_waits,
                 loader=_loader_facts(loop, errors),
                 hook_times=hook_times,
+                tensors=WindowLists(loop.tensor_source) if plan.details.profile_memory else None,
+                tokens=self._token_counter,
             )
-            if captures is not None:
+            if plan.captures is not None:
                 self._captures = Captures(
-                    captures,
+                    plan.captures,
                     state,
-                    plan=plan,
+                    plan=windows,
                     rank=rank,
                     world_size=loop.world_size,
                     folder=folder,
@@ -129,10 +127,20 @@ class Fit:
             log_every=loop.log_every,
             errors=errors,
         )
+        self._memory: MemoryWatch | None = None
+        if folder is not None and study_folder() is None:
+            self._memory = MemoryWatch(state, device=device, folder=folder, rank=rank)
         self._timer = StepTimer(
             state,
             on_sample=self._on_sample,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
+        )
+        self._compilations = CompileMonitor(
+            state,
+            path=COMPILATIONS.path(folder, rank) if folder is not None else None,
+            model=loop.model,
+            errors=errors,
+            since_ns=account.began_ns if account is not None else None,
         )
         # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
         # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
@@ -140,8 +148,27 @@ class Fit:
         self._tracker = StepTracker(
             state,
             loop.counter,
-            at_start=_present(self._profiler, self._captures, self._budget, page_faults, core_waits, self._timer),
-            at_end=_present(self._timer, page_faults, self._budget, self._captures, self._profiler, self._log),
+            at_start=_present(
+                self._profiler,
+                self._captures,
+                self._budget,
+                page_faults,
+                self._compilations,
+                core_waits,
+                self._token_counter,
+                self._timer,
+            ),
+            at_end=_present(
+                self._timer,
+                self._token_counter,
+                self._memory,
+                page_faults,
+                self._compilations,
+                self._budget,
+                self._captures,
+                self._profiler,
+                self._log,
+            ),
             phases=_present(self._profiler, self._timer),
         )
         self._observing = True
@@ -173,6 +200,8 @@ class Fit:
         self._log.add(sample)
         if self._samples is not None:
             self._samples = None if sample.samples is None else self._samples + sample.samples
+        if self._tokens is not None:
+            self._tokens = None if sample.tokens is None else self._tokens + sample.tokens
         if self._captures is not None:
             self._captures.add(sample)
 
@@ -231,6 +260,8 @@ class Fit:
             try:
                 self._tracker.on_batch_start()
                 self._timer.count_samples(batch)
+                if self._token_counter is not None:
+                    self._token_counter.add_batch(batch)
             except Exception as error:
                 self._give_up(error)
 
@@ -312,10 +343,13 @@ class Fit:
                     self._profiler.on_training_pause()
                 self._timer.finish()
                 self._log.write()
+                if self._memory is not None:
+                    self._memory.save()
             except Exception as error:
                 self._give_up(error)
             if self._account is not None and self._state.whole_steps:
-                self._account.steps, self._account.samples = self._state.whole_steps, self._samples
+                self._account.steps = self._state.whole_steps
+                self._account.samples, self._account.tokens = self._samples, self._tokens
         self._observing = False
 
     def _remove_hooks(self) -> None:
@@ -328,6 +362,7 @@ class Fit:
             self._profiler.close()
         if self._captures is not None:
             self._captures.close()
+        self._compilations.finish()
 
     def _give_up(self, error: Exception) -> None:
         """Report the error and end the observation, not the training."""
@@ -372,6 +407,14 @@ def _loader_facts(loop: TrainingLoop, errors: ErrorReporter) -> dict[str, str | 
     except Exception as error:  # datasets and samplers may come from anywhere
         errors.report("the settings of the data loader are not recorded", error)
         return {}
+
+
+def _product_parameters(loop: TrainingLoop, errors: ErrorReporter) -> int | None:
+    try:
+        return loop.product_parameters()
+    except Exception as error:  # a model may be any module
+        errors.report("the parameters of the model are not counted", error)
+        return None
 
 
 def _refusal(loop: TrainingLoop, folder: Path | None, ranks: Collection[int] | None) -> str | None:

@@ -16,33 +16,25 @@ from lightning_perf.callbacks.fit_monitors import FitMonitors
 from lightning_perf.callbacks.forecast.monitor import check_share
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.shadow import check_interval
+from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
 from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe, probe_seconds
-from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
-from lightning_perf.callbacks.recording.overhead_budget import check_budget
+from lightning_perf.callbacks.recording.captures import CaptureOptions
+from lightning_perf.callbacks.recording.recording_plan import check_choice, recording_plan
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.report import ReportLength, complete_report, print_line, report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
-from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_run_folder
+from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_run_folder
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.callbacks.training_loop import TrainerLoop
-from lightning_perf.run_files.account import FitAccount, write_account
+from lightning_perf.run_files.fit.account import FitAccount, write_account
 from lightning_perf.run_files.run_record import study_folder
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
 
 __all__ = ["PerfCallback"]
-
-REPORTS = get_args(ReportLength)
-
-RANKS_WAIT_S = 60.0
-"""Time for which rank 0 waits for the files of ranks that share its folder, e.g. the last window on a slow disk."""
-
-FAILED_WAIT_S = 5.0
-"""The same after an error: the other ranks are then mostly stuck, because they wait for one that died."""
 
 
 class PerfCallback(LightningCallback):
@@ -74,7 +66,8 @@ class PerfCallback(LightningCallback):
         repeat: Number of cycles, each with its own trace file; 0 to repeat until the fit ends.
         record_shapes: Record shapes and types of operator inputs. The report needs them to tell which arithmetic was
             used.
-        profile_memory: Record allocations.
+        profile_memory: Record allocations. The report then shows the memory at its peak by category and operator, and
+            the memory that larger batches need.
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
         capture_slow_steps: Record more steps when steps become slow, or on demand: True for the defaults, or a
@@ -96,6 +89,9 @@ class PerfCallback(LightningCallback):
         report: How much to print at the end of the fit. ``short``: the verdict, the findings' titles and the command
             for the full report. ``full``: all of it. ``none``: nothing.
         log_metrics: Log step times to the Trainer's loggers, as ``perf/…`` in the rows that the Trainer logs.
+        log_report: Send the report to the Trainer's loggers at the end of the fit. Every logger gets the key figures.
+            Weights & Biases and MLflow also get the page ``report.html`` as an artifact. TensorBoard gets the verdict
+            as text.
 
     Raises:
         TypeError: A number of steps is not an integer, `keep_fp32` is a single string, or an option has the wrong type.
@@ -132,31 +128,34 @@ class PerfCallback(LightningCallback):
         probe: ProbeOption = None,
         report: ReportLength = "short",
         log_metrics: bool = True,
+        log_report: bool = False,
     ) -> None:
-        given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
-        self._chosen = frozenset(name for name, value in given.items() if value is None)
-        numbers = {name: value for name, value in given.items() if value is not None}
-        self._schedule = Schedule(**numbers, active=active, repeat=repeat)
-        self._options = RecordingOptions(
-            record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack, with_flops=with_flops
+        self._plan = recording_plan(
+            skip_first=skip_first,
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            repeat=repeat,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            capture_slow_steps=capture_slow_steps,
+            max_overhead=max_overhead,
+            ranks=ranks,
         )
-        self._captures = capture_config(capture_slow_steps)
-        check_budget(max_overhead)
         check_probe(probe)
         self._probe = probe
         self._began_s = 0.0
-        self._max_overhead = max_overhead
         self._forecast_share = check_share(forecast)
         self._shadow = check_interval(shadow)
-        self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
-        if report not in REPORTS:
-            raise ValueError(f"report={report!r} is unknown: give one of {', '.join(map(repr, REPORTS))}")
-        if fingerprint not in ("full", "light"):
-            raise ValueError(f"fingerprint={fingerprint!r} is unknown: give 'full' or 'light'")
+        check_choice("report", report, get_args(ReportLength))
+        check_choice("fingerprint", fingerprint, ("full", "light"))
         self._fingerprint = fingerprint
         self._report = report
         self._log_metrics = log_metrics
+        self._log_report = log_report
         self._trainer_log: TrainerLog | None = None
         self._fit: Fit | None = None
         self._monitors: FitMonitors | None = None
@@ -261,14 +260,9 @@ class PerfCallback(LightningCallback):
         try:
             self._fit = Fit(
                 TrainerLoop(trainer),
-                schedule=self._schedule,
-                chosen=self._chosen,
-                options=self._options,
+                plan=self._plan,
                 folder=folder,
                 errors=errors,
-                captures=self._captures,
-                max_overhead=self._max_overhead,
-                ranks=self._ranks,
                 trainer_log=self._trainer_log,
                 account=self._account,
             )
@@ -368,6 +362,7 @@ class PerfCallback(LightningCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Save everything recorded so far. The error comes from the training and passes unchanged."""
+        self._report_out_of_memory(trainer, pl_module, exception)
         self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.finish()
@@ -396,6 +391,24 @@ class PerfCallback(LightningCallback):
         self._close_log()
         self._trainer_log = self._record = None
         self._rank_files = None
+
+    def _report_out_of_memory(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
+        """Report an error about memory at once: everything else here needs memory itself."""
+        fit = self._fit
+        loader = getattr(trainer, "train_dataloader", None)
+        batch_size = getattr(loader, "batch_size", None)
+        lines = report_out_of_memory(
+            exception,
+            lambda: (module, trainer.optimizers),
+            fit.errors if fit is not None else ErrorReporter(),
+            folder=self._account_folder,
+            rank=int(trainer.global_rank),
+            step=int(trainer.global_step),
+            batch_size=batch_size if isinstance(batch_size, int) else None,
+        )
+        if self._report != "none":
+            for line in lines:
+                print_line(line)
 
     def _start_monitors(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
         self._end_monitors()
@@ -467,7 +480,6 @@ class PerfCallback(LightningCallback):
         # Without a step the error itself is all there is to report.
         if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
             return
-        wait_s = FAILED_WAIT_S if failed else RANKS_WAIT_S
         fit_s = time.perf_counter() - self._began_s
         probe_s = 0.0 if failed else probe_seconds(self._probe, fit_s, int(trainer.world_size))
         report = report_fit(
@@ -475,10 +487,11 @@ class PerfCallback(LightningCallback):
             files,
             trainer,
             precision=self._precision.result,
-            wait_s=wait_s,
+            failed=failed,
             show=self._report,
             trainer_log=log,
             probe_s=probe_s,
             probe_requested=self._probe is not None,
+            to_loggers=self._log_report,
         )
         self._reported = (report, fit.errors) if report is not None else None

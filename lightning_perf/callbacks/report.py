@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.logged_report import send_report
 from lightning_perf.callbacks.probe_fit import probe_fit
-from lightning_perf.run_files.account import FitAccount
+from lightning_perf.run_files.fit.account import FitAccount
 from lightning_perf.run_files.notes import write_notes
 from lightning_perf.run_files.report import write_report
 
@@ -38,6 +39,12 @@ __all__ = [
 ReportLength: TypeAlias = Literal["full", "short", "none"]
 """How much of the report is printed at the end of a fit."""
 
+RANKS_WAIT_S = 60.0
+"""Time for which rank 0 waits for the files of ranks that share its folder, e.g. the last window on a slow disk."""
+
+FAILED_WAIT_S = 5.0
+"""The same after an error: the other ranks are then mostly stuck, because they wait for one that died."""
+
 # The modules of the report are imported inside the functions: only rank 0 needs them, and only after the fit.
 
 
@@ -47,11 +54,12 @@ def report_fit(
     trainer: Trainer | None,
     *,
     precision: RunPrecision | None,
-    wait_s: float,
+    failed: bool,
     show: ReportLength,
     trainer_log: TrainerLog | None,
     probe_s: float = 0.0,
     probe_requested: bool = False,
+    to_loggers: bool = False,
 ) -> PerfReport | None:
     """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
@@ -60,11 +68,12 @@ def report_fit(
         files: Waits for the files of the other ranks; None to skip the wait.
         trainer: The Trainer; None for a loop without one.
         precision: The precision of the fit, with the results of its monitors.
-        wait_s: Longest wait for other ranks, in seconds.
+        failed: Whether the fit ended with an error.
         show: How much of the report to print.
         trainer_log: Where the report's scalars are logged; None to log none.
         probe_s: Time to run the recorded operators again; 0 to leave that out.
         probe_requested: Whether the user asked for that.
+        to_loggers: Whether to send the key figures and the page to the Trainer's loggers.
 
     Returns:
         The report, or None if it could not be made.
@@ -76,7 +85,7 @@ def report_fit(
         if notes and fit.folder is not None:
             _give(fit.errors, "notes are not saved", write_notes, fit.folder, notes)
         if files is not None and fit.folder is not None:
-            notes += files.wait(wait_s).notes(fit.folder)
+            notes += files.wait(FAILED_WAIT_S if failed else RANKS_WAIT_S).notes(fit.folder)
         if probe_s and fit.folder is not None and fit.has_trace:
             probe_fit(fit.folder, probe_s, fit.errors, requested=probe_requested)
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
@@ -95,6 +104,8 @@ def report_fit(
         _give(fit.errors, "the report is not shown", print_fit_report, report, fit.folder, show)
     if trainer_log is not None and trainer is not None:
         _give(fit.errors, "the report is not logged", log_report, report, trainer_log, trainer)
+    if to_loggers and trainer is not None:
+        _give(fit.errors, "the report is not sent to the loggers", send_report, report, fit.folder, trainer, fit.errors)
     return report
 
 
@@ -115,7 +126,11 @@ def _write_completed(folder: Path, report: PerfReport, account: FitAccount) -> N
     from lightning_perf.findings.registry import find_in_fit
 
     fit_time = summarize_account(account)
-    write_report(folder, replace(report, fit_time=fit_time, fit_findings=find_in_fit(fit_time)))
+    compilation = report.compilation
+    if compilation is not None:
+        compilation = replace(compilation, fit_ns=fit_time.wall_ns)
+    found = find_in_fit(fit_time, compilation=compilation, growth=report.memory_growth)
+    write_report(folder, replace(report, fit_time=fit_time, compilation=compilation, fit_findings=found))
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:

@@ -10,7 +10,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
 from lightning_perf.run_files.steps import StepSample
 
-__all__ = ["TrainerLog", "step_metrics"]
+__all__ = ["TrainerLog", "is_table", "step_metrics"]
 
 KEPT = 10_000
 """Step samples kept for the next row: a logger that gets no row for longer sees the mean of the latest."""
@@ -91,6 +91,11 @@ class TrainerLog:
                 rows.send({**rows.take(), **metrics}, step)
 
 
+def is_table(logger: Any) -> bool:
+    """Return whether a logger writes one row per call, as `CSVLogger` does."""
+    return any(base.__name__ == "CSVLogger" for base in type(logger).__mro__)
+
+
 class _LoggerRows:
     """One logger: the samples that wait for its next row, and the wrapper that adds them.
 
@@ -110,7 +115,7 @@ class _LoggerRows:
         errors: ErrorReporter,
     ) -> None:
         self.samples: deque[StepSample] = deque(maxlen=KEPT)
-        self.is_table = any(base.__name__ == "CSVLogger" for base in type(logger).__mro__)
+        self.is_table = is_table(logger)
         self.last_step: int | None = None
         self.joined = False
         self.seen = False
@@ -190,7 +195,7 @@ def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:
 
     Returns:
         Means per step: ``perf/step_time_ms``, ``perf/data_wait_ms`` and, if measured, ``perf/device_time_ms``; and
-        ``perf/samples_per_s`` of this process. Empty without samples.
+        ``perf/samples_per_s`` and ``perf/tokens_per_s`` of this process. Empty without samples.
 
     Example:
         >>> step_metrics([StepSample(0, 20_000_000, 5_000_000, None, 32, False)])
@@ -205,8 +210,11 @@ def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:
     device_ns = [sample.device_ns for sample in samples if sample.device_ns is not None]
     if device_ns:
         metrics["perf/device_time_ms"] = sum(device_ns) / len(device_ns) / 1e6
-    counted = [(sample.samples, sample.step_ns) for sample in samples if sample.samples is not None]
-    counted_ns = sum(step_ns for _, step_ns in counted)
-    if counted_ns:
-        metrics["perf/samples_per_s"] = sum(count for count, _ in counted) / counted_ns * 1e9
+    for name, amounts in (
+        ("samples", [(sample.samples, sample.step_ns) for sample in samples if sample.samples is not None]),
+        ("tokens", [(sample.tokens, sample.step_ns) for sample in samples if sample.tokens is not None]),
+    ):
+        counted_ns = sum(step_ns for _, step_ns in amounts)
+        if counted_ns:
+            metrics[f"perf/{name}_per_s"] = sum(amount for amount, _ in amounts) / counted_ns * 1e9
     return metrics

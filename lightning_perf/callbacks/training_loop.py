@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 
-from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
+from lightning_perf.callbacks.recording.tokens import product_parameters
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.step_tracker import StepCounter
 
@@ -46,14 +48,24 @@ class TrainingLoop(Protocol):
     def profiler(self) -> Any:
         """The Trainer's profiler, which it calls around every action; None without a Trainer."""
 
+    @property
+    def model(self) -> Any:
+        """The model; None if it is not known."""
+
     def expected_steps(self) -> int | None:
         """Return the number of steps that the training will have, or None if that is open."""
 
     def loader_facts(self) -> Facts:
         """Return how batches are made, for the recordings."""
 
+    def product_parameters(self) -> int | None:
+        """Return the number of parameters that products use, or None if this process does not hold the whole model."""
+
     def hook_times(self) -> HookTimes | None:
         """Return the timer of hooks, or None in a loop without hooks."""
+
+    def tensor_source(self) -> tuple[Any, Iterable[Any]]:
+        """Return the model, or None if it is not known, and the optimizers."""
 
     def obstacle(self) -> str | None:
         """Return why the profiler cannot record this training, or None."""
@@ -102,6 +114,11 @@ class TrainerLoop:
         """The Trainer's profiler."""
         return self._trainer.profiler
 
+    @property
+    def model(self) -> Any:
+        """The LightningModule."""
+        return self._trainer.lightning_module
+
     def expected_steps(self) -> int | None:
         """Return the number of steps that the fit will have, or None if that is open."""
         return expected_steps(self._trainer)
@@ -110,9 +127,17 @@ class TrainerLoop:
         """Return how batches are made."""
         return data_loading(self._trainer)
 
+    def product_parameters(self) -> int | None:
+        """Return the number of the model's parameters that products use; None if the model is sharded."""
+        return product_parameters(self._trainer.lightning_module) if holds_whole_model(self._trainer) else None
+
     def hook_times(self) -> HookTimes:
         """Return a timer of hooks."""
         return HookTimes(self._trainer)
+
+    def tensor_source(self) -> tuple[Any, Iterable[Any]]:
+        """Return the module and its optimizers."""
+        return self._trainer.lightning_module, self._trainer.optimizers
 
     def obstacle(self) -> str | None:
         """Return why the profiler cannot record this fit, or None."""

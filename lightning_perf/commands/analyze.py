@@ -1,4 +1,4 @@
-"""``lightning-perf analyze``: print the report of a trace or a run."""
+"""``lightning-perf analyze``: print the report of a trace, a run, or a memory snapshot."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
     describe(
         parser,
-        "Report where the step time goes and what to change, from any torch.profiler trace.",
+        "Report where the step time goes and what to change, from any torch.profiler trace. For a snapshot of "
+        "torch.cuda.memory, report who held the memory.",
         usage="[OPTIONS] [PATH]",
         examples=(
             "lightning-perf analyze lightning_logs/version_0/perf --html report.html",
             "lightning-perf analyze --fail-on high,input-bound    # the newest run",
+            "lightning-perf analyze snapshot.pickle --html memory.html    # of torch.cuda.memory",
         ),
         exit_codes={
             ExitCode.SUCCESS: "the report was printed",
@@ -43,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path",
         nargs="?",
         metavar="PATH",
-        help="a trace (.json or .json.gz) or the folder of a run (default: the newest run below the current folder)",
+        help="a trace (.json or .json.gz), the folder of a run, or a memory snapshot (default: the newest run below "
+        "the current folder)",
     )
     add_list(
         parser,
@@ -74,11 +77,14 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         TraceError: A trace cannot be read, or ``--fail-on`` names no rule.
     """
+    from lightning_perf.memory_snapshot.snapshot import is_snapshot
     from lightning_perf.report.build import analyze
     from lightning_perf.report.recordings import analyze_recordings
 
     _check_names(options.fail_on)
     path = options.path
+    if path is not None and is_snapshot(path):
+        return _analyze_snapshot(Path(path), options)
     if path is None:
         path = find_newest_run(Path.cwd())
         if not options.quiet:
@@ -96,6 +102,17 @@ def run(options: argparse.Namespace) -> int:
         names = ", ".join(f"{finding.kind} ({finding.severity})" for finding in matched)
         print_error(f"--fail-on {','.join(options.fail_on)} matched: {names}")
         return ExitCode.CHECK_FAILED
+    return ExitCode.SUCCESS
+
+
+def _analyze_snapshot(path: Path, options: argparse.Namespace) -> int:
+    from lightning_perf.memory_snapshot.isolated import analyze_snapshot
+
+    if options.fail_on:
+        raise TraceError(
+            "--fail-on", f"{path} is a memory snapshot, which has no findings", "Leave the option out, or give a trace"
+        )
+    show_document(analyze_snapshot(path), path.name, options)
     return ExitCode.SUCCESS
 
 

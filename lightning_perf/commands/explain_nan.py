@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import describe
-from lightning_perf.errors import TraceError
+from lightning_perf.arguments import describe, write_output
+from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 __all__ = ["HELP", "add_arguments", "run"]
+
+HEALTHY = "No step of this run had a loss of NaN or infinity, as far as it was checked."
 
 HELP = "explain why the loss of a run turned NaN in mixed precision"
 
@@ -30,33 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         },
     )
     parser.add_argument("folder", metavar="RUN_FOLDER", help="folder of a run with precision.json")
-    parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON, null without one")
+    parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the diagnosis as Markdown")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the diagnosis and return the exit code."""
+    from rich.text import Text
+
+    from lightning_perf.markdown_text import parts_to_markdown
     from lightning_perf.report.console.precision import bad_run_section
     from lightning_perf.report.console.render import ReportConsole
-    from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
+    from lightning_perf.report.nan_diagnosis import diagnose_nan
 
-    folder = Path(options.folder)
-    if not folder.is_dir():
-        raise TraceError(folder, "no such folder", "Give the folder of a run, e.g. lightning_logs/version_0/perf")
-    if not (folder / PRECISION_NAME).exists():
-        raise TraceError(
-            folder,
-            f"no {PRECISION_NAME} in it, so no fit with PerfCallback has ended here",
-            "Give the folder of such a fit, e.g. lightning_logs/version_0/perf",
-        )
-    found = read_precision(folder / PRECISION_NAME).bad_run
+    found = diagnose_nan(Path(options.folder))
+    parts: list[RenderableType] = [Text(HEALTHY)]
+    if found.bad_run is not None:
+        parts = list(bad_run_section(found.bad_run))[1:]  # without its heading
+    if options.markdown is not None:
+        write_output(options.markdown, parts_to_markdown(parts), UserError)
     if options.json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
-    elif found is None:
-        sys.stdout.write("No step of this run had a loss of NaN or infinity, as far as it was checked.\n")
+        sys.stdout.write(found.to_json())
     else:
         console = ReportConsole(file=None, width=None, highlight=False, emoji=False, markup=False)
-        for part in list(bad_run_section(found))[1:]:  # without its heading
+        for part in parts:
             console.print(part)
     return ExitCode.SUCCESS

@@ -12,6 +12,7 @@ from typing import Literal
 
 from lightning_perf import __version__
 from lightning_perf.documents import Format, SavedDocument, TextDocument
+from lightning_perf.errors import UserError
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome, Source, find_outcomes, without_repeats
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
@@ -37,7 +38,7 @@ SCHEMA_VERSION = 1
 EstimateVerdict = Literal["inside", "above", "below", "cannot be told"]
 
 
-class EstimatesError(ValueError):
+class EstimatesError(UserError, ValueError):
     """There are no measured estimates to show, or a file of them cannot be read. The message says why."""
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Mapping
 from typing import IO
 
-from lightning_perf.arguments import describe
+from lightning_perf.arguments import describe, print_json
 from lightning_perf.exit_codes import ExitCode
-from lightning_perf.findings.pages import read_mistake_symptoms, read_rule_page, read_symptoms
+from lightning_perf.findings.explanation import Explanation, UnknownRuleError, explain
 from lightning_perf.terminal_text import ASCII_FALLBACK
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -23,38 +22,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Print the page that explains a rule, or a mistake in mixed precision. Without an ID, list all of them.",
-        usage="[RULE]",
+        usage="[OPTIONS] [RULE]",
         examples=("lightning-perf explain", "lightning-perf explain input-bound", "lightning-perf explain half-loss"),
         exit_codes={ExitCode.SUCCESS: "the page or the list was printed", ExitCode.USAGE: "there is no such rule"},
     )
     parser.add_argument("rule", nargs="?", metavar="RULE", help="ID as the report shows it, e.g. input-bound")
+    parser.add_argument("--json", action="store_true", help="print the page or the list as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the page of a rule, or the list of rules, and return the exit code."""
-    if options.rule is None:
-        sys.stdout.write(_list())
-        return ExitCode.SUCCESS
     try:
-        page = read_rule_page(options.rule)
-    except KeyError:
-        near = difflib.get_close_matches(options.rule, [*read_symptoms(), *read_mistake_symptoms()], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        sys.stderr.write(
-            f"lightning-perf: unknown rule {options.rule.encode('ascii', ASCII_FALLBACK).decode()!r}.{hint} "
-            f"The rules are:\n{_list()}"
-        )
+        explanation = explain(options.rule)
+    except UnknownRuleError as error:
+        sys.stderr.write(f"lightning-perf: {str(error).encode('ascii', ASCII_FALLBACK).decode()}\n{_list(explain())}")
         return ExitCode.USAGE
-    _print_markdown(page, sys.stdout)
+    if options.json:
+        print_json(explanation)
+    elif options.rule is None:
+        sys.stdout.write(_list(explanation))
+    else:
+        _print_markdown(explanation.rules[0].text or "", sys.stdout)
     return ExitCode.SUCCESS
 
 
-def _list() -> str:
-    lines = _table(read_symptoms())
-    mistakes = _table(read_mistake_symptoms())
+def _list(explanation: Explanation) -> str:
+    findings, mistakes = (
+        _table({rule.rule: rule.symptom for rule in explanation.rules if rule.kind == kind})
+        for kind in ("finding", "mistake")
+    )
     return "\n".join(
         [
-            *lines,
+            *findings,
             "",
             "Mistakes in mixed precision:",
             *mistakes,

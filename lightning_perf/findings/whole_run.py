@@ -29,8 +29,8 @@ UNLIKE = 2.0
 HOST_PACED = frozenset({"host-work", "launch-bound"})
 """Rules for trainings on a device that a busy host triggers by itself."""
 
-SEEN_IN_EVERY_STEP = frozenset({"cpu-pauses"})
-"""Rules that allow for a busy machine themselves: they need the cost in each recorded step."""
+SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "padding"})
+"""Rules that a busy machine does not mislead. One needs the cost in each recorded step, the other counts tokens."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
@@ -223,7 +223,7 @@ def _order(finding: Finding) -> tuple[float, float, str]:
 def _judge(
     finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None
 ) -> Finding | HeldBack | str:
-    if finding.saving_high_ms is None or finding.kind in SEEN_IN_EVERY_STEP:
+    if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
     if finding.kind == "input-bound" and run is not None:
         return _waits(finding, analysis, run)

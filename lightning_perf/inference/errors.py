@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from lightning_perf.errors import UserError
 from lightning_perf.project import install_command
 from lightning_perf.workers.process import WorkerError
 
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 
-class InferenceError(ValueError):
+class InferenceError(UserError, ValueError):
     """The model, its data or a setting cannot be used; the message names the problem, its place and the fix."""
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_outputs, describe, positive, progress_printer, write_output
 from lightning_perf.exit_codes import ExitCode
 
-__all__ = ["HELP", "add_arguments", "run"]
+if TYPE_CHECKING:
+    from lightning_perf.loading.result import LoadingReport
+
+__all__ = ["HELP", "SECONDS", "add_arguments", "measure_source", "run"]
 
 HELP = "find out which part of your data loading is slow"
+
+SECONDS = 10.0
+"""How long to load by default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run_options = parser.add_argument_group("measurement")
     run_options.add_argument(
-        "--seconds", type=positive, default=10.0, metavar="SECONDS", help="how long to load (default: 10)"
+        "--seconds", type=positive, default=SECONDS, metavar="SECONDS", help="how long to load (default: %(default)g)"
     )
     run_options.add_argument(
         "--step-ms",
@@ -51,16 +58,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, html=False)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code."""
+def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | None = None) -> LoadingReport:
+    """Import a data set and measure how long its batches take to load.
+
+    Args:
+        source: ``package.module:name`` of a function without arguments that returns the data set.
+        seconds: How long to load.
+        step_ms: Time of a training step without waits for data.
+
+    Raises:
+        LoadingError: The data set cannot be loaded.
+        InferenceError: There is no such name.
+        MissingExtraError: torch is not installed.
+    """
     from lightning_perf.inference.model.source import find_object
     from lightning_perf.lazy_imports import import_extra
 
     import_extra("torch", "train")
-    from lightning_perf.loading.errors import LoadingError, loading_error
+    from lightning_perf.loading.errors import loading_error
     from lightning_perf.loading.measure import measure_loading, training_loader
 
-    source: str = options.source
     made = find_object(source, "PKG:NAME")
     if callable(made) and not hasattr(made, "train_dataloader"):
         try:
@@ -69,9 +86,15 @@ def run(options: argparse.Namespace) -> int:
             raise loading_error(
                 f"PKG:NAME {source}", f"fails ({type(error).__name__}: {error})", "Give a function without arguments"
             ) from error
-    loader = training_loader(made)
+    return measure_loading(training_loader(made), seconds=seconds, step_ms=step_ms, name=source)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from lightning_perf.loading.errors import LoadingError
+
     progress_printer(options.quiet)(f"loading for {options.seconds:g} s in one worker process")
-    report = measure_loading(loader, seconds=options.seconds, step_ms=options.step_ms, name=source)
+    report = measure_source(options.source, seconds=options.seconds, step_ms=options.step_ms)
     if options.markdown is not None:
         write_output(Path(options.markdown), report.to_markdown(), LoadingError)
     if options.json:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from lightning_perf.errors import UserError
+
 __all__ = ["LoadingError", "loading_error"]
 
 
-class LoadingError(Exception):
+class LoadingError(UserError):
     """A data loader cannot be measured. The message says why, and how to fix it."""
 
 

@@ -16,15 +16,15 @@ import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
-from lightning_perf.callbacks.recording.overhead_budget import check_budget
+from lightning_perf.callbacks.out_of_memory import report_out_of_memory
+from lightning_perf.callbacks.recording.captures import CaptureOptions
+from lightning_perf.callbacks.recording.recording_plan import check_choice, recording_plan
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
-from lightning_perf.callbacks.report import ReportLength, report_fit
+from lightning_perf.callbacks.report import ReportLength, print_line, report_fit
 from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
 from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, machine_facts, model_facts
-from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_folder
+from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_folder
 from lightning_perf.callbacks.steps.lightning_hooks import Signal
 from lightning_perf.loop.hooks import CallHooks
 from lightning_perf.loop.plain_loop import PlainLoop, Ranks, model_device
@@ -34,12 +34,6 @@ from lightning_perf.run_files.run_record import study_folder
 __all__ = ["PerfLoop"]
 
 Batch = TypeVar("Batch")
-
-RANKS_WAIT_S = 60.0
-"""Time for which rank 0 waits for the files of the other ranks."""
-
-FAILED_WAIT_S = 5.0
-"""The same after an error: the other ranks are then mostly stuck, because they wait for one that died."""
 
 
 class PerfLoop:
@@ -66,7 +60,8 @@ class PerfLoop:
         active: Steps recorded in each cycle.
         repeat: Number of cycles, each with its own trace file; 0 to repeat until the training ends.
         record_shapes: Record shapes and types of operator inputs.
-        profile_memory: Record allocations.
+        profile_memory: Record allocations. The report then shows the memory at its peak by category and operator, and
+            the memory that larger batches need.
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
         capture_slow_steps: Record more steps when steps become slow, or on demand: True for the defaults, or a
@@ -118,25 +113,24 @@ class PerfLoop:
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"PerfLoop(model=…) takes a torch.nn.Module, not {type(model).__name__}")
-        given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
-        self._open_fields = frozenset(name for name, value in given.items() if value is None)
-        numbers = {name: value for name, value in given.items() if value is not None}
-        self._schedule = Schedule(**numbers, active=active, repeat=repeat)
+        self._plan = recording_plan(
+            skip_first=skip_first,
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            repeat=repeat,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            capture_slow_steps=capture_slow_steps,
+            max_overhead=max_overhead,
+            ranks=ranks,
+        )
         if total_steps is not None:
             _check_count("total_steps", total_steps)
-        self._options = RecordingOptions(
-            record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack, with_flops=with_flops
-        )
-        self._captures = capture_config(capture_slow_steps)
-        check_budget(max_overhead)
-        self._max_overhead = max_overhead
-        self._recording_ranks = checked_ranks(ranks)
-        for name, value, known in (
-            ("report", report, get_args(ReportLength)),
-            ("fingerprint", fingerprint, ("full", "light")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is unknown: give one of {', '.join(map(repr, known))}")
+        check_choice("report", report, get_args(ReportLength))
+        check_choice("fingerprint", fingerprint, ("full", "light"))
         self._report: ReportLength = report
         self._hashed = fingerprint == "full"
         self._dirpath = os.fspath(dirpath)
@@ -188,6 +182,8 @@ class PerfLoop:
     ) -> None:
         """Save all files, analyze the recorded steps, and print the report. An error of the training passes on."""
         self._entered = False
+        if error is not None:
+            self._report_out_of_memory(error)
         if self._hooks is not None:
             self._hooks.remove()
         if self._fit is not None:
@@ -210,7 +206,7 @@ class PerfLoop:
             self._rank_files,
             None,
             precision=None,
-            wait_s=RANKS_WAIT_S if error is None else FAILED_WAIT_S,
+            failed=error is not None,
             show=self._report,
             trainer_log=None,
         )
@@ -298,6 +294,21 @@ class PerfLoop:
         self._check_entered("log")
         self._metrics.update(metrics)
 
+    def _report_out_of_memory(self, error: BaseException) -> None:
+        """Report an error about memory at once: everything else here needs memory itself."""
+        lines = report_out_of_memory(
+            error,
+            lambda: (self._model, self._optimizers),
+            self._errors,
+            folder=self._folder,
+            rank=self._ranks.rank,
+            step=self._fit.whole_steps if self._fit is not None else None,
+            batch_size=None,
+        )
+        if self._report != "none":
+            for line in lines:
+                print_line(line)
+
     def _check_entered(self, method: str) -> None:
         if not self._entered:
             raise RuntimeError(f"PerfLoop.{method}() was called outside of the loop: use 'with PerfLoop(…) as perf:'")
@@ -348,7 +359,7 @@ class PerfLoop:
     def _observe(self, loader: Any, accumulate: int | None) -> None:
         ranks, device = self._ranks, model_device(self._model)
         steps = self._total_steps if self._total_steps is not None else _steps_in(loader, accumulate or 1)
-        self._loop = loop = PlainLoop(ranks, device, loader, self._model, steps)
+        self._loop = loop = PlainLoop(ranks, device, loader, self._model, steps, self._optimizers)
         if self._record is not None:
             facts = functools.partial(
                 loop_facts, loader, self._optimizers, world_size=ranks.world_size, accumulate=accumulate
@@ -361,14 +372,9 @@ class PerfLoop:
         self._rank_files = RankFiles(self._folder, rank=ranks.rank, world_size=connected, errors=self._errors)
         fit = Fit(
             loop,
-            schedule=self._schedule,
-            chosen=self._open_fields,
-            options=self._options,
+            plan=self._plan,
             folder=self._folder,
             errors=self._errors,
-            captures=self._captures,
-            max_overhead=self._max_overhead,
-            ranks=self._recording_ranks,
         )
         self._hooks = CallHooks(
             on_backward_start=self._on_backward_start,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import distributed
 
 from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
+from lightning_perf.callbacks.recording.tokens import product_parameters
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
@@ -67,20 +69,30 @@ class PlainLoop:
         loader: The training data's loader; None without a loader.
         model: The model; None if it is not known.
         steps: The number of steps that the training will have; None if that is open.
+        optimizers: The optimizers, as far as they are known.
     """
 
     name = "PerfLoop"
     log_every = 0
     profiler: Any = None
 
-    def __init__(self, ranks: Ranks, device: torch.device, loader: Any, model: Any, steps: int | None) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        device: torch.device,
+        loader: Any,
+        model: Any,
+        steps: int | None,
+        optimizers: Sequence[Any] = (),
+    ) -> None:
         self.counter = Counter()
         self.rank = ranks.rank
         self.world_size = ranks.world_size
         self.device = device
         self._loader = loader
-        self._model = model
+        self.model = model
         self._steps = steps
+        self._optimizers = optimizers
 
     def expected_steps(self) -> int | None:
         """Return the number of steps that the training will have, or None if that is open."""
@@ -90,12 +102,23 @@ class PlainLoop:
         """Return how batches are made."""
         # Fabric's loader holds the loader that it wraps.
         loader = getattr(self._loader, "_dataloader", self._loader)
-        model = self._model if self._model is not None else torch.nn.Module()
+        model = self.model if self.model is not None else torch.nn.Module()
         return loader_facts(loader, model) if loader is not None else {}
+
+    def product_parameters(self) -> int | None:
+        """Return the number of the model's parameters that products use; None without a model, or if it is sharded."""
+        if self.model is None:
+            return None
+        sharded = any("FullyShardedDataParallel" in type(part).__name__ for part in self.model.modules())
+        return None if sharded else product_parameters(self.model)
 
     def hook_times(self) -> HookTimes | None:
         """Return None: the loop has no hooks."""
         return None
+
+    def tensor_source(self) -> tuple[Any, Iterable[Any]]:
+        """Return the model, or None if it is not known, and the optimizers."""
+        return self.model, self._optimizers
 
     def obstacle(self) -> str | None:
         """Return None: the profiler can record any loop."""

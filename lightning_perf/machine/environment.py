@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -231,12 +232,23 @@ def _cgroup(name: str) -> str | None:
 
 def host_notes() -> Facts:
     """Return facts about the host that are worth knowing and may differ between runs."""
-    notes: Facts = {"host": platform.node(), "platform": platform.platform(), "cpus": _usable_cpus()}
+    notes: Facts = {"host": platform.node(), "platform": _platform(), "cpus": _usable_cpus()}
     try:
         notes["load_1min"] = round(os.getloadavg()[0], 2)
     except OSError:
         notes["load_1min"] = None
     return notes
+
+
+def _platform() -> str:
+    """Return the name of the system as `platform.platform` does, but without a process.
+
+    It starts ``uname -p``. Every new process makes Python repeat all warnings that it shows only once.
+    """
+    if sys.platform != "linux":
+        return platform.platform()
+    system = os.uname()
+    return "-".join((system.sysname, system.release, system.machine, "with", "".join(platform.libc_ver())))
 
 
 def cpu_name() -> str:

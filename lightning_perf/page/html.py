@@ -15,12 +15,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from lightning_perf.errors import UserError
+
 __all__ = ["Kind", "PageError", "render_html", "write_html"]
 
-Kind = Literal["run", "trace", "diff", "study", "inference"]
+Kind = Literal["run", "trace", "diff", "study", "inference", "history", "snapshot", "snapshot-diff"]
 
 
-class PageError(Exception):
+class PageError(UserError):
     """The page cannot be written. The message says how to fix that."""
 
 
@@ -68,8 +70,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     its tables have every figure.
 
     Args:
-        document_json: A ``PerfReport``, ``Compared``, ``Comparison``, ``Unfair`` or ``Tradeoff`` as JSON. Its text is
-            not trusted.
+        document_json: A ``PerfReport``, ``Compared``, ``Comparison``, ``Unfair``, ``Tradeoff``, ``MemoryReport`` or
+            ``MemoryDiff`` as JSON. Its text is not trusted.
         kind: The kind of document.
         title: Name of the run or study.
 

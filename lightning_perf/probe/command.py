@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import describe, print_error, print_progress
-from lightning_perf.errors import TraceError
+from lightning_perf.arguments import describe, print_error, print_json, print_progress, write_output
+from lightning_perf.errors import TraceError, UserError
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save", action="store_true", help="write probe.json into the run's folder, so that analyze uses it"
     )
     parser.add_argument("--json", action="store_true", help="print the probe as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
 
@@ -58,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         TraceError: There is no trace, it cannot be probed here, or the probe failed.
     """
-    import msgspec
-
+    from lightning_perf.markdown_text import parts_to_markdown
     from lightning_perf.probe.folder import probe_path
+    from lightning_perf.probe.rendering import probe_parts
     from lightning_perf.run_files.probe import write_probe
 
     if not options.seconds > 0:
@@ -73,8 +73,10 @@ def run(options: argparse.Namespace) -> int:
         if folder is None:
             raise TraceError(options.path, "is not the folder of a run", "Give the folder, or leave out --save")
         write_probe(folder, probe)
+    if options.markdown is not None:
+        write_output(options.markdown, parts_to_markdown(probe_parts(probe, TOP)), UserError)
     if options.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(probe)).decode() + "\n")
+        print_json(probe)
     else:
         _print(probe)
     return ExitCode.SUCCESS

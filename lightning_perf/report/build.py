@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
 from lightning_perf.analysis.precision.fp8_layers import Fp8Layers, summarize_fp8
 from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
@@ -17,6 +18,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
+from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
@@ -29,14 +31,17 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
-from lightning_perf.run_files.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import account_paths, read_account
+from lightning_perf.run_files.fit.compilations import COMPILATIONS
+from lightning_perf.run_files.fit.memory_growth import read_growth
+from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.numerics.forecast import FORECAST
 from lightning_perf.run_files.numerics.fp8 import FP8
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.shadow import SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, read_probe
-from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from lightning_perf.units import format_duration, format_share
@@ -106,7 +111,7 @@ def analyze(
         traces = find_traces(path)
     except TraceError:
         logs = STEPS.paths(Path(path))
-        if not logs and live is None:
+        if not logs and live is None and not has_out_of_memory(Path(path)):
             raise
         traces = ()  # a run that was too short to be profiled
     else:
@@ -191,11 +196,14 @@ def build_report(
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     fit_time, account_notes = _fit_time(folder)
-    fit_findings = find_in_fit(fit_time)
+    growth, growth_notes = _memory_growth(folder)
+    compilation, compile_notes = _compilation(folder, ranks, fit_time, samples)
+    fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
     trusted = trust(ranks, samples, windows)
     forecasted, forecast_notes = _forecast(folder, precision, lead)
     shadow, shadow_notes = _shadow(folder)
     fp8, fp8_notes = _fp8(folder)
+    failures, failure_notes = _out_of_memory(folder)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -220,6 +228,7 @@ def build_report(
             fit_findings=fit_findings,
         ),
         notes=(
+            *failure_notes,
             *notes,
             *_notes(ranks, errors),
             *checked.notes,
@@ -229,6 +238,8 @@ def build_report(
             *forecast_notes,
             *probe_notes,
             *account_notes,
+            *growth_notes,
+            *compile_notes,
             *shadow_notes,
             *fp8_notes,
         ),
@@ -247,6 +258,9 @@ def build_report(
         fit_findings=fit_findings,
         shadow=shadow,
         fp8=fp8,
+        out_of_memory=failures,
+        memory_growth=growth,
+        compilation=compilation,
     )
 
 
@@ -299,6 +313,25 @@ def _attach_probe(folder: Path | None, ranks: list[RankAnalysis]) -> list[str]:
     return ["The probe is left out: it was made of other traces. Run lightning-perf probe again."]
 
 
+def _compilation(
+    folder: Path | None, ranks: Sequence[RankAnalysis], fit_time: FitTime | None, samples: Sequence[StepSample]
+) -> tuple[CompileReport | None, list[str]]:
+    """Read the compilations of the first rank that compiled anything."""
+    files = COMPILATIONS.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    rank = rank_in_name(files[0].name) or 0
+    fit_ns, steps = (fit_time.wall_ns, fit_time.steps) if fit_time is not None else (None, None)
+    if fit_time is None and samples:  # a loop without a Trainer has no account
+        fit_ns, steps = int(StepSamples.of(samples).step_ns.sum()), len(samples)
+    calls = next((each.compiled_calls for each in ranks if each.rank in (rank, None)), None)
+    try:
+        compilations = COMPILATIONS.read(files[0])
+    except TraceError as error:
+        return None, [f"The compilations are left out: {error}"]
+    return summarize_compilations(compilations, rank=rank, fit_ns=fit_ns, steps=steps, calls=calls), []
+
+
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
     """Read the profiler's log of the same rank as the step times: the first one."""
     files = WINDOWS.paths(folder) if folder is not None else []
@@ -348,6 +381,22 @@ def _fp8(folder: Path | None) -> tuple[Fp8Layers | None, list[str]]:
         return summarize_fp8(FP8.read(files[0])), []
     except TraceError as error:
         return None, [f"The FP8 layers are left out: {error}"]
+
+
+def _memory_growth(folder: Path | None) -> tuple[MemoryGrowth | None, list[str]]:
+    try:
+        record = read_growth(folder) if folder is not None else None
+    except TraceError as error:
+        return None, [f"The memory over time is left out: {error}"]
+    return summarize_growth(record) if record is not None else None, []
+
+
+def _out_of_memory(folder: Path | None) -> tuple[tuple[OutOfMemory, ...], list[str]]:
+    try:
+        failures = read_out_of_memory(folder) if folder is not None else ()
+    except TraceError as error:
+        return (), [f"The report on missing memory is left out: {error}"]
+    return failures, [failure.sentence for failure in failures[:1]]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -8,7 +8,8 @@ from typing import IO, TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
-from lightning_perf.analysis.diff import Diff, FitDiff, diff, diff_fits
+from lightning_perf.analysis.compilation.payoff import CompileDiff, diff_compilations
+from lightning_perf.analysis.diff import Diff, FitDiff, MemoryDiff, diff, diff_fits, diff_memory
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -20,7 +21,7 @@ from lightning_perf.units import format_duration
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
-__all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]
+__all__ = ["SCHEMA_VERSION", "Compared", "compare_reports", "join_notes"]
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
@@ -45,6 +46,8 @@ class Compared(PageDocument, SavedDocument):
         mixed_precision: The gain that the first recording predicts for mixed precision, and the measured gain.
             ``None`` if the recordings are not comparable, or something other than the precision changed too.
         fit: The changes of the whole fits; ``None`` unless both reports have the account of their fit.
+        memory: The changes of the memory at the peak, of each device for which both recordings have allocations.
+        compilation: The compilations of both; ``None`` if neither compiled anything.
         comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
     """
 
@@ -58,6 +61,8 @@ class Compared(PageDocument, SavedDocument):
     mixed_precision: AmpCheck | None = None
     comparability: Comparability = field(default_factory=Comparability)
     fit: FitDiff | None = None
+    memory: tuple[MemoryDiff, ...] = ()
+    compilation: CompileDiff | None = None
 
     _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
 
@@ -108,12 +113,26 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         before=before.sources,
         after=after.sources,
         diff=diff(first, second, comparable=comparable),
-        notes=(*checked.notes, *_notes(before.notes, after.notes), *_unjoined(changes)),
+        notes=(*checked.notes, *join_notes(before.notes, after.notes), *_unjoined(changes)),
         headline=_headline(first.breakdown, second.breakdown),
         mixed_precision=check if not changes else None,
         comparability=checked,
         fit=diff_fits(before.fit_time, after.fit_time),
+        memory=diff_memory(first.memory, second.memory),
+        compilation=diff_compilations(
+            before.compilation,
+            after.compilation,
+            step_before_ns=_plain_step_ns(before, first) if comparable else None,
+            step_after_ns=_plain_step_ns(after, second) if comparable else None,
+        ),
     )
+
+
+def _plain_step_ns(report: PerfReport, lead: RankAnalysis) -> float | None:
+    """Return the median step without the profiler; None if compiled code ran and nothing about it was written."""
+    if report.step_times is None or (report.compilation is None and lead.workload.compiled):
+        return None
+    return report.step_times.p50_ns
 
 
 def _headline(before: Breakdown, after: Breakdown) -> str:
@@ -123,7 +142,7 @@ def _headline(before: Breakdown, after: Breakdown) -> str:
     return f"{first} took {took}{again or ' and'} takes {takes}"
 
 
-def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+def join_notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     """Return the notes of both. A note on one of them only says on which."""
     return (
         *(note if note in after else f"Before: {note}" for note in before),

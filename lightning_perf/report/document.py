@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
 from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
@@ -15,12 +16,15 @@ from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
+from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.errors import UserError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
+from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
 
@@ -46,7 +50,7 @@ TOP = 8
 """Rows of a table of operators or kernels, unless you ask for more."""
 
 
-class ReportError(ValueError):
+class ReportError(UserError, ValueError):
     """A file could not be read as a report. The message says why."""
 
 
@@ -91,6 +95,10 @@ class PerfReport(PageDocument, SavedDocument):
         fit_findings: Causes of lost time in the whole fit, the largest saving first. Their savings are of the fit.
         shadow: Drift from FP32 over the run, from shadow steps; ``None`` without any.
         fp8: The FP8 layers of torchao or Transformer Engine; ``None`` without any.
+        out_of_memory: The state of each rank that ran out of memory, at that moment.
+        memory_growth: The memory of the fit at the ends of steps, of its first rank; ``None`` in short fits.
+        compilation: Compilations by ``torch.compile``; ``None`` if nothing was compiled, and in reports of older
+            versions.
 
     Example:
         >>> import lightning_perf
@@ -120,6 +128,9 @@ class PerfReport(PageDocument, SavedDocument):
     fit_findings: tuple[Finding, ...] = ()
     shadow: ShadowDrift | None = None
     fp8: Fp8Layers | None = None
+    out_of_memory: tuple[OutOfMemory, ...] = ()
+    memory_growth: MemoryGrowth | None = None
+    compilation: CompileReport | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from lightning_perf.trace.description import Processor
 
-__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "processor_text"]
+__all__ = [
+    "CATEGORY_CLAUSES",
+    "CATEGORY_LABELS",
+    "GAP_LABELS",
+    "MEMORY_LABELS",
+    "PHASE_LABELS",
+    "count_of",
+    "processor_text",
+]
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -64,6 +72,19 @@ PHASE_LABELS: dict[str, str] = {
     "checkpoint": "checkpoint",
     "other": "other",
 }
+
+MEMORY_LABELS: dict[str, str] = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "inputs": "inputs",
+    "temporaries": "temporary",
+    "unknown": "unknown",
+    "before_recording": "from before the recording",
+    "fragmentation": "fragmentation",
+}
+"""Purposes of memory."""
 
 
 def count_of(number: int, noun: str) -> str:

@@ -1,26 +1,14 @@
-"""Reports as Markdown, e.g. for a pull request: the parts that the console prints, converted one by one."""
+"""Reports as Markdown, e.g. for a pull request."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-
-from rich.console import Console, ConsoleRenderable, Group, RenderableType
-from rich.padding import Padding
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
-
+from lightning_perf.markdown_text import parts_to_markdown
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.compared import render_compared
 from lightning_perf.report.console.render import render
 from lightning_perf.report.document import PerfReport
-from lightning_perf.terminal_text import UNBREAKABLE, Label, plain
 
 __all__ = ["compared_to_markdown", "report_to_markdown"]
-
-NARROW = 72
-"""Columns of a page on which tables have no bars. Markdown has no bars either."""
 
 UNFOLDED = (
     "Findings",
@@ -32,97 +20,12 @@ UNFOLDED = (
 )
 """Sections that are always shown. The first other section, and all after it, are folded away."""
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
-
 
 def report_to_markdown(report: PerfReport, *, top: int) -> str:
     """Return a report as Markdown; see `PerfReport.to_markdown`."""
-    return _document(render(report, top=top))
+    return parts_to_markdown(render(report, top=top), unfolded=UNFOLDED)
 
 
 def compared_to_markdown(compared: Compared, *, top: int) -> str:
     """Return a comparison of two recordings as Markdown; see `Compared.to_markdown`."""
-    return _document(render_compared(compared, top=top))
-
-
-def _document(parts: Iterable[RenderableType]) -> str:
-    blocks: list[str] = []
-    folded = False
-    for part in parts:
-        title = _title(part)
-        if title is None:
-            blocks += _blocks(part)
-            continue
-        if not folded and title not in UNFOLDED:
-            folded = True
-            blocks.append("<details><summary>Figures</summary>")
-        blocks.append(f"### {_escape(title)}")
-    if folded:
-        blocks.append("</details>")
-    return "\n\n".join(blocks) + "\n"
-
-
-def _title(part: RenderableType) -> str | None:
-    """Return the title of the section that begins with this part; None for any other part."""
-    is_title = isinstance(part, Text) and part.plain.startswith("\n") and part.style == "bold"
-    return part.plain.strip() if is_title and isinstance(part, Text) else None
-
-
-def _blocks(part: RenderableType) -> Iterator[str]:
-    if isinstance(part, Group):
-        for child in part.renderables:
-            yield from _blocks(child)
-    elif isinstance(part, Padding):
-        yield from _blocks(part.renderable)
-    elif isinstance(part, Table):
-        yield from _table(part)
-    elif isinstance(part, (str, Text)):
-        text = part if isinstance(part, Text) else Text(part)
-        lines = [_linked(line) for line in text.split("\n") if line.plain.strip()]
-        if lines:
-            yield lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
-    elif isinstance(part, ConsoleRenderable):  # a part that lays itself out by the width of the page
-        console = Console(width=NARROW)
-        for laid_out in part.__rich_console__(console, console.options):
-            if not isinstance(laid_out, (str, Text, Table, Group)):
-                raise TypeError(f"{type(laid_out).__name__} cannot be written as Markdown")
-            yield from _blocks(laid_out)
-
-
-def _table(table: Table) -> Iterator[str]:
-    """Convert a table. One without a header, which puts text behind labels, becomes paragraphs."""
-    rows = list(zip(*(column.cells for column in table.columns), strict=True))
-    if not table.show_header:
-        for label, text in rows:
-            yield f"**{_escape(_text(label))}** {_linked(text) if isinstance(text, Text) else _escape(_text(text))}"
-        return
-    if rows:
-        heads = [column.header for column in table.columns]
-        marks = ["---:" if column.justify == "right" else "---" for column in table.columns]
-        yield "\n".join([_row(heads), f"|{'|'.join(marks)}|", *map(_row, rows)])
-
-
-def _row(cells: Sequence[RenderableType]) -> str:
-    return f"| {' | '.join(_escape(' '.join(_text(cell).split())) for cell in cells)} |"
-
-
-def _text(cell: RenderableType) -> str:
-    if isinstance(cell, Label):
-        cell = cell.text
-    return (cell.plain if isinstance(cell, Text) else str(cell)).replace(UNBREAKABLE, " ")
-
-
-def _linked(text: Text) -> str:
-    """Text as Markdown, with its links as links."""
-    parts, end = [], 0
-    for span in sorted(text.spans):
-        if isinstance(span.style, Style) and span.style.link:
-            before, linked = text[end : span.start], text[span.start : span.end]
-            parts += [_escape(_text(before)), f"[{_escape(_text(linked))}]({span.style.link})"]
-            end = span.end
-    return "".join([*parts, _escape(_text(text[end:]))])
-
-
-def _escape(text: str) -> str:
-    """Escape text so that no markup in it has an effect."""
-    return _SPECIAL.sub(r"\\\1", plain(text).plain)
+    return parts_to_markdown(render_compared(compared, top=top), unfolded=UNFOLDED)

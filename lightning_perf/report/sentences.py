@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.comparability import Comparability, Throughput
+from lightning_perf.analysis.model.memory import DeviceMemory
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
-from lightning_perf.units import format_duration, format_rate, format_ratio, format_share
+from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
 
-__all__ = ["mismatch_sentence", "throughput_sentence", "trust_line", "who_waits"]
+__all__ = [
+    "batch_sentences",
+    "mismatch_sentence",
+    "throughput_sentence",
+    "trust_line",
+    "who_waits",
+]
 
 
 def trust_line(trust: Trust) -> str:
@@ -143,3 +150,34 @@ def throughput_sentence(throughput: Throughput) -> str:
         )
     )
     return f"Throughput: {before}, {after}, {format_ratio(throughput.after_per_s / throughput.before_per_s)}."
+
+
+def batch_sentences(memory: DeviceMemory) -> tuple[str, ...]:
+    """Say how much memory a larger batch needs, and which is the largest that fits.
+
+    Args:
+        memory: The memory of one device.
+
+    Returns:
+        Sentences; empty if the batch size was not recorded.
+    """
+    batch = memory.batch
+    if batch is None:
+        return ()
+    sentences = [
+        (
+            f"A batch of {2 * batch.batch_size:,} would need {format_bytes(batch.doubled_low_bytes)} to "
+            f"{format_bytes(batch.doubled_high_bytes)} for tensors (recorded: {batch.batch_size:,}). In large batches, "
+            f"each sample takes {format_bytes(batch.sample_bytes)}."
+        )
+    ]
+    if batch.available_bytes is not None:
+        room = f"{format_bytes(batch.available_bytes)} for tensors"
+        if batch.largest_high is None or batch.largest_low is None:
+            sentences.append(f"Memory does not limit the batch: there is room of {room}.")
+        else:
+            sentences.append(
+                f"The largest batch that fits has {batch.largest_low:,} to {batch.largest_high:,} samples: there is "
+                f"room of {room}."
+            )
+    return tuple(sentences)

@@ -11,6 +11,7 @@
 - ``estimates.jsonl``, estimated and measured savings: `estimates`
 - ``shadow.rank0.jsonl``, losses and gradients next to FP32: `numerics.shadow`
 - ``account.rank0.jsonl``, the time of the whole fit: `account`
+- ``compile.rank0.jsonl``, the compilations of ``torch.compile``: `compilations`
 - ``probe.json``, operators that were run again: `probe`
 - ``notes.rank0.jsonl``: `notes`
 - ``precision.json``: `numerics.precision`

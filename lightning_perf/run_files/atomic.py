@@ -1,4 +1,4 @@
-"""Replacing a file atomically: readers see the old content or the new one, never a part of it."""
+"""Whole files: replaced atomically, so that readers see the old content or the new one, and read with clear errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
-__all__ = ["atomic_file", "encode_document", "replace_file", "write_document"]
+from lightning_perf.errors import TraceError
+
+__all__ = ["atomic_file", "encode_document", "read_json", "replace_file", "write_document"]
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -89,3 +93,23 @@ def write_document(path: Path, document: object) -> None:
         OSError: The file cannot be written.
     """
     replace_file(path, encode_document(document))
+
+
+def read_json(path: str | Path, kind: type[T], problem: str) -> T:
+    """Read a JSON file of a run.
+
+    Args:
+        path: The file.
+        kind: The type of its content.
+        problem: The problem with a file of other content, as a clause.
+
+    Raises:
+        TraceError: The file cannot be read, or has other content.
+    """
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=kind)
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        raise TraceError(path, reason, f"Pass the path of a {Path(path).name} file") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(path, f"{problem} ({error})", "Remove it") from error

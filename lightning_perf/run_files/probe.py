@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.errors import TraceError
-from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.run_files.atomic import read_json, replace_file
 
-__all__ = ["PROBE_NAME", "Probe", "ProbedCall", "ProbedChange", "read_probe", "write_probe"]
+__all__ = ["PROBE_NAME", "SCHEMA_VERSION", "Probe", "ProbedCall", "ProbedChange", "read_probe", "write_probe"]
 
 PROBE_NAME = "probe.json"
+
+SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Probe:
         skipped: Reasons for operators that could not be measured, by their names.
         launch_ns: Cost of launching an empty kernel on this device; ``None`` on a processor.
         same_device: Whether the recording was made on this device, as far as it is known.
+        schema_version: `SCHEMA_VERSION` of the writer.
     """
 
     device: str
@@ -92,6 +94,7 @@ class Probe:
     skipped: dict[str, str] = field(default_factory=dict)
     launch_ns: float | None = None
     same_device: bool = True
+    schema_version: int = SCHEMA_VERSION
 
     def change(self, name: str) -> ProbedChange | None:
         """Return the change of a name; ``None`` if it was not measured."""
@@ -116,10 +119,4 @@ def read_probe(path: str | Path) -> Probe:
     Raises:
         TraceError: It cannot be read, or is not such a file.
     """
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Probe)
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-        raise TraceError(path, problem, "Pass the path of a probe.json file") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(path, f"is not the result of a probe ({error})", "Remove it") from error
+    return read_json(path, Probe, "is not the result of a probe")

@@ -40,6 +40,7 @@ class StepSample:
             fetch to the end of the work launched after it, and includes gaps between kernels. None if not measured.
         samples: Samples trained on in the step, or None when the batch does not show it.
         profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
+        tokens: Tokens trained on in the step, padding included, or None when the batches hold no token sequences.
     """
 
     step: Count
@@ -48,10 +49,11 @@ class StepSample:
     device_ns: Count | None
     samples: Count | None
     profiled: bool
+    tokens: Count | None = None
 
 
 class StepSamples(Sequence[StepSample]):
-    """Many step samples in columns: 41 bytes each, where an object takes some 250.
+    """Many step samples in columns: 49 bytes each, where an object takes some 250.
 
     Args:
         columns: The arrays of the attributes below, all of one length.
@@ -63,6 +65,7 @@ class StepSamples(Sequence[StepSample]):
         device_ns: Device times, -1 where not measured.
         samples: Samples trained on, -1 where unknown.
         profiled: Whether the profiler ran.
+        tokens: Tokens trained on, -1 where unknown.
 
     Example:
         >>> samples = StepSamples.of([StepSample(7, 20, 5, None, 32, False), StepSample(8, 30, 5, None, 32, False)])
@@ -71,7 +74,7 @@ class StepSamples(Sequence[StepSample]):
     """
 
     def __init__(self, *columns: npt.NDArray[Any]) -> None:
-        self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.profiled = columns
+        self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.tokens, self.profiled = columns
 
     @classmethod
     def of(cls, samples: Iterable[StepSample]) -> StepSamples:
@@ -96,7 +99,7 @@ class StepSamples(Sequence[StepSample]):
         """Return one sample, or those of a slice, a mask or an array of rows."""
         if not isinstance(index, (int, np.integer)):
             return StepSamples(*(column[index] for column in self._columns()))
-        step, step_ns, wait_ns, device_ns, samples = (int(column[index]) for column in self._columns()[:5])
+        step, step_ns, wait_ns, device_ns, samples, tokens = (int(column[index]) for column in self._columns()[:6])
         return StepSample(
             step,
             step_ns,
@@ -104,20 +107,29 @@ class StepSamples(Sequence[StepSample]):
             None if device_ns == UNKNOWN else device_ns,
             None if samples == UNKNOWN else samples,
             bool(self.profiled[index]),
+            None if tokens == UNKNOWN else tokens,
         )
 
     def __iter__(self) -> Iterator[StepSample]:
         return (self[row] for row in range(len(self)))
 
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return (self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.profiled)
+        return (
+            self.step,
+            self.step_ns,
+            self.data_wait_ns,
+            self.device_ns,
+            self.samples,
+            self.tokens,
+            self.profiled,
+        )
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, omit_defaults=True):
     """A line: one step with plain values, or a block with a list for each column.
 
     In a block, ``step`` is the first step's number. A column of equal values may be stored as that one value, and
-    ``profiled`` may list the profiled rows.
+    ``profiled`` may list the profiled rows. ``tokens`` is absent where no step has any.
     """
 
     step: Count
@@ -126,6 +138,7 @@ class _Line(msgspec.Struct):
     device_ns: Count | list[Count | None] | None
     samples: Count | list[Count | None] | None
     profiled: bool | list[Count]
+    tokens: Count | list[Count | None] | None = None
 
 
 class StepsLog:
@@ -211,11 +224,18 @@ class _Columns:
     """Columns under construction."""
 
     def __init__(self) -> None:
-        self._numbers = tuple(array("q") for _ in range(5))
+        self._numbers = tuple(array("q") for _ in range(6))
         self._profiled = array("b")
 
     def add(self, sample: StepSample) -> None:
-        values = (sample.step, sample.step_ns, sample.data_wait_ns, sample.device_ns, sample.samples)
+        values = (
+            sample.step,
+            sample.step_ns,
+            sample.data_wait_ns,
+            sample.device_ns,
+            sample.samples,
+            sample.tokens,
+        )
         for column, value in zip(self._numbers, values, strict=True):
             column.append(UNKNOWN if value is None else value)
         self._profiled.append(sample.profiled)
@@ -229,7 +249,8 @@ class _Columns:
         count = len(step_ns)
         step, *others = self._numbers
         step.extend(range(line.step, line.step + count))
-        for column, values in zip(others, (step_ns, line.data_wait_ns, line.device_ns, line.samples), strict=True):
+        read = (step_ns, line.data_wait_ns, line.device_ns, line.samples, line.tokens)
+        for column, values in zip(others, read, strict=True):
             if not isinstance(values, list):
                 values = [values] * count
             # A list of another length cannot come from `encode`; the columns must stay equally long all the same.
@@ -275,6 +296,7 @@ def _block(samples: Sequence[StepSample]) -> _Line:
         _constant([sample.device_ns for sample in samples]),
         _constant([sample.samples for sample in samples]),
         len(profiled) == len(samples) if len(profiled) in (0, len(samples)) else profiled,
+        _constant([sample.tokens for sample in samples]),
     )
 
 

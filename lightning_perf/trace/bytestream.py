@@ -76,7 +76,10 @@ class ByteStream:
             raise TraceError(path, "is empty", "Record the trace again: the recording may have been interrupted")
         for prefix, what in _OTHER_FORMATS.items():
             if magic.startswith(prefix):
-                raise TraceError(path, f"is {what}, not JSON", "Unpack it and pass the .json or .json.gz trace inside")
+                action = "Unpack it and pass the .json or .json.gz trace inside"
+                if what == "a Python pickle":
+                    action = f"If it is a snapshot of torch.cuda.memory, run lightning-perf analyze {path}"
+                raise TraceError(path, f"is {what}, not JSON", action)
         self.is_gzip = magic.startswith(_GZIP)
 
     def chunks(self) -> Iterator[bytes]:

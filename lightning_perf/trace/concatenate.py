@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from lightning_perf.trace.columns import (
     Spans,
     Thread,
 )
-from lightning_perf.trace.description import Metadata, Problems
+from lightning_perf.trace.description import Metadata, Problems, Tokens
 from lightning_perf.trace.indexing import time_order
 from lightning_perf.trace.trace import Trace
 
@@ -53,7 +54,8 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         traces: At least one trace, all of one rank and on one clock.
 
     Returns:
-        One trace with the sources, events and problems of all. Each metadata field is the first one recorded.
+        One trace with the sources, events and problems of all. Each metadata field is the first one recorded,
+        and tokens are summed.
 
     Raises:
         ValueError: The list is empty.
@@ -92,6 +94,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         regions=_joined_by_device_row([t.regions for t in traces], traces, recode, device_order),
         counters=_joined_by_time([t.counters for t in traces], recode),
         joined_clocks=tuple(clock for t in traces for clock in t.clocks),
+        tensors=tuple(window for t in traces for window in t.tensors),
         metadata=_joined_metadata([t.metadata for t in traces]),
         problems=Problems(
             truncated=any(t.problems.truncated for t in traces),
@@ -184,7 +187,8 @@ def _joined_metadata(parts: list[Metadata]) -> Metadata:
         # A rank of 0 and a flag that is off are recorded values, not gaps.
         stated = {name for name in missing if getattr(joined, name) in (0, False) and name not in _UNSTATED_WHEN_ZERO}
         joined = replace(joined, **{name: value for name, value in missing.items() if name not in stated})
-    return joined
+    tokens = [part.tokens for part in parts if part.tokens is not None]
+    return replace(joined, tokens=functools.reduce(Tokens.joined, tokens)) if tokens else joined
 
 
 _UNSTATED_WHEN_ZERO = frozenset({"base_time_ns", "is_hip"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DataLoading", "DeviceProperties", "HookTime", "Metadata", "Problems", "Processor", "TrainingLoop"]
+__all__ = ["DataLoading", "DeviceProperties", "HookTime", "Metadata", "Problems", "Processor", "Tokens", "TrainingLoop"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,39 @@ class TrainingLoop:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """The tokens of the recorded steps of a language model, as `PerfCallback` counts them.
+
+    Attributes:
+        parameters: Parameters of the model without tables of embeddings that are only read; ``None`` if unknown.
+        steps: Whole recorded steps.
+        tokens: Tokens in them, padding included.
+        counted: Tokens of the batches in which padding was counted; ``None`` if padding is not marked in the batches.
+        padding: Padding among them.
+        beyond_longest: Padding that no row of its batch needs: columns in which all rows are padded.
+    """
+
+    parameters: int | None
+    steps: int
+    tokens: int
+    counted: int | None = None
+    padding: int = 0
+    beyond_longest: int = 0
+
+    def joined(self, other: Tokens) -> Tokens:
+        """Return the counts of this recording and of another one of the same model."""
+        counted = [count for count in (self.counted, other.counted) if count is not None]
+        return Tokens(
+            parameters=self.parameters if self.parameters is not None else other.parameters,
+            steps=self.steps + other.steps,
+            tokens=self.tokens + other.tokens,
+            counted=sum(counted) if counted else None,
+            padding=self.padding + other.padding,
+            beyond_longest=self.beyond_longest + other.beyond_longest,
+        )
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The recording's description of itself. A missing value is ``None``.
 
@@ -148,6 +181,7 @@ class Metadata:
         processor: The host's processor; ``None`` if nothing is recorded of it.
         loader: How the batches were made.
         loop: The training loop and its hooks.
+        tokens: The tokens of the recorded steps.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -166,6 +200,7 @@ class Metadata:
     processor: Processor | None = None
     loader: DataLoading | None = None
     loop: TrainingLoop | None = None
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True)

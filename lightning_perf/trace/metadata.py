@@ -10,16 +10,18 @@ from lightning_perf.trace.description import (
     HookTime,
     Metadata,
     Processor,
+    Tokens,
     TrainingLoop,
 )
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = ["LOADER_KEY", "LOOP_KEY", "PROCESSOR_KEY", "read_metadata"]
+__all__ = ["LOADER_KEY", "LOOP_KEY", "PROCESSOR_KEY", "TOKENS_KEY", "read_metadata"]
 
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
-"""Where `PerfCallback` notes the processor."""
+TOKENS_KEY = "lightning_perf.tokens"
+"""Keys under which `PerfCallback` notes facts about the processor, the data loader, the loop and the tokens."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -61,6 +63,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         processor=_processor(document.get(PROCESSOR_KEY)),
         loader=_loader(document.get(LOADER_KEY)),
         loop=_loop(document.get(LOOP_KEY)),
+        tokens=_tokens(document.get(TOKENS_KEY)),
     )
 
 
@@ -131,6 +134,31 @@ def _loop(value: Any) -> TrainingLoop | None:
         loggers=tuple(name for name in loggers if isinstance(name, str)) if isinstance(loggers, list) else (),
         log_every_n_steps=_integer(value, "log_every_n_steps"),
     )
+
+
+def _tokens(value: Any) -> Tokens | None:
+    if not isinstance(value, dict):
+        return None
+    steps, tokens = _positive(value, "steps"), _positive(value, "tokens")
+    if steps is None or tokens is None:
+        return None
+    counted = _positive(value, "counted")
+    padding, beyond_longest = (_integer(value, name) or 0 for name in ("padding", "beyond_longest"))
+    if counted is None or not 0 <= beyond_longest <= padding <= counted:
+        counted = None
+    return Tokens(
+        parameters=_positive(value, "parameters"),
+        steps=steps,
+        tokens=tokens,
+        counted=counted,
+        padding=0 if counted is None else padding,
+        beyond_longest=0 if counted is None else beyond_longest,
+    )
+
+
+def _positive(values: dict[str, Any], key: str) -> int | None:
+    value = _integer(values, key)
+    return value if value is not None and value > 0 else None
 
 
 def _integer(values: dict[str, Any], key: str) -> int | None:

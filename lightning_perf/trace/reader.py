@@ -10,6 +10,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from lightning_perf.trace.metadata import read_metadata
 from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables
+from lightning_perf.trace.tensors import read_tensors
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["read_trace"]
@@ -95,7 +97,8 @@ def _read(path: Path, *, exact: bool) -> Trace:
             + (f"; {salvage.dropped} could not be read" if salvage.dropped else ""),
             "Record at least one whole step: the profiler's schedule may have ended before its active steps",
         )
-    return trace
+    tensors = read_tensors(text.header, text.trailer)
+    return replace(trace, tensors=(tensors.starting_at(trace.begin_ns),)) if tensors is not None else trace
 
 
 def _events(piece: bytes, text: EventText, salvage: Salvage, exact: bool) -> list[Any]:

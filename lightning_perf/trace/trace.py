@@ -27,6 +27,7 @@ from lightning_perf.trace.columns import (
 )
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.tensors import WindowTensors
 
 __all__ = ["CUT_MARK", "FileClock", "Links", "Steps", "Trace", "is_launch_name"]
 
@@ -89,6 +90,8 @@ class Trace:
         regions: Named regions of CUDA graphs (torch 2.15 and later).
         counters: Hardware counters (torch 2.15 and later).
         joined_clocks: The clocks of the files of a joined recording; use `clocks`.
+        tensors: Parameters, gradients and optimizer state by address, of each window in which `PerfCallback` listed
+            them.
         metadata: The recording's description of itself.
         problems: Faults of the file.
     """
@@ -112,6 +115,7 @@ class Trace:
     regions: GraphRegions = field(default_factory=GraphRegions)
     counters: Counters = field(default_factory=Counters)
     joined_clocks: tuple[FileClock, ...] = ()
+    tensors: tuple[WindowTensors, ...] = ()
 
     @cached_property
     def clocks(self) -> tuple[FileClock, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lightning_perf.errors import UserError
 from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 
-class TuneError(ValueError):
+class TuneError(UserError, ValueError):
     """The training, or a setting of the tuner, cannot be used. The message names the cause and the fix."""
 
 

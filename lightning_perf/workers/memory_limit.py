@@ -16,17 +16,22 @@ FIRST_TO_END = "1000"
 """The largest value of ``/proc/self/oom_score_adj`` (proc(5)). If memory runs out, this process is ended first."""
 
 
-def limit_memory(*, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY_BYTES) -> int:
+def limit_memory(
+    *, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY_BYTES, most_bytes: int | None = None
+) -> int:
     """Limit the memory of this process, and of each process that it starts. Beyond it they get a `MemoryError`.
 
     Args:
         share: Limit as a share of the memory that is free now.
         least_bytes: Smallest limit.
+        most_bytes: Largest limit, also below the smallest one; ``None`` for no largest one.
 
     Returns:
         The limit, in bytes.
     """
     limit = max(least_bytes, int(free_bytes() * share))
+    if most_bytes is not None:
+        limit = min(limit, most_bytes)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)

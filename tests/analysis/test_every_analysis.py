@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from lightning_perf.trace.metadata import TOKENS_KEY
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -47,7 +48,8 @@ def test_smallest_recordings(name, by_shape):
 
 def on_device(origin_us: int = 0) -> TraceBuilder:
     """Three steps of a training on two ranks, with all that the analyses of device work look at."""
-    builder = TraceBuilder().gpu("GPU", totalGlobalMem=10_000)
+    tokens = {"parameters": 100, "steps": 3, "tokens": 96, "counted": 96, "padding": 24, "beyond_longest": 8}
+    builder = TraceBuilder(**{TOKENS_KEY: tokens}).gpu("GPU", totalGlobalMem=10_000)
     for n in range(3):
         at = origin_us + 1000 * n
         builder.step(n, at, 1000)
@@ -62,6 +64,8 @@ def on_device(origin_us: int = 0) -> TraceBuilder:
         )
         builder.op("AddmmBackward0", at + 500, 100, sequence=n, forward_thread=1, thread=2000)
         builder.launch("gemm", call_us=at + 510, call_duration_us=10, start_us=at + 530, duration_us=90, thread=2000)
+        builder.op("aten::_scaled_dot_product_flash_attention", at + 222, 5, dims=[[1, 1, 2, 2]] * 3)
+        builder.op("aten::relu", at + 560, 21, sequence=50 + n, thread=2000)
         builder.runtime("cudaStreamSynchronize", at + 600, 100)
         builder.annotation("DistributedDataParallel.forward", at + 110, 300)
         builder.annotation("perf::fetch", at, 102).annotation("perf::forward", at + 105, 320)
@@ -75,8 +79,10 @@ def on_device(origin_us: int = 0) -> TraceBuilder:
 
 
 def on_host(origin_us: int = 0) -> TraceBuilder:
-    """Three steps of a training on the processor."""
-    return convolving(on_processor(), origin_us=origin_us)
+    """Three steps of a training on the processor, with a compiled function on another thread."""
+    builder = convolving(on_processor(), origin_us=origin_us)
+    builder.op("TorchDynamo Cache Lookup", origin_us + 20, 7, thread=2000)
+    return builder.op("Torch-Compiled Region: 0/0", origin_us + 30, 13, thread=2000)
 
 
 TRAININGS = {"device": on_device, "host": on_host}

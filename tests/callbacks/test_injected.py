@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,21 @@ def test_the_callback_measures_and_notes_its_folder(notes: Path, tmp_path: Path)
     # If this package is installed, the Trainer adds a second callback from the entry point, which gives way.
     assert tuple(dict.fromkeys(NOTES.read(notes))) == (CallbackAdded(), MeasurementStarted(str(tmp_path / "perf")))
     assert (tmp_path / "perf" / "report.json").exists()
+
+
+@pytest.mark.parametrize("package", ["lightning.fabric", "lightning_fabric"])
+def test_lightning_announces_only_callbacks_of_others(
+    notes: Path, caplog: pytest.LogCaptureFixture, package: str
+) -> None:
+    for _ in range(2):
+        make_callbacks()
+    logger = logging.getLogger(f"{package}.utilities.registry")
+    assert len(logger.filters) == 1
+    with caplog.at_level(logging.INFO, logger.name):
+        for name in ("lightning_perf", "others"):
+            logger.info(f"Adding 1 callbacks from entry point '{name}': Callback")
+    (kept,) = caplog.records
+    assert "'others'" in kept.getMessage()
 
 
 @pytest.mark.parametrize("first", ["own", "added"])

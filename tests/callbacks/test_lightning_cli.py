@@ -62,6 +62,5 @@ trainer:
     monkeypatch.setattr("sys.argv", ["train.py"])  # LightningCLI warns of arguments besides `args`
     cli = LightningCLI(BoringModel, args=["fit", "--config", str(config)], save_config_callback=None)
     trainer: Any = cli.trainer
-    (callback,) = (each for each in trainer.callbacks if isinstance(each, PerfCallback))
-    assert callback._ranks == {0, 8}
+    assert sum(isinstance(each, PerfCallback) for each in trainer.callbacks) == 1
     assert len(trace_files(tmp_path)) == 1

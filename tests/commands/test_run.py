@@ -297,6 +297,7 @@ def test_a_training_is_measured_with_the_same_results(place: Place, package: str
     report = PerfReport.load(place.folder / "out" / "report.json")
     assert len(report.ranks[0].breakdown.steps) == 4
     assert done.stderr.count("Full report: ") == 1
+    assert "entry point" not in done.stderr, "Lightning announces other callbacks from entry points"
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import torch
 from lightning_perf import PerfCallback
 from tests.callbacks.training import loader, make_module, make_trainer
 from tests.compare.support import write_run
+from tests.memory_snapshot.allocator import Allocator, train
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,10 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write_run(folder / "logs" / "amp" / f"run{n}", train__precision="16-mixed", **fast)
         write_run(folder / "logs" / "main" / f"run{n}", step_ms=100 + n, train__seed=n, started=2.0 * n)
         write_run(folder / "logs" / "branch" / f"run{n}", code__revision="c2", **fast)
+    for name in ("snapshot", "before", "after"):
+        allocator = Allocator()
+        train(allocator, 2)
+        allocator.write(folder / f"{name}.pickle")
     yield folder
     torch.set_num_threads(threads)
 

@@ -16,6 +16,7 @@ import pytest
 
 from lightning_perf import cli
 from recipes.signlang import cli as signlang
+from recipes.tinylm import cli as tinylm
 from tests.conftest import CORPUS_VARIABLE
 from tests.support.installed import needs_installation
 from tests.support.markdown import DOCS, PAGES, ROOT, Block, blocks, commands, console, inline_code, load
@@ -47,8 +48,8 @@ OTHER_PROGRAMS = {"cp", "export", "kill", "nvidia-smi", "pip", "sed", "tensorboa
 LAUNCHERS = {"srun", "torchrun"}
 """They start several processes of this package's command."""
 
-OTHER_OPTIONS = {"--fp16", "--int8", "--logdir", "--logdir_spec"}
-"""Options in the prose that belong to TensorBoard and TensorRT."""
+OTHER_OPTIONS = {"--fp16", "--init", "--int8", "--logdir", "--logdir_spec"}
+"""Options in the prose that belong to git, TensorBoard and TensorRT."""
 
 
 class Parsed(Exception):  # noqa: N818  # nothing went wrong
@@ -98,6 +99,8 @@ def entry_point(words: list[str]) -> Callable[[], object]:
         return lambda: cli.main(words[1:])
     if words[2] == "recipes.signlang":
         return lambda: signlang.main(words[3:])
+    if words[2] == "recipes.tinylm":
+        return lambda: tinylm.main(words[3:])
     module = importlib.import_module(words[2])
 
     def main() -> object:
@@ -152,7 +155,7 @@ def every_option() -> set[str]:
     found: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", stop)
-        for module in ("recipes.signlang", *(f"benchmarks.{name}" for name in benchmarks)):
+        for module in ("recipes.signlang", "recipes.tinylm", *(f"benchmarks.{name}" for name in benchmarks)):
             with pytest.raises(Parsed) as parsed:
                 entry_point(["python", "-m", module])()
             found.update(options(parsed.value.parser))

@@ -74,7 +74,8 @@ SETTABLE = (
 OTHER_SETTINGS = {
     "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
     "cuda_graph_annotations", "enable_annotations", "plugins",
-    "enable_environment_counters", "pin_memory", "prog_bar", "profiler", "schedule", "static_graph", "strategy",
+    "enable_environment_counters", "pin_memory", "prog_bar", "profiler", "schedule", "stacks", "static_graph",
+    "strategy",
 }  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
 

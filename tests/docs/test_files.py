@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from lightning_perf.compare.study.results import OPTIONS_NAME
+from lightning_perf.history.entries import StoredBaseline, StoredRun
+from lightning_perf.history.store import HISTORY_NAME
 from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment
@@ -149,6 +151,18 @@ def test_every_field_of_the_other_logs_is_listed() -> None:
     for title, kind in (("### Captures", CaptureRecord), ("### Gradient samples", GradientSample)):
         rows = re.findall(r"^\| `(\w+)` \|", section(title), re.MULTILINE)
         assert rows == list(kind.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("run", StoredRun), ("baseline", StoredBaseline)])
+def test_every_field_of_a_history_is_listed(name: str, kind: type[msgspec.Struct]) -> None:
+    text = section("## The history")
+    begin = text.index(f"| `{name}` |")
+    end = text.find("\n| `", begin + 1)
+    assert {field.name for field in msgspec.structs.fields(kind)} <= quoted(text[begin : None if end < 0 else end]) | {
+        "version"
+    }
+    assert kind.__struct_config__.tag == name
+    assert {HISTORY_NAME, "version"} <= quoted(text)
 
 
 def test_every_fact_is_listed(run: Path) -> None:

@@ -12,15 +12,23 @@ import pytest
 
 import lightning_perf
 import lightning_perf.compare
+import lightning_perf.history
 import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.compare.verdicts.comparison import Comparison
-from lightning_perf.compare.verdicts.refusal import Unfair
+from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 from lightning_perf.estimates.calibration import Calibration
+from lightning_perf.findings.explanation import Explanation
+from lightning_perf.history.document import History
+from lightning_perf.history.gate import HistoryGate
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from lightning_perf.inference.sweep.document import Sweep
+from lightning_perf.loading.result import LoadingReport
+from lightning_perf.memory_snapshot.compared import MemoryDiff
+from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport
+from lightning_perf.report.nan_diagnosis import NanDiagnosis
 from lightning_perf.tune.result import TuneResult
 from tests.support.markdown import DOCS
 
@@ -39,7 +47,10 @@ def reachable(annotation: object, seen: set[type]) -> Iterator[type]:
 
 
 PARTS = list(reachable(PerfReport, set()))
-ROOTS = (PerfReport, Compared, Comparison, Unfair, Tradeoff, Sweep, TuneResult, Calibration)
+ROOTS = (
+    *(PerfReport, Compared, Comparison, Unfair, InvalidRuns, Tradeoff, Sweep, TuneResult, Calibration),
+    *(LoadingReport, Explanation, NanDiagnosis, History, HistoryGate, MemoryReport, MemoryDiff),
+)
 OTHER_PARTS = sorted({part for root in ROOTS for part in reachable(root, set())} - set(PARTS), key=str)
 
 
@@ -48,7 +59,7 @@ def shown(page: str) -> set[str]:
     return set(_SECTION.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
-PACKAGES = (lightning_perf, lightning_perf.compare, lightning_perf.inference)
+PACKAGES = (lightning_perf, lightning_perf.compare, lightning_perf.history, lightning_perf.inference)
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
@@ -62,7 +73,18 @@ def test_every_public_name_is_there(package: types.ModuleType) -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_every_public_name_is_documented(package: types.ModuleType) -> None:
     # In report.md and documents.md; what `read_trace` gives is for `analyze`.
-    elsewhere = {"PerfReport", "Compared", "Comparison", "Finding", "Sweep", "Unfair", "Trace", "__version__"}
+    elsewhere = {
+        "PerfReport",
+        "Compared",
+        "Comparison",
+        "Finding",
+        "History",
+        "HistoryGate",
+        "Sweep",
+        "Unfair",
+        "Trace",
+        "__version__",
+    }
     for name in set(package.__all__) - elsewhere:
         assert {f"{public.__name__}.{name}" for public in PACKAGES} & shown("api.md"), name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lightning_perf.run_files.estimates import ESTIMATES_NAME, find_outcomes
 from lightning_perf.run_files.report import write_report
 from lightning_perf.run_files.run_record import RUN_RECORD, RunStarted
 from tests.findings.host_recordings import convolving, on_processor
+from tests.support.schemas import load_document
 
 FACTS: dict[str, Any] = {
     "model.class": "Net",
@@ -86,7 +86,7 @@ def test_the_command_stores_and_shows_it_once(tmp_path: Path, capsys: pytest.Cap
     assert [outcome.rule for outcome in find_outcomes(tmp_path)] == ["cpu-threads"]
     assert (after / ESTIMATES_NAME).exists()
     assert main(["estimates", str(tmp_path), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = load_document("estimates", capsys.readouterr().out)
     assert document["estimates"][0]["verdict"] in ("inside", "cannot be told")
     assert document["totals"][0]["without_interval"] == 1
 

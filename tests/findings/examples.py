@@ -18,7 +18,9 @@ from pathlib import Path
 import lightning_perf
 from lightning_perf.report.console.render import ReportConsole, findings_section
 from lightning_perf.report.document import PerfReport
+from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.analysis.host.test_stop_flags import training as stopping
+from tests.findings.compilation import compilations
 from tests.findings.cpu.test_cpu_overhead import calling
 from tests.findings.cpu.test_cpu_page_faults import recording as faulting
 from tests.findings.cpu.test_cpu_pauses import loop, pausing
@@ -27,6 +29,9 @@ from tests.findings.host.test_pageable_copies import copying
 from tests.findings.host.test_periodic_steps import run
 from tests.findings.host.test_sync_points import waiting
 from tests.findings.host_recordings import convolving, on_processor
+from tests.findings.model.test_attention_math import attending
+from tests.findings.model.test_padding import padded
+from tests.findings.model.test_recompute import repeating
 from tests.findings.recordings import A100, FP32_GEMM, reducing, training
 from tests.support.trace_builder import TraceBuilder
 
@@ -102,6 +107,33 @@ def nearly_full() -> TraceBuilder:
     return training().memory(50, 1024, allocated=reserved // 2, reserved=reserved)
 
 
+def holding(**parts: int) -> TraceBuilder:
+    """A device of 40 GiB with some memory, in GiB, for each part of the peak, in two blocks of a model."""
+    gib = 2**30
+    listed = {name: parts.get(name, 0) * gib for name in ("parameters", "gradients", "optimizer_state")}
+    lists = {name: [[0, 2**40 + code, size]] for code, (name, size) in enumerate(listed.items()) if size}
+    builder = training()
+    builder.top_level[TENSORS_KEY] = {"start": lists, "end": lists, "available_bytes": {}}
+    blocks, level = [gib] * parts.get("activations", 0), sum(listed.values())
+    reserved = level + (parts.get("activations", 0) + parts.get("fragmentation", 0)) * gib
+    builder.memory(1, 2, address=1, allocated=level + 2, reserved=reserved)
+    step_us = 10_020
+    for number in range(2):
+        builder.python(f"nn.Module: Block_{number}", step_us + 30 + 200 * number, 190)
+        builder.python(f"nn.Module: Linear_{number}", step_us + 35 + 200 * number, 180)
+    builder.python("nn.Module: Net_0", step_us + 25, 450)
+    for number, size in enumerate(blocks):
+        level += size
+        at = step_us + 40 + 200 * (number % 2) + number
+        builder.memory(at, size, address=2**30 + number, allocated=level, reserved=reserved)
+    backward_us = step_us + 500
+    builder.op("AddmmBackward0", backward_us, 50, thread=2000, forward_thread=1, sequence=1)
+    for number, size in enumerate(blocks):
+        level -= size
+        builder.memory(backward_us + 1 + number, -size, address=2**30 + number, allocated=level, reserved=reserved)
+    return builder
+
+
 def published(name: str) -> str:
     """Say that the example is from a trace that others published."""
     return f"From a published recording, [`{name}`](../../../docs/corpus.md):"
@@ -110,7 +142,9 @@ def published(name: str) -> str:
 MADE = "From a recording with known times that a [test](../../../tests/findings/examples.py) makes:"
 
 EXAMPLES = {
+    "activations": Example(MADE, lambda: [holding(parameters=2, gradients=2, optimizer_state=4, activations=24)]),
     "allocator": Example(published("ddp_resnet18_no_pool"), corpus="tracelens/mi300/ddp_resnet18_no_pool"),
+    "attention-math": Example(MADE, lambda: [attending()]),
     "autocast-tax": Example(MADE, lambda: [casting()]),
     "channels-last": Example(MADE, lambda: [changing_layout()]),
     "cold-start": Example(published("mi250_minitoy_train"), corpus="hta/amd_trace"),
@@ -125,7 +159,13 @@ EXAMPLES = {
     ),
     "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),
     "exposed-communication": Example(published("nccl_parser_config"), corpus="hta/nccl_parser_config"),
+    "fragmentation": Example(MADE, lambda: [holding(parameters=4, gradients=4, optimizer_state=8, fragmentation=16)]),
     "half-precision": Example(published("ns_resolution_trace"), corpus="hta/ns_resolution_trace"),
+    "leak": Example(MADE, run=accounts.growing),
+    "compile-cost": Example(MADE, run=compilations.costing),
+    "cudagraph-skips": Example(MADE, run=compilations.skipping),
+    "graph-breaks": Example(MADE, run=compilations.breaking),
+    "recompiles": Example(MADE, run=compilations.recompiling),
     "long-validation": Example(MADE, run=accounts.validating),
     "slow-callback": Example(MADE, run=accounts.calling_back),
     "slow-checkpoints": Example(MADE, run=accounts.saving),
@@ -146,12 +186,15 @@ EXAMPLES = {
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
     ),
+    "optimizer-state": Example(MADE, lambda: [holding(parameters=8, gradients=8, optimizer_state=16)]),
+    "padding": Example(MADE, lambda: [padded(0.4)]),
     "pageable-copies": Example(MADE, lambda: [copying(100, pinned=False)]),
     "periodic-steps": Example(MADE, run=run),
     "queued-stalls": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),
     "rank-imbalance": Example(MADE, lambda: [reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)]),
+    "recompute": Example(MADE, lambda: [repeating()]),
     "small-kernels": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),

@@ -13,7 +13,7 @@ import pytest
 from lightning_perf import analyze, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
-from lightning_perf.findings.registry import FIT_RULES, LOG_RULES, RULES, RUN_RULES
+from lightning_perf.findings.registry import COMPILE_RULES, FIT_RULES, GROWTH_RULES, LOG_RULES, RULES, RUN_RULES
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, with_example
 from tests.findings.recordings import training
@@ -32,7 +32,8 @@ def pages() -> list[str]:
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule() -> None:
-    assert {rule.__name__.replace("_", "-") for rule in (*RULES, *RUN_RULES, *LOG_RULES, *FIT_RULES)} == set(pages())
+    rules = (*RULES, *RUN_RULES, *LOG_RULES, *FIT_RULES, *COMPILE_RULES, *GROWTH_RULES)
+    assert {rule.__name__.replace("_", "-") for rule in rules} == set(pages())
     assert set(pages()) == KINDS
     assert set(pages()) == set(EXAMPLES)
     assert list(read_symptoms()) == pages()

@@ -8,6 +8,7 @@ from lightning_perf.inference.results.plot import draw_tradeoff, save_plot
 from lightning_perf.inference.results.recommend import recommend
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
+from tests.support.schemas import load_document
 
 HERE = "tests.inference.support"
 MEASURE = ("infer", f"{HERE}:Tiny", "--shape", "1,8,8")
@@ -60,7 +61,9 @@ def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp
     monkeypatch.setattr("lightning_perf.inference.run.measure_variants", lambda *_, **__: advised(latency))
     files = tmp_path / "deep" / "a.md", tmp_path / "deep" / "a.png"
     assert main([*MEASURE, "--json", "--markdown", str(files[0]), "--plot", str(files[1])]) == code
-    assert Tradeoff.from_json(capsys.readouterr().out) == advised(latency)
+    printed = capsys.readouterr().out
+    assert Tradeoff.from_json(printed) == advised(latency)
+    assert load_document("infer", printed)
     assert files[0].read_text().startswith("**Deploy ")
     assert files[1].read_bytes().startswith(b"\x89PNG")
 

@@ -24,7 +24,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> PerfReport:
 def test_every_group_has_a_color_of_its_own() -> None:
     from typing import get_args
 
-    from lightning_perf.run_files.account import Group
+    from lightning_perf.run_files.fit.account import Group
 
     script = (ASSETS / "report" / "sections" / "fit_time.js").read_text(encoding="utf-8")
     table = re.search(r"const COLORS = \{(.*?)\};", script, re.DOTALL)

@@ -88,3 +88,4 @@ def test_the_page_uses_the_words_of_the_console() -> None:
     assert shown["gaps"] == labels.GAP_LABELS
     assert shown["phases"] == labels.PHASE_LABELS
     assert shown["reasons"] == REASONS
+    assert shown["memory"] == labels.MEMORY_LABELS

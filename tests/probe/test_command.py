@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.run_files.probe import PROBE_NAME, Probe, ProbedCall, ProbedChange, read_probe
+from tests.support.schemas import load_document
 
 MS = 1e6
 PROBE = Probe(
@@ -48,8 +48,18 @@ def test_the_largest_gain_comes_first(run: Path, capsys: pytest.CaptureFixture[s
 
 def test_as_json_and_saved(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", str(run), "-q", "--json", "--save"]) == 0
-    assert json.loads(capsys.readouterr().out)["device"] == "A CPU"
+    assert load_document("probe", capsys.readouterr().out)["device"] == "A CPU"
     assert read_probe(run / PROBE_NAME) == PROBE
+
+
+def test_as_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "new" / "probe.md"
+    assert main(["probe", str(run), "-q", f"--markdown={file}"]) == 0
+    text = file.read_text()
+    assert "| bf16-mixed | 18.0 ms to 22.0 ms | 18.0 % to 22.0 % | 81.0 % |" in text
+    assert "| conv2d | 2 | 60.0 ms | 30.0 ms | 20.0 ms |" in text
+    assert main(["probe", str(run), "-q", f"--markdown={file}/x.md"]) == 2
+    assert "x.md: cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
+from tests.support.schemas import load_document
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -79,7 +79,7 @@ def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None
 
 def test_command_line(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", *map(str, paths), "--json"]) == 0
-    written = json.loads(capsys.readouterr().out)
+    written = load_document("diff", capsys.readouterr().out)
     assert (written["before"], written["after"]) == ([str(paths[0])], [str(paths[1])])
     assert main(["diff", *map(str, paths)]) == 0
     assert capsys.readouterr().out.startswith("A step took 200 µs and takes 200 µs (1.00×): same")

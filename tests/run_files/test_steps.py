@@ -14,7 +14,14 @@ from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 
 counts = st.integers(0, 2**62)
 sample_values = st.builds(
-    StepSample, counts, counts, counts, st.none() | counts, st.none() | st.integers(0, 10**6), st.booleans()
+    StepSample,
+    counts,
+    counts,
+    counts,
+    st.none() | counts,
+    st.none() | st.integers(0, 10**6),
+    st.booleans(),
+    st.none() | counts,
 )
 
 

@@ -1,5 +1,4 @@
 import io
-import json
 import re
 
 import pytest
@@ -10,6 +9,7 @@ from lightning_perf.tune import campaign
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
+from tests.support.schemas import load_document
 
 
 def ratio(value, low=None, high=None):
@@ -116,7 +116,7 @@ def test_an_interrupted_tuning_shows_what_it_has_and_ends_as_interrupted(monkeyp
 
 def test_json_is_the_document(tuned, capsys):
     assert main(["tune", "any:thing", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = load_document("tune", capsys.readouterr().out)
     assert document["schema_version"] == 1
     assert document["kept"] == ["channels-last"]
     assert document["trials"][0]["measured"]["value"] == 0.7

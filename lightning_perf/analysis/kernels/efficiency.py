@@ -26,7 +26,7 @@ from lightning_perf.trace.indexing import distinct, used_codes
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
-__all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]
+__all__ = ["DeviceEfficiency", "Efficiency", "count_flops", "efficiency", "enclosing_marked"]
 
 _MIN_COVERAGE = 0.9
 """Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
@@ -94,7 +94,7 @@ def efficiency(trace: Trace) -> Efficiency:
     averaged = averaged_steps(trace)
     wall = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
     devices = _devices(trace, averaged, wall)
-    by_arithmetic, coverage = _flops(trace)
+    by_arithmetic, coverage = count_flops(trace)
     flops = sum(by_arithmetic.values()) or None
     mfu, missing = _utilisation(trace, devices, by_arithmetic, coverage, wall)
     return Efficiency(
@@ -141,8 +141,16 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
     return tuple(found)
 
 
-def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
-    """Return FLOPs by arithmetic, and the part of the product kernels' time that they account for."""
+def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
+    """Count the FLOPs of the matrix products in the averaged steps.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        FLOPs by arithmetic (``unknown`` on the host), and the part of the product kernels' time that they account for,
+        ``None`` without such kernels.
+    """
     operators = trace.operators
     countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
     rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
@@ -152,7 +160,7 @@ def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     flops = np.zeros(len(operators), dtype=np.int64)
     flops[rows] = _count(trace, rows)
     flops[_below(trace, flops > 0)] = 0  # `aten::linear` counts, and the `aten::addmm` inside it does not count again
-    owner = _counted_owner(trace, trace.links.device_operator[kernels], flops > 0)
+    owner = enclosing_marked(trace, trace.links.device_operator[kernels], flops > 0)
     duration = trace.device.duration_ns[kernels]
     owned = owner != NO_ROW
     # Each operator's FLOPs go to the arithmetic of its longest product kernel.
@@ -213,8 +221,14 @@ def _below(trace: Trace, counted: BoolArray) -> BoolArray:
     return inside
 
 
-def _counted_owner(trace: Trace, operator: Int32Array, counted: BoolArray) -> Int64Array:
-    """Return the counted operator at or around each operator row."""
+def enclosing_marked(trace: Trace, operator: Int32Array, counted: BoolArray) -> Int64Array:
+    """Return the innermost marked operator at or around each operator row; `NO_ROW` without one.
+
+    Args:
+        trace: The recording.
+        operator: Rows of operators, or `NO_ROW`.
+        counted: Whether each operator is marked.
+    """
     owner = operator.astype(np.int64)
     while True:
         open_ = np.flatnonzero(owner != NO_ROW)

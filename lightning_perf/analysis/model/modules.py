@@ -223,22 +223,28 @@ def modules(trace: Trace) -> ModuleTree | None:
     )
 
 
-def module_calls(trace: Trace) -> tuple[Spans, str, Literal["python", "annotations"]]:
-    """Return the calls of modules in the averaged steps, the prefix of their names, and the source of the names."""
-    calls = _calls(trace, trace.python, _PYTHON_PREFIX)
+def module_calls(trace: Trace, *, averaged: bool = True) -> tuple[Spans, str, Literal["python", "annotations"]]:
+    """Return the calls of modules, the prefix of their names, and the source of the names.
+
+    Args:
+        trace: The recording.
+        averaged: Whether to leave out calls outside of the averaged steps.
+    """
+    calls = _calls(trace, trace.python, _PYTHON_PREFIX, averaged)
     if len(calls):
         return calls, _PYTHON_PREFIX, "python"
-    return _calls(trace, trace.annotations, _ANNOTATION_PREFIX), _ANNOTATION_PREFIX, "annotations"
+    return _calls(trace, trace.annotations, _ANNOTATION_PREFIX, averaged), _ANNOTATION_PREFIX, "annotations"
 
 
-def _calls(trace: Trace, table: Spans, prefix: str) -> Spans:
+def _calls(trace: Trace, table: Spans, prefix: str, averaged: bool) -> Spans:
     if not len(table):
         return table
     rows = np.flatnonzero(trace.names_where(lambda name: name.startswith(prefix))[table.name])
-    averaged = averaged_steps(trace)
-    steps = merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
-    # Not by their start: an unmarked recording counts from its first operator, and a module begins before that.
-    rows = rows[steps.covered(table.start_ns[rows], table.end_ns[rows]) > 0]
+    if averaged:
+        counted = averaged_steps(trace)
+        steps = merge(trace.steps.start_ns[counted], trace.steps.end_ns[counted])
+        # Not by their start: an unmarked recording counts from its first operator, and a module begins before that.
+        rows = rows[steps.covered(table.start_ns[rows], table.end_ns[rows]) > 0]
     return Spans(table.start_ns[rows], table.end_ns[rows], table.name[rows], table.thread[rows])
 
 

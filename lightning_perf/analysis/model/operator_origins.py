@@ -73,11 +73,15 @@ def by_shape(
         The shapes by group; nothing for groups without recorded shapes.
     """
     rows = np.flatnonzero(counted & (trace.operators.input_shapes > 0))
-    codes = trace.operators.input_shapes[rows].astype(np.int64)
+    used, place = distinct(trace.operators.input_shapes[rows])
+    # Shapes with equal times are in the order of their text: their codes depend on the order of the events.
+    listed_shapes = sorted(trace.shape_lists[code] for code in used.tolist())
+    order = {shapes: at for at, shapes in enumerate(listed_shapes)}
+    codes = np.array([order[trace.shape_lists[code]] for code in used.tolist()], dtype=np.int64)[place]
     found: dict[int, tuple[CallsByShape, ...]] = {}
     for g, listed in _most(group[rows], codes, host_self[rows], device_self[rows]).items():
         found[g] = tuple(
-            CallsByShape(trace.shape_lists[code], calls, host, device if len(trace.device) else None)
+            CallsByShape(listed_shapes[code], calls, host, device if len(trace.device) else None)
             for code, calls, host, device in listed
         )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lightning_perf.run_files.account import AccountFacts, FitAccount, Group, LoaderStart
+from lightning_perf.run_files.fit.account import AccountFacts, FitAccount, Group, LoaderStart
 
 __all__ = ["FitGroup", "FitPart", "FitTime", "summarize_account"]
 
@@ -65,9 +65,11 @@ class FitTime:
         samples_per_second: Samples of this process per second of the whole fit; None if they were not counted.
         epochs: Epochs of training that were started.
         validations: Runs of the validation loop, without the sanity check.
-        groups: The groups that took time, in the order of `lightning_perf.run_files.account.Group`.
+        groups: The groups that took time, in the order of `lightning_perf.run_files.fit.account.Group`.
         starts: Starts of data loaders with worker processes.
         facts: Settings of the Trainer that explain entries.
+        tokens_per_second: Tokens of this process per second of the whole fit, padding included; None if the batches
+            hold no token sequences.
     """
 
     rank: int
@@ -84,6 +86,7 @@ class FitTime:
     groups: tuple[FitGroup, ...]
     starts: tuple[LoaderStart, ...]
     facts: AccountFacts
+    tokens_per_second: float | None = None
 
     def group(self, name: Group) -> FitGroup:
         """Return a group; one of zero if it took no time."""
@@ -123,4 +126,5 @@ def summarize_account(account: FitAccount) -> FitTime:
         groups=tuple(groups),
         starts=account.starts,
         facts=account.facts,
+        tokens_per_second=account.tokens_per_second,
     )

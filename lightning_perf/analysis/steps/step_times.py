@@ -59,6 +59,8 @@ class StepTimes:
         data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest, which
             may be hiccups.
         periodic: Steps that take longer at regular distances, or ``None``.
+        tokens_per_second: Tokens over wall time, padding included, over the steps that count their tokens; None if none
+            does.
     """
 
     steps: int
@@ -83,6 +85,7 @@ class StepTimes:
     outliers: tuple[StepSample, ...]
     data_wait_share_steady: float | None = None
     periodic: PeriodicSteps | None = None
+    tokens_per_second: float | None = None
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
@@ -114,8 +117,6 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
     step_ns, wait_ns = kept.step_ns, kept.data_wait_ns
     total_ns = int(step_ns.sum())
     device_ns = kept.device_ns[kept.device_ns >= 0]
-    counted = kept.samples >= 0
-    counted_ns = int(step_ns[counted].sum())
     p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
     is_slow_outlier = outlying(step_ns) & (step_ns > p50)
     longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -int(step_ns[row]))
@@ -134,7 +135,7 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         data_wait_p90_ns=round(float(np.percentile(wait_ns, 90))),
         data_wait_share=float(wait_ns.sum()) / total_ns if total_ns else 0.0,
         device_mean_ns=round(int(device_ns.sum()) / len(device_ns)) if len(device_ns) else None,
-        samples_per_second=int(kept.samples[counted].sum()) / counted_ns * 1e9 if counted_ns else None,
+        samples_per_second=_per_second(kept.samples, step_ns),
         drift=_change(step_ns[: len(kept) // 4], step_ns[len(kept) - len(kept) // 4 :]),
         after_profiling=_after_profiling(after_warmup),
         outlier_steps=int(is_slow_outlier.sum()),
@@ -142,7 +143,15 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
         data_wait_share_steady=_steady_share(wait_ns, step_ns),
         periodic=find_period(kept.step, step_ns),
+        tokens_per_second=_per_second(kept.tokens, step_ns),
     )
+
+
+def _per_second(amount: Int64Array, step_ns: Int64Array) -> float | None:
+    """Return the rate over the steps with a known amount."""
+    counted = amount >= 0
+    counted_ns = int(step_ns[counted].sum())
+    return int(amount[counted].sum()) / counted_ns * 1e9 if counted_ns else None
 
 
 def _steady_share(wait_ns: Int64Array, step_ns: Int64Array) -> float | None:

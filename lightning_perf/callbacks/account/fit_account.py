@@ -17,7 +17,7 @@ from lightning_perf.callbacks.account.wrapped import LoaderStarts, WrappedMethod
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks, Signal
-from lightning_perf.run_files.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
+from lightning_perf.run_files.fit.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
 
 __all__ = ["FitAccountant"]
 
@@ -79,6 +79,7 @@ class FitAccountant:
         self.errors = ErrorReporter()
         self.steps: int | None = None
         self.samples: int | None = None
+        self.tokens: int | None = None
         self._trainer = trainer
         self._on_end = on_end
         self._failed = False
@@ -133,6 +134,11 @@ class FitAccountant:
         _LOADERS.add(self)
         stack.leave()
 
+    @property
+    def began_ns(self) -> int:
+        """Start of the account on the clock `time.time_ns`, by which torch dates its compilations."""
+        return time.time_ns() - (time.perf_counter_ns() - self.stack.start_ns)
+
     def attach(self) -> None:
         """Listen to the Trainer's profiler, as long as nobody else does and passes its calls on to `plan`."""
         if self._profiler_hooks is None and not self._closed:
@@ -159,6 +165,7 @@ class FitAccountant:
 
         def start() -> None:
             self._training = True
+            self._compiled_before_ns = compile_ns()  # without compilations of the sanity check
             self._set_base(self._boundary)
 
         self._guarded(start)
@@ -198,6 +205,7 @@ class FitAccountant:
             entries=self.stack.entries(),
             starts=tuple(self._starts),
             facts=self._facts(),
+            tokens=self.tokens,
         )
 
     def close(self) -> None:

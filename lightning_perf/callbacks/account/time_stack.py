@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lightning_perf.run_files.account import AccountEntry, Group
+from lightning_perf.run_files.fit.account import AccountEntry, Group
 
 __all__ = ["TimeStack"]
 

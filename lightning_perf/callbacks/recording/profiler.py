@@ -18,6 +18,8 @@ from torch.torch_version import TorchVersion
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
+from lightning_perf.callbacks.recording.tensor_lists import WindowLists
+from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
     RecordingOptions,
@@ -30,7 +32,8 @@ from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.run_files.windows import RecordedWindow
-from lightning_perf.trace.metadata import LOOP_KEY
+from lightning_perf.trace.metadata import LOOP_KEY, TOKENS_KEY
+from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]
@@ -76,6 +79,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         core_waits: Measures the waits for a core, which are noted in the trace; None where they are not measured.
         loader: How batches are made, which is noted in the trace.
         hook_times: Times the hooks during a window, which is noted in the trace.
+        tensors: Lists the tensors of a window, which is noted in the trace; None without `profile_memory`.
+        tokens: Counts the tokens of a window, which are noted in the trace.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
@@ -98,6 +103,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         core_waits: CoreWaits | None = None,
         loader: Mapping[str, object] | None = None,
         hook_times: HookTimes | None = None,
+        tensors: WindowLists | None = None,
+        tokens: TokenCounter | None = None,
     ) -> None:
         self._state = state
         self._plan = plan
@@ -111,6 +118,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._core_waits = core_waits
         self._loader = loader
         self._hook_times = hook_times
+        self._tensors = tensors
+        self._tokens = tokens
         self._left_out = False
         self._capture = ""
         self._begun_at = 0
@@ -217,6 +226,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
             # Kept only now: a profiler that failed to prepare must not be started, not even to stop it: it would crash.
             self._profile = self._prepared()
             self._state.profiling = True
+            if self._tokens is not None:
+                self._tokens.start()
         finally:
             if self._profile is None:
                 self._recorder.release()
@@ -252,6 +263,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         if self._profile is None or recorder_is_taken():
             self._stop()
             return False
+        self._list_tensors()  # before the recorder starts: the list is made of the memory that it does not see
         try:
             self._profile.start_trace()
         finally:
@@ -261,6 +273,25 @@ class WindowProfiler(StepObserver, PhaseObserver):
         if self._hook_times is not None:
             self._hook_times.start()
         return True
+
+    def _list_tensors(self) -> None:
+        if self._tensors is not None:
+            try:
+                self._tensors.start()
+            except Exception as error:
+                self._give_up_lists(error)
+
+    def _note_tensors(self, stopped: profile) -> None:
+        if self._tensors is not None:
+            try:
+                stopped.add_metadata_json(TENSORS_KEY, json.dumps(self._tensors.stop()))
+            except Exception as error:
+                self._give_up_lists(error)
+
+    def _give_up_lists(self, error: Exception) -> None:
+        """Leave the lists out: parameters may be of any class, and the rest of the recording does not need them."""
+        self._tensors = None
+        self._errors.report("recordings do not list parameters, gradients and optimizer state", error)
 
     def _stop(self) -> None:
         """Stop the profiler, and write the steps that it has recorded."""
@@ -294,6 +325,10 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if recording and self._hook_times is not None:
                 loop = json.dumps(self._hook_times.stop(self._whole_steps))
                 stopped.add_metadata_json(LOOP_KEY, loop)
+            if recording:
+                self._note_tensors(stopped)
+            if recording and self._tokens is not None and (tokens := self._tokens.facts()) is not None:
+                stopped.add_metadata_json(TOKENS_KEY, json.dumps(tokens))
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that the ranges reach to the end of the trace: the recorder closes open ones.

@@ -6,7 +6,7 @@ Ranks announce by marker files that they are done: a collective call would hang 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.run_files.run_folder import RankMarkers, make_run_folder
 
-__all__ = ["MissingRanks", "RankFiles", "checked_ranks", "claim_folder", "claim_run_folder"]
+__all__ = ["MissingRanks", "RankFiles", "claim_folder", "claim_run_folder"]
 
 LOOK_EVERY_S = 0.05
 """Time between two looks for the markers of other ranks."""
@@ -175,25 +175,6 @@ class RankFiles:
         for rank in range(self._world_size):
             markers.remove(rank)
         return MissingRanks(tuple(elsewhere), tuple(unfinished))
-
-
-def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
-    """Check the argument of ``PerfCallback(ranks=…)``.
-
-    Raises:
-        TypeError: It is not a collection of integers.
-        ValueError: A rank is negative.
-    """
-    if ranks is None:
-        return None
-    if isinstance(ranks, (str, bytes)) or not hasattr(ranks, "__iter__"):
-        raise TypeError(f"ranks must be a list of numbers, e.g. ranks=[0, 1], not {ranks!r}")
-    for rank in ranks:
-        if isinstance(rank, bool) or not isinstance(rank, int):
-            raise TypeError(f"ranks contains {rank!r}, but a rank is an integer")
-        if rank < 0:
-            raise ValueError(f"ranks contains {rank}, but ranks count from 0")
-    return frozenset(ranks)
 
 
 def _named(ranks: tuple[int, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lightning_perf.callbacks.steps.batch_tokens import find_sequences
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.run_files.steps import StepSample
 
@@ -167,7 +168,7 @@ def cuda_clock(device: torch.device) -> DeviceClock:
 
 
 class StepTimer(StepObserver, PhaseObserver):
-    """Times each whole step: step time, wait for data, device time, samples.
+    """Times each whole step: step time, wait for data, device time, samples, tokens.
 
     With a device clock, the step time is the device's: if the host runs ahead, its own clock measures how fast it
     launches work. Time in which a step is interrupted, by validation between two micro-batches, does not count.
@@ -191,24 +192,30 @@ class StepTimer(StepObserver, PhaseObserver):
         self._on_sample = on_sample
         self._device_clock = device_clock
         self._now_ns = now_ns
-        self._waiting: deque[tuple[int, int, int, int | None, bool, DeviceInterval | None]] = deque()
+        self._waiting: deque[tuple[int, int, int, int | None, bool, int | None, DeviceInterval | None]] = deque()
         self._open = False
         self._begin_ns = 0
         self._pause_ns: int | None = None
         self._fetch_begin_ns = 0
         self._data_wait_ns = 0
         self._samples: int | None = 0
+        self._tokens: int | None = 0
+        self._has_tokens = True  # until a batch has none: the search takes longer than the rest of the timer
         self._profiled = False
 
     def count_samples(self, batch: Any) -> None:
-        """Count the samples of a batch towards the open step."""
+        """Count the samples and the tokens of a batch towards the open step."""
         if self._samples is None:
             return
+        samples = tokens = None
         try:
             samples = batch_samples(batch)
+            if self._has_tokens and self._tokens is not None and (found := find_sequences(batch)) is not None:
+                tokens = self._tokens + found.tokens
         except Exception:  # a batch may be any object, even one that contains itself
-            samples = None
-        self._samples = None if samples is None else self._samples + samples
+            samples = tokens = None
+        self._has_tokens = tokens is not None
+        self._samples, self._tokens = None if samples is None else self._samples + samples, tokens
 
     def finish(self) -> None:
         """Pass on all remaining samples, without a device time if the device has not finished them."""
@@ -219,7 +226,7 @@ class StepTimer(StepObserver, PhaseObserver):
         self._open = True
         self._pause_ns = None
         self._data_wait_ns = 0
-        self._samples = 0
+        self._samples = self._tokens = 0
         self._profiled = self._state.profiling
         if self._device_clock is not None:
             self._device_clock.begin()
@@ -232,8 +239,11 @@ class StepTimer(StepObserver, PhaseObserver):
             return
         interval = self._device_clock.end() if self._device_clock is not None else None
         step_ns = end_ns - self._begin_ns
-        samples = self._samples or None
-        self._waiting.append((self._state.number, step_ns, self._data_wait_ns, samples, self._profiled, interval))
+        samples, tokens = self._samples or None, self._tokens or None
+        if samples is None:
+            tokens = None
+        waiting = (self._state.number, step_ns, self._data_wait_ns, samples, self._profiled, tokens, interval)
+        self._waiting.append(waiting)
         self._hand_on()
         self._open = False
 
@@ -272,7 +282,7 @@ class StepTimer(StepObserver, PhaseObserver):
 
     def _hand_on(self, *, all_of_them: bool = False) -> None:
         while self._waiting:
-            step, step_ns, data_wait_ns, samples, profiled, interval = self._waiting[0]
+            step, step_ns, data_wait_ns, samples, profiled, tokens, interval = self._waiting[0]
             device_ns = None
             if interval is not None:
                 if interval.done:
@@ -282,7 +292,7 @@ class StepTimer(StepObserver, PhaseObserver):
                 if self._device_clock is not None:
                     self._device_clock.release(interval)
             self._waiting.popleft()
-            self._on_sample(StepSample(step, step_ns, data_wait_ns, device_ns, samples, profiled))
+            self._on_sample(StepSample(step, step_ns, data_wait_ns, device_ns, samples, profiled, tokens))
 
 
 def batch_samples(batch: Any) -> int | None:

@@ -7,7 +7,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.fit.fit_finding import fit_finding, is_worth_it, of_fit
 from lightning_perf.units import format_duration
 
-__all__ = ["slow_first_step"]
+__all__ = ["is_compilation", "slow_first_step"]
 
 COMPILE_SHARE = 0.5
 """From this share of the extra time on, compilation is the reason."""
@@ -20,15 +20,13 @@ def slow_first_step(fit: FitTime) -> Finding | None:
     """
     first, later = fit.group("first step"), fit.group("training steps")
     others = fit.steps - 1
-    if others < 1:
+    extra_ns = _extra_ns(fit)
+    if others < 1 or not is_worth_it(extra_ns, fit):
         return None
     usual_ns = later.time_ns / others
-    extra_ns = first.time_ns - usual_ns
-    if not is_worth_it(extra_ns, fit):
-        return None
     extra_of_parts = {part.name: part.time_ns - later.part(part.name).time_ns / others for part in first.parts}
     top = max(extra_of_parts, key=lambda name: extra_of_parts[name])
-    reason, action = _reason(fit, top, extra_ns)
+    reason, action = _reason(fit, top)
     return fit_finding(
         "slow-first-step",
         f"Slow first step: it takes {of_fit(first.time_ns, fit)}",
@@ -46,10 +44,21 @@ def slow_first_step(fit: FitTime) -> Finding | None:
     )
 
 
-def _reason(fit: FitTime, top: str, extra_ns: float) -> tuple[str, str]:
+def is_compilation(fit: FitTime) -> bool:
+    """Return whether compilation is the reason for a slow first step."""
+    return fit.compile_ns is not None and fit.compile_ns >= COMPILE_SHARE * _extra_ns(fit)
+
+
+def _extra_ns(fit: FitTime) -> float:
+    """Return the time of the first step beyond the mean of the others."""
+    others = max(fit.steps - 1, 1)
+    return fit.group("first step").time_ns - fit.group("training steps").time_ns / others
+
+
+def _reason(fit: FitTime, top: str) -> tuple[str, str]:
     """Return the reason as a sentence, which may be empty, and the fix."""
     facts = fit.facts
-    if fit.compile_ns is not None and fit.compile_ns >= COMPILE_SHARE * extra_ns:
+    if fit.compile_ns is not None and is_compilation(fit):
         return (
             f"torch.compile takes {format_duration(fit.compile_ns)} of it.",
             (

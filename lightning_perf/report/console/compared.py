@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff
+from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff, MemoryDiff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.layout import hanging, label, table
@@ -16,7 +16,7 @@ from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
 from lightning_perf.terminal_text import kernel_text, prose
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_rate, format_ratio
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_count, format_duration, format_rate, format_ratio
 
 __all__ = ["print_compared", "render_compared"]
 
@@ -71,8 +71,26 @@ def render_compared(compared: Compared, *, top: int) -> Iterator[RenderableType]
     ):
         if changes is not None and changes.rows:
             yield from _section(title, changes, top, {})
+    for memory in compared.memory:
+        yield from _memory(memory)
     if compared.fit is not None:
         yield from _fit(compared.fit)
+    if compared.compilation is not None:
+        yield Text("\nCompilation", style="bold")
+        yield prose(compared.compilation.summary)
+
+
+def _memory(memory: MemoryDiff) -> Iterator[RenderableType]:
+    name = "host" if memory.device is None else f"device {memory.device}"
+    yield Text(f"\nMemory at the peak, {name}", style="bold")
+    grid = table("", "before", "after", "change")
+    totals = [(part.category, part.before_bytes, part.after_bytes) for part in memory.parts]
+    for category, before, after in (*totals, ("all", memory.before_bytes, memory.after_bytes)):
+        sign = "+" if after > before else "-" if after < before else ""
+        grid.add_row(
+            label(category), format_bytes(before), format_bytes(after), f"{sign}{format_bytes(abs(after - before))}"
+        )
+    yield grid
 
 
 def _fit(fit: FitDiff) -> Iterator[RenderableType]:

@@ -17,7 +17,8 @@ from lightning_perf.analysis.ranks.communication import Communication
 from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import each
 from lightning_perf.report.console.layout import label, table
-from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS
+from lightning_perf.report.labels import GAP_LABELS, MEMORY_LABELS, PHASE_LABELS
+from lightning_perf.report.sentences import batch_sentences
 from lightning_perf.terminal_text import kernel_text, plain
 from lightning_perf.units import (
     format_bandwidth,
@@ -61,7 +62,7 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Ren
         steps = analysis.breakdown.averaged_steps
         yield f"Communication, {of_what}", _communication(analysis.communication, max(steps, 1), top)
     if analysis.memory is not None:
-        yield "Memory", _memory(analysis.memory, marked=analysis.breakdown.marked)
+        yield "Memory", _memory(analysis.memory, marked=analysis.breakdown.marked, top=top)
 
 
 def _efficiency(efficiency: Efficiency) -> RenderableType:
@@ -204,11 +205,11 @@ def _communication(communication: Communication, steps: int, top: int) -> Render
     return Group(*lines)
 
 
-def _memory(memory: Memory, *, marked: bool) -> RenderableType:
-    return Group(*(_device_memory(device, marked) for device in memory.devices))
+def _memory(memory: Memory, *, marked: bool, top: int) -> RenderableType:
+    return Group(*(part for device in memory.devices for part in _device_memory(device, marked, top)))
 
 
-def _device_memory(memory: DeviceMemory, marked: bool) -> Text:
+def _device_memory(memory: DeviceMemory, marked: bool, top: int) -> Iterator[RenderableType]:
     name = "Host" if memory.device is None else f"Device {memory.device}"
     facts = [f"peak {'' if memory.absolute else 'at least '}{format_bytes(memory.peak_allocated_bytes)} in tensors"]
     if memory.peak_step is not None and marked:
@@ -217,4 +218,24 @@ def _device_memory(memory: DeviceMemory, marked: bool) -> Text:
         facts.append(f"{format_bytes(memory.peak_reserved_bytes)} reserved")
     if memory.total_bytes is not None:
         facts.append(f"of {format_bytes(memory.total_bytes)}")
-    return Text(f"{name}: {' · '.join(facts)}")
+    yield Text(f"{name}: {' · '.join(facts)}")
+    if not memory.parts:
+        return
+    whole = sum(part.bytes for part in memory.parts)
+    grid = table("at the peak", "size", "share")
+    for part in memory.parts:
+        grid.add_row(label(part.category), format_bytes(part.bytes), format_share(part.bytes / whole))
+    yield grid
+    holders = table("held by", "for", "phase", "blocks", "size")
+    for row in (memory.alive or ())[:top]:
+        place = " in ".join(filter(None, (row.operator and kernel_text(row.operator), row.module)))
+        holders.add_row(
+            label(place or ("(no operator)" if row.phase is not None else "(before the recording)")),
+            MEMORY_LABELS[row.category],
+            PHASE_LABELS[row.phase] if row.phase is not None else "",
+            format_count(row.blocks),
+            format_bytes(row.bytes),
+        )
+    yield holders
+    for sentence in batch_sentences(memory):
+        yield Text(sentence)

@@ -48,7 +48,10 @@ def fit_time_section(fit: FitTime) -> RenderableType:
     if fit.first_step_ns is not None:
         facts.append(f"first step complete after {format_duration(fit.first_step_ns)}")
     if fit.samples_per_second is not None:
-        facts.append(f"{format_rate(fit.samples_per_second, 'samples')} over the whole fit")
+        rates = [format_rate(fit.samples_per_second, "samples")]
+        if fit.tokens_per_second is not None:
+            rates.append(format_rate(fit.tokens_per_second, "tokens"))
+        facts.append(f"{' and '.join(rates)} over the whole fit")
     lines = [Text(" · ".join(facts))]
     if fit.before_ns is not None:
         said = f"Before the fit, the process took {format_duration(fit.before_ns)} for imports, data and the Trainer."

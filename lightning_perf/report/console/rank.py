@@ -22,6 +22,7 @@ from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phases import Phases
 from lightning_perf.findings.savings import each
 from lightning_perf.report.console.device import device_sections
+from lightning_perf.report.console.language_model import attention_section, language_model_section, recompute_section
 from lightning_perf.report.console.layout import label, table
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, count_of
 from lightning_perf.terminal_text import kernel_text
@@ -165,6 +166,12 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
     yield "Phases", _phases(analysis.phases, breakdown)
     if analysis.arithmetic is not None:
         yield f"Arithmetic of device compute, {each(analysis)}", _arithmetic(analysis.arithmetic, each(analysis))
+    if analysis.language_model is not None:
+        yield "Language model", language_model_section(analysis.language_model)
+    if analysis.attention is not None:
+        yield f"Attention, {each(analysis)}", attention_section(analysis.attention, top)
+    if analysis.recompute is not None:
+        yield "Gradient checkpointing", recompute_section(analysis.recompute, analysis)
     yield from device_sections(analysis, top)
     yield from work_sections(analysis, top)
 

@@ -19,6 +19,7 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
+from lightning_perf.report.console.compilation import compilation_section
 from lightning_perf.report.console.fit_time import fit_time_section
 from lightning_perf.report.console.forecast import forecast_section
 from lightning_perf.report.console.fp8_layers import fp8_section
@@ -30,14 +31,16 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
+from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.terminal_text import UNBREAKABLE, ascii_fallback, plain, prose
-from lightning_perf.units import format_duration, format_rate, format_share
+from lightning_perf.units import format_bytes, format_duration, format_rate, format_share
 
 __all__ = [
     "ReportConsole",
     "captures_section",
     "findings_section",
     "held_back_section",
+    "out_of_memory_section",
     "print_report",
     "render",
     "step_times_section",
@@ -111,6 +114,8 @@ def step_times_section(times: StepTimes) -> RenderableType:
     facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
     if times.samples_per_second is not None:
         facts.append(format_rate(times.samples_per_second, "samples"))
+    if times.tokens_per_second is not None:
+        facts.append(format_rate(times.tokens_per_second, "tokens"))
     left_out = [f"{times.warmup_steps} to warm up"] if times.warmup_steps else []
     left_out += [f"{times.profiled_steps} profiled"] if times.profiled_steps else []
     if left_out:
@@ -164,6 +169,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         yield plain(device_line(report, lead), "dim")
     for note in report.notes:
         yield hanging("Note", prose(note), style="yellow")
+    if report.out_of_memory:
+        yield from _section("Out of memory", out_of_memory_section(report.out_of_memory))
     if report.trust is not None:
         yield trust_text(report.trust)
     if report.findings:
@@ -185,6 +192,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
             yield from _section(title, body)
     if report.fit_time is not None:
         yield from _section("Time of the whole fit", fit_time_section(report.fit_time))
+    if report.compilation is not None:
+        yield from _section("Compilation", compilation_section(report.compilation, top))
     if report.step_times is not None:
         yield from _section("Step times without the profiler", step_times_section(report.step_times))
     if report.captures:
@@ -200,6 +209,23 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
     if report.sources:
         yield Text("\nTraces", style="bold")
         yield from _sources(report)
+
+
+def out_of_memory_section(failures: tuple[OutOfMemory, ...]) -> RenderableType:
+    """Show the memory of each rank that ran out of it, and the fixes.
+
+    Args:
+        failures: The state of the ranks at that moment.
+    """
+    parts: list[RenderableType] = []
+    for failure in failures:
+        parts.append(prose(failure.sentence))
+        parts.append(Text(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes)))
+        parts += [hanging("Fix" if number == 0 else "Or ", prose(fix)) for number, fix in enumerate(failure.fixes)]
+        if failure.snapshot is not None:
+            parts.append(plain(f"Snapshot of the allocator, for lightning-perf analyze: {failure.snapshot}"))
+        parts.append(plain(failure.message, "dim"))
+    return Group(*parts)
 
 
 def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:

@@ -77,8 +77,9 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
     if len(mistakes) > MAX_MISTAKES:
         more = count_of(len(mistakes) - MAX_MISTAKES, "more mistake")
         yield Text(f"      {more} in the full report", style="dim")
-    if report.fit_findings and report.fit_time is not None:
-        yield hanging("Fit  ", prose(fit_sentence(report.fit_time)), style="bold")
+    if report.fit_findings:
+        if report.fit_time is not None:
+            yield hanging("Fit  ", prose(fit_sentence(report.fit_time)), style="bold")
         for number, finding in enumerate(report.fit_findings[:MAX_FINDINGS], start=len(report.findings) + 1):
             yield hanging(f"{number:>4}.", _finding_line(finding), gap=2)
     for note in report.notes[:MAX_NOTES]:

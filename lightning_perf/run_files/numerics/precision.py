@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from lightning_perf.errors import TraceError
-from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.run_files.atomic import read_json, replace_file
 from lightning_perf.run_files.numerics.gradient_samples import Arithmetic
 from lightning_perf.run_files.numerics.loss_scale import ScaleEvent
 
@@ -451,10 +450,4 @@ def read_precision(path: str | Path) -> RunPrecision:
     Raises:
         TraceError: It cannot be read, or is not such a file.
     """
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=RunPrecision)
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-        raise TraceError(path, problem, "Pass the path of a precision.json file") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(path, f"is no description of a run's precision ({error})", "Remove it") from error
+    return read_json(path, RunPrecision, "is no description of a run's precision")

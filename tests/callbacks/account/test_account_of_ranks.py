@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.run_files.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import account_paths, read_account
 from tests.callbacks.test_ddp import SCRIPT
 from tests.callbacks.training import PACKAGES, samples
 from tests.support.processes import run_ranks

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import lightning_perf.callbacks.perf
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.account.fit_account import FitAccountant
-from lightning_perf.run_files.account import FitAccount, account_paths, read_account
+from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from tests.callbacks.perf_training import quick
 from tests.callbacks.training import (
     PACKAGES,

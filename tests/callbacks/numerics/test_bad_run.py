@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from typing import Any
 
@@ -18,6 +17,7 @@ from lightning_perf.report.build import build_report
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
 from tests.callbacks.precision_training import batches
 from tests.callbacks.training import make_trainer
+from tests.support.schemas import load_document
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
@@ -179,8 +179,10 @@ def test_explain_nan_prints_the_diagnosis(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("The loss turned NaN or infinite in step 3, from aten::mul in blocks.1")
     assert 'keep_fp32=["blocks.1.inner"]' in " ".join(printed.split())
-    assert cli.main(["explain-nan", str(tmp_path / "perf"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["keep_fp32"] == ["blocks.1.inner"]
+    markdown = tmp_path / "nan.md"
+    assert cli.main(["explain-nan", str(tmp_path / "perf"), "--json", f"--markdown={markdown}"]) == 0
+    assert "The loss turned NaN or infinite in step 3, from aten::mul" in markdown.read_text()
+    assert load_document("explain-nan", capsys.readouterr().out)["bad_run"]["keep_fp32"] == ["blocks.1.inner"]
 
 
 def test_explain_nan_without_a_diagnosis_or_a_run(tmp_path, capsys):

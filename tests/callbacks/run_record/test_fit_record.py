@@ -288,5 +288,5 @@ def test_a_light_fingerprint_hashes_neither_weights_nor_data(tmp_path: Path, mon
     assert record.facts["data.manifest"] is None
     assert record.facts["model.parameters"]
     assert record.facts["data.length"]
-    with pytest.raises(ValueError, match="fingerprint='none' is unknown: give 'full' or 'light'"):
+    with pytest.raises(ValueError, match="fingerprint='none' is unknown: give one of 'full', 'light'"):
         quiet(fingerprint="none")

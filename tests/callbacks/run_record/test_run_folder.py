@@ -6,16 +6,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lightning_perf import PerfCallback
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.run_record.run_folder import MissingRanks, RankFiles, checked_ranks, claim_run_folder
+from lightning_perf.callbacks.run_record.run_folder import MissingRanks, RankFiles, claim_run_folder
 
 
 def trainer(log_dir: object, *, rank: int = 0, broadcast: object = None) -> SimpleNamespace:
@@ -143,18 +141,3 @@ def test_a_folder_that_is_gone_is_a_fault(tmp_path: Path) -> None:
     each = RankFiles(tmp_path / "gone", rank=1, world_size=2, errors=errors)
     each.ends()
     assert len(errors.messages) == 1
-
-
-@pytest.mark.parametrize(
-    ("ranks", "error"), [([-1], ValueError), ([True], TypeError), (["0"], TypeError), ("01", TypeError), (3, TypeError)]
-)
-def test_bad_ranks_are_refused(ranks: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="ranks"):
-        checked_ranks(ranks)
-    with pytest.raises(error, match="ranks"):
-        PerfCallback(ranks=ranks)
-
-
-@pytest.mark.parametrize("ranks", [[0, 2], {0}, range(3), ()])
-def test_good_ranks_are_not(ranks: Collection[int]) -> None:
-    assert checked_ranks(ranks) == frozenset(ranks)

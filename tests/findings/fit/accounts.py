@@ -10,7 +10,21 @@ from typing import Any
 import lightning_perf
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.report.document import PerfReport
-from lightning_perf.run_files.account import VERSION, AccountEntry, AccountFacts, FitAccount, LoaderStart, write_account
+from lightning_perf.run_files.fit.account import (
+    VERSION,
+    AccountEntry,
+    AccountFacts,
+    FitAccount,
+    LoaderStart,
+    write_account,
+)
+from lightning_perf.run_files.fit.memory_growth import (
+    GrowthRecord,
+    MemorySample,
+    TensorCensus,
+    TensorGroup,
+    write_growth,
+)
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 S = 1_000_000_000
@@ -127,3 +141,15 @@ def calling_back(folder: Path) -> PerfReport:
 def compiling(folder: Path) -> PerfReport:
     """A first step with 40 s of compilation."""
     return report_of(account({("first step", "forward"): (45.0, 1)}, compile_ns=40 * S), folder)
+
+
+def growing(folder: Path) -> PerfReport:
+    """A list that keeps a tensor of 1 MiB of each of 1000 steps."""
+    mib = 2**20
+    counts = [
+        TensorCensus(step, (TensorGroup("Tensor float32 [512, 512]", "cpu", False, step, step * mib),))
+        for step in (100, 900)
+    ]
+    samples = tuple(MemorySample(step, (800 + step) * mib) for step in range(20, 1001, 20))
+    write_growth(folder, GrowthRecord(0, "process", samples, tuple(counts)))
+    return report_of(account({}), folder)

@@ -14,7 +14,7 @@ from lightning_perf import PerfReport
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import FIT_RULES, find_in_fit
 from lightning_perf.report.console.short import render_short
-from lightning_perf.run_files.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import account_paths, read_account
 from tests.findings.fit import accounts
 from tests.findings.fit.accounts import FACTS, S, account, fit_time, starts
 

@@ -20,6 +20,7 @@ from lightning_perf.inference.sweep import sweep as sweeping
 from lightning_perf.inference.sweep.document import Sweep
 from lightning_perf.inference.sweep.render import draw_sweep
 from lightning_perf.inference.sweep.sweep import sweep_backbones
+from tests.support.schemas import load_document
 
 BRIEF = Effort(seconds=0.01, rounds=4, warmup=0, rewarm=0, least_calls=2, most_calls=3)
 
@@ -163,7 +164,9 @@ def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     assert [row.name for row in sweep.rows] == ["fast", "slow"]
     assert (tmp_path / "sweep.md").read_text(encoding="utf-8") == sweep.to_markdown()
     assert main([*arguments, "--json"]) == 0
-    assert Sweep.from_json(capsys.readouterr().out).batch == 1
+    printed = capsys.readouterr().out
+    assert Sweep.from_json(printed).batch == 1
+    assert load_document("sweep", printed)
 
 
 def test_the_commands_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

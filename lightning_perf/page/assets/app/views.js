@@ -11,6 +11,10 @@ import { operators } from "../report/operators.js";
 import { overview } from "../report/overview.js";
 import { precision } from "../report/precision.js";
 import { timeline } from "../report/timeline.js";
+import { snapshotChanges } from "../snapshot/changes.js";
+import { held } from "../snapshot/held.js";
+import { segments } from "../snapshot/segments.js";
+import { history } from "../study/history.js";
 import { studyRuns } from "../study/runs.js";
 import { study } from "../study/verdict.js";
 import { layers } from "../tradeoff/layers.js";
@@ -30,9 +34,13 @@ const VIEWS = [
   compare,
   study,
   studyRuns,
+  history,
   tradeoff,
   variants,
   layers,
+  held,
+  segments,
+  snapshotChanges,
 ];
 
 /** The views of a kind of document. */

@@ -1,6 +1,8 @@
 // The view "Compare": two runs side by side, with the changes by category, operator and kernel.
 
+import * as column from "../components/column.js";
 import { chartAndTable, facts, missing, notes, notice, section, tiles, unlessMissing } from "../components/parts.js";
+import { table } from "../components/table.js";
 import { h, fill } from "../core/dom.js";
 import { SourceError } from "../core/source.js";
 import { write } from "../core/state.js";
@@ -132,8 +134,35 @@ function changes(compared, { before, after }) {
     part(diff, truncated, "operators_device", "Operators, device self time", "operator", "device-self-time"),
     part(diff, truncated, "kernels", "Kernels, copies and memsets", "kernel", "kernel"),
     part(diff, truncated, "operators_host", "Operators, host self time", "operator", "host-self-time"),
+    (compared.memory ?? []).map((memory) => memoryChanges(memory)),
     compared.fit ? fitChanges(compared.fit) : null,
+    compared.compilation
+      ? section("Compilation", { definition: "compilation" }, h("p", {}, compared.compilation.summary))
+      : null,
   ];
+}
+
+function memoryChanges({ device, before_bytes, after_bytes, parts }) {
+  const name = device === null ? "host" : `device ${device}`;
+  const change = (row) => row.after_bytes - row.before_bytes;
+  return section(
+    `Memory at the peak, ${name}`,
+    { definition: "peak-memory", aside: `${format.bytes(before_bytes)} before, ${format.bytes(after_bytes)} after` },
+    table({
+      id: `diff-memory-${device ?? "host"}`,
+      caption: `Memory at the peak of ${name}, before and after`,
+      rows: parts,
+      columns: [
+        column.text("category", "Category"),
+        column.bytes("before_bytes", "Before"),
+        column.bytes("after_bytes", "After"),
+        column.number("change_bytes", "Change", {
+          value: change,
+          show: (value) => `${value > 0 ? "+" : value < 0 ? "\u2212" : ""}${format.bytes(Math.abs(value))}`,
+        }),
+      ],
+    }),
+  );
 }
 
 function fitChanges({ groups, first_step_before_ns: before, first_step_after_ns: after, steps_before, steps_after }) {

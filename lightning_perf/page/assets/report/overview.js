@@ -7,8 +7,10 @@ import * as format from "../text/format.js";
 import { units } from "../text/vendor.js";
 import { arithmetic } from "./sections/arithmetic.js";
 import { capturesPart } from "./sections/captures.js";
+import { compilation } from "./sections/compilation.js";
 import { firstFinding, heldBackList, otherFindings } from "./sections/findings.js";
 import { fitTime } from "./sections/fit_time.js";
+import { attentionPart, languageModel, recomputePart } from "./sections/language_model.js";
 import { stepTimes } from "./sections/step_times.js";
 import { breakdown, phases, steps } from "./sections/steps.js";
 import { trustLine, windowsPart } from "./sections/trust.js";
@@ -36,8 +38,12 @@ function render(context) {
       ? section("Held back", { definition: "held-back" }, heldBackList(report.held_back))
       : null,
     rank && [phases(rank), arithmetic(rank)],
+    rank?.language_model && languageModel(rank.language_model),
+    rank?.attention && attentionPart(rank.attention),
+    rank?.recompute && recomputePart(rank.recompute),
     capturesPart(report.captures),
     report.fit_time && fitTime(report.fit_time),
+    report.compilation && compilation(report.compilation),
     report.step_times && stepTimes(report.step_times),
     windowsPart(report.trust),
     notRecorded(context),
@@ -132,6 +138,7 @@ function summary(report, rank) {
       {
         label: "Throughput",
         value: format.rate(report.step_times?.samples_per_second, "samples"),
+        note: report.step_times?.tokens_per_second ? format.rate(report.step_times.tokens_per_second, "tokens") : null,
         definition: "throughput",
       },
     ]),

@@ -88,6 +88,7 @@ function factorText(factor) {
 export function axisScale(name, largest) {
   const unit = METRICS[name].unit;
   if (unit === "share") return { factor: 100, unit: "%" };
+  if (unit === "bytes") return { factor: 2 ** -20, unit: "MiB" };
   if (unit === "ms" && largest >= 10_000) return { factor: 1e-3, unit: "s" };
   if (unit === "ms" && largest < 0.1) return { factor: 1000, unit: "µs" };
   return unit === "s" && largest >= 600 ? { factor: 1 / 60, unit: "min" } : { factor: 1, unit };

@@ -51,6 +51,7 @@ export function fitTime(fit) {
       fit.samples_per_second === null
         ? null
         : ["Over the whole fit", format.rate(fit.samples_per_second, "samples")],
+      fit.tokens_per_second ? ["Tokens over the whole fit", format.rate(fit.tokens_per_second, "tokens")] : null,
       fit.before_ns === null ? null : ["Process before the fit", format.duration(fit.before_ns)],
       fit.compile_ns === null ? null : ["Compilation in the first step", format.duration(fit.compile_ns)],
     ]),

@@ -1,0 +1,49 @@
+"""`NanDiagnosis`: why the loss of a run turned NaN or infinite, the document behind ``lightning-perf explain-nan``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_perf.documents import Document
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME, BadRun, read_precision
+
+__all__ = ["SCHEMA_VERSION", "NanDiagnosis", "diagnose_nan"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class NanDiagnosis(Document):
+    """The diagnosis of a loss that turned NaN or infinite.
+
+    Attributes:
+        folder: The folder of the run.
+        bad_run: The diagnosis; ``None`` if no checked step of the run had a loss of NaN or infinity.
+        schema_version: `SCHEMA_VERSION` of the writer.
+    """
+
+    folder: str
+    bad_run: BadRun | None
+    schema_version: int = SCHEMA_VERSION
+
+
+def diagnose_nan(folder: Path) -> NanDiagnosis:
+    """Read the diagnosis that `PerfCallback` made during a training.
+
+    Args:
+        folder: The folder of the run.
+
+    Raises:
+        TraceError: It is not the folder of a finished fit with `PerfCallback`.
+    """
+    if not folder.is_dir():
+        raise TraceError(folder, "no such folder", "Give the folder of a run, e.g. lightning_logs/version_0/perf")
+    if not (folder / PRECISION_NAME).exists():
+        raise TraceError(
+            folder,
+            f"no {PRECISION_NAME} in it, so no fit with PerfCallback has ended here",
+            "Give the folder of such a fit, e.g. lightning_logs/version_0/perf",
+        )
+    return NanDiagnosis(str(folder), read_precision(folder / PRECISION_NAME).bad_run)

@@ -1,0 +1,34 @@
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from lightning_perf import PerfCallback, PerfLoop
+from lightning_perf.callbacks.recording.recording_plan import checked_ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error"), [([-1], ValueError), ([True], TypeError), (["0"], TypeError), ("01", TypeError), (3, TypeError)]
+)
+def test_bad_ranks_are_refused(ranks: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="ranks"):
+        checked_ranks(ranks)
+    with pytest.raises(error, match="ranks"):
+        PerfCallback(ranks=ranks)
+
+
+@pytest.mark.parametrize("ranks", [[0, 2], {0}, range(3), ()])
+def test_good_ranks_are_not(ranks: Collection[int]) -> None:
+    assert checked_ranks(ranks) == frozenset(ranks)
+
+
+@pytest.mark.parametrize("measure", [PerfCallback, PerfLoop])
+def test_the_callback_and_the_loop_refuse_the_same_values(measure: type) -> None:
+    with pytest.raises(ValueError, match=r"report='long' is unknown: give one of 'full', 'short', 'none'"):
+        measure(report="long")
+    with pytest.raises(ValueError, match=r"fingerprint='none' is unknown: give one of 'full', 'light'"):
+        measure(fingerprint="none")
+    with pytest.raises(ValueError, match="max_overhead=2"):
+        measure(max_overhead=2)
+    with pytest.raises(TypeError, match="warmup"):
+        measure(warmup=1.5)
