@@ -2,7 +2,8 @@
 
 The networks of `benchmarks.unseen_networks` shaped no constant. Each one is profiled as a user would do it, in its own
 process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last, two
-threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process.
+threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process. One
+fit of each comes before the profile, because glibc treats memory according to the largest block that was freed before.
 
 Run as ``python -m benchmarks.estimates`` on a quiet machine without a GPU. It takes about 35 minutes on two cores. It
 writes three files to ``benchmarks/results/``:
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,7 +54,7 @@ from lightning_perf.statistics.values import Estimate
 
 RESULTS = Path(__file__).parent / "results" / "estimates.md"
 CALIBRATION = Path("build") / "estimates" / "planted.md"
-METHOD = 1
+METHOD = 2
 """Version of the method: figures of different versions are not comparable."""
 
 WARM_UP_STEPS = 2
@@ -116,6 +117,26 @@ class Given:
     low: float
     high: float
     source: Source
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profiled fit found.
+
+    Attributes:
+        step_ms: Median time of its steps without the profiler.
+        findings: The findings, by the IDs of their rules.
+    """
+
+    step_ms: float
+    findings: Mapping[str, Finding]
+
+    def given(self, rule: str) -> Given | None:
+        """Return the estimate of a rule, as shares of the step without the profiler; None if there is none."""
+        finding = self.findings.get(rule)
+        if finding is None or finding.saving_low_ms is None or finding.saving_high_ms is None:
+            return None
+        return Given(finding.saving_low_ms / self.step_ms, finding.saving_high_ms / self.step_ms, source_of(finding))
 
 
 @dataclass(frozen=True)
@@ -229,16 +250,24 @@ class Bench:
         self.fit(setting, clock, WARM_UP_STEPS + steps)
         return clock.seconds / steps / setting.batches
 
-    def profile(self, *, held_back: bool) -> tuple[Finding, ...]:
-        """Return the findings of a profiled fit, also those that its report holds back if asked to."""
+    def warm_up(self, settings: Iterable[Setting]) -> None:
+        """Train some steps in each setting."""
+        for setting in (*settings, BASELINE):
+            self.step_s(setting, 1)
+
+    def profile(self, *, held_back: bool) -> Profile:
+        """Profile a fit, and return also the findings that its report holds back if asked to."""
         with tempfile.TemporaryDirectory() as folder:
-            steps: dict[str, object] = {"skip_first": 5, "warmup": 2, "active": PROFILED_STEPS, "repeat": 1}
+            skipped = 10
+            steps: dict[str, object] = {"skip_first": skipped, "warmup": 2, "active": PROFILED_STEPS, "repeat": 1}
             if "probe" in inspect.signature(PerfCallback).parameters:
                 steps["probe"] = PROBE_S
             callback = PerfCallback(dirpath=folder, report="none", **steps)  # type: ignore[arg-type]
-            self.fit(BASELINE, callback, 8 + PROFILED_STEPS)
+            self.fit(BASELINE, callback, skipped + 3 + PROFILED_STEPS)
             report = analyze(next(Path(folder).rglob("*.pt.trace.json.gz")).parent)
-            return (*report.findings, *(held.finding for held in report.held_back if held_back))
+            assert report.step_times is not None
+            findings = (*report.findings, *(held.finding for held in report.held_back if held_back))
+            return Profile(report.step_times.p50_ns / 1e6, {finding.kind: finding for finding in findings})
 
     def _weights(self, setting: Setting) -> nn.Module:
         if not setting.channels_last:
@@ -250,8 +279,10 @@ class Bench:
 
 def estimate_again(measured: Measured, network: Network, *, held_back: bool) -> Measured:
     """Profile a network, and return its measured gains with the new estimates."""
-    findings = {finding.kind: finding for finding in Bench(network).profile(held_back=held_back)}
-    rows = [replace(row, given=given(findings.get(row.rule))) for row in measured.rows]
+    bench = Bench(network)
+    bench.warm_up([ADVICE[row.advice] for row in measured.rows])
+    profile = bench.profile(held_back=held_back)
+    rows = [replace(row, given=profile.given(row.rule)) for row in measured.rows]
     return Measured(measured.network, METHOD, rows, measured.seconds)
 
 
@@ -270,10 +301,11 @@ def measure(
     """
     began = time.monotonic()
     bench = Bench(network)
-    findings = {finding.kind: finding for finding in bench.profile(held_back=held_back)}
     settings = {advice: ADVICE[advice] for advice in only}
     if not bench.has_images():
         settings.pop("channels last", None)
+    bench.warm_up(settings.values())
+    profile = bench.profile(held_back=held_back)
     steps = max(2, min(200, round(block_s / bench.step_s(BASELINE, 2))))
     times = alternate(bench, {"": BASELINE, **settings}, steps, rounds)
     step_s = sum(times[""]) / rounds
@@ -283,7 +315,7 @@ def measure(
             advice,
             setting.rule,
             step_s * 1e3,
-            given(findings.get(setting.rule)),
+            profile.given(setting.rule),
             paired_ratio(times[""], times[advice]).map(lambda ratio: 1 - ratio),
         )
         for advice, setting in settings.items()
@@ -300,14 +332,6 @@ def alternate(bench: Bench, settings: Mapping[str, Setting], steps: int, rounds:
             gc.collect()
             times[name].append(bench.step_s(settings[name], steps))
     return times
-
-
-def given(finding: Finding | None) -> Given | None:
-    """Return the estimate of a finding as shares of its step, because the profiled step differs from later ones."""
-    if finding is None or finding.saving_low_ms is None or finding.saving_high_ms is None or not finding.step_ms:
-        return None
-    low, high = finding.saving_low_ms / finding.step_ms, finding.saving_high_ms / finding.step_ms
-    return Given(low, high, source_of(finding))
 
 
 def line(row: Row) -> str:

@@ -28,8 +28,9 @@ __all__ = [
     "worth_it",
 ]
 
-LEAST_MEASURED = 0.7
-"""Share of the operators' time that a probe must have measured. Otherwise the general range is given."""
+LEAST_MEASURED, LEAST_KNOWN = 0.35, 0.7
+"""Shares of the operators' time that a probe must have measured, and must know with similar calls. Otherwise the
+general range is given."""
 
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
@@ -110,7 +111,8 @@ def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
     probe = analysis.probe
     if probe is None or change.name == "fused-optimizer":
         return probe is not None
-    return change.measured_ns >= LEAST_MEASURED * probe.operator_ns
+    known_ns = change.measured_ns + change.similar_ns
+    return change.measured_ns >= LEAST_MEASURED * probe.operator_ns and known_ns >= LEAST_KNOWN * probe.operator_ns
 
 
 def choose_estimate(
@@ -143,10 +145,12 @@ def choose_estimate(
         return general  # a gain is likely, but the probe was so noisy that the general range is narrower
     if low_ns <= 0:
         return None
+    of_step = max(step_ns(analysis), 1.0)
+    similar = f", and stands for {format_share(probed.similar_ns / of_step)} with the same operators"
     model = (
         f"The recorded operators were run again with {probed.setting}, on this device. "
-        f"{format_share(probed.measured_ns / max(step_ns(analysis), 1.0))} of the step was measured, and the rest of "
-        "the step stays."
+        f"{format_share(probed.measured_ns / of_step)} of the step was measured{similar if probed.similar_ns else ''}. "
+        "The rest of the step stays."
     )
     return Estimated((low_ns, high_ns), model, "probed")
 

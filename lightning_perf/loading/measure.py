@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,25 @@ class _TimedBatches(_TimedDataset):
     def __getitems__(self, indices: Any) -> Any:
         with _worker_clock(self._dataset).stage(OTHER):
             return self._dataset.__getitems__(indices)
+
+
+class _TimedIterable(IterableDataset[Any]):
+    """An iterable data set that times itself in a worker process."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        clock = _worker_clock(self._dataset)
+        with clock.stage(OTHER):
+            samples = iter(self._dataset)
+        while True:
+            with clock.stage(OTHER):
+                try:
+                    sample = next(samples)
+                except StopIteration:
+                    return
+            yield sample
 
 
 class _TimedCollate:
@@ -117,7 +137,7 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
     """Run a loader's data set in one worker process and time its stages.
 
     Args:
-        loader: A DataLoader with a map-style data set. It stays unchanged.
+        loader: A DataLoader. It stays unchanged.
         seconds: How long to load.
         step_ms: Time of a training step without waits for data; None if it is unknown.
         name: Name of the loader for the report.
@@ -125,23 +145,7 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
     Raises:
         LoadingError: The loader cannot be measured, or its data set fails.
     """
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise loading_error(
-            name or "the loader",
-            "has an iterable data set or no batches of its own",
-            "Measure a loader with a map-style data set and a batch size",
-        )
-    inner = loader.dataset
-    dataset = _TimedBatches(inner) if hasattr(inner, "__getitems__") else _TimedDataset(inner)
-    timed: Any = DataLoader(
-        dataset,  # type: ignore[arg-type]
-        batch_sampler=loader.batch_sampler,
-        num_workers=1,
-        collate_fn=_TimedCollate(loader.collate_fn),
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context if loader.num_workers else None,
-        prefetch_factor=1,
-    )
+    timed = _timed_loader(loader)
     sums_ns: defaultdict[str, int] = defaultdict(int)
     batches = samples = cpu_ns = transferred_bytes = 0
     pins = torch.cuda.is_available()
@@ -193,7 +197,27 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
         workers=int(loader.num_workers),
         cores=usable_cores(),
         step_ms=step_ms,
+        iterable=isinstance(loader.dataset, IterableDataset),
     )
+
+
+def _timed_loader(loader: Any) -> Any:
+    """Return a loader of the same batches, which one worker process loads and times."""
+    inner = loader.dataset
+    options: dict[str, Any] = {
+        "num_workers": 1,
+        "collate_fn": _TimedCollate(loader.collate_fn),
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context if loader.num_workers else None,
+        "prefetch_factor": 1,
+    }
+    if isinstance(inner, IterableDataset):
+        batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        return DataLoader(_TimedIterable(inner), **batches, **options)
+    dataset: Any = _TimedBatches(inner) if hasattr(inner, "__getitems__") else _TimedDataset(inner)
+    if loader.batch_sampler is None:  # the data set itself returns batches
+        return DataLoader(dataset, batch_size=None, sampler=loader.sampler, **options)
+    return DataLoader(dataset, batch_sampler=loader.batch_sampler, **options)
 
 
 def _tensor_bytes(batch: Any) -> int:

@@ -73,6 +73,7 @@ class LoadingReport(TextDocument):
         rates: Estimated rates of more workers.
         limit: The limit of loading: ``disk``, ``processor``, ``transfer``, ``too few workers``, or ``none``.
         advice: What to do, in a sentence.
+        iterable: Whether the data set is an `IterableDataset`.
     """
 
     schema_version: int
@@ -90,6 +91,7 @@ class LoadingReport(TextDocument):
     rates: tuple[WorkerRate, ...]
     limit: Limit
     advice: str
+    iterable: bool = False
 
     def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
         return _print, _to_markdown
@@ -106,6 +108,7 @@ def judge_loading(
     workers: int,
     cores: int | None,
     step_ms: float | None,
+    iterable: bool = False,
 ) -> LoadingReport:
     """Find the limit of a loader from the times of its stages.
 
@@ -122,6 +125,7 @@ def judge_loading(
         workers: The loader's number of workers.
         cores: Usable cores; None if unknown.
         step_ms: Time of a training step without waits; None if unknown.
+        iterable: Whether the data set is an `IterableDataset`.
     """
     cores = cores or 1
     loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))
@@ -147,6 +151,7 @@ def judge_loading(
         rates=rates,
         limit=limit,
         advice=advice,
+        iterable=iterable,
     )
 
 
@@ -208,6 +213,11 @@ def _lines(report: LoadingReport) -> list[str]:
         lines.append(
             f"To load a batch per step of {format_duration(report.step_ms * 1e6)}, you need num_workers="
             f"{report.needed_workers}. The loader has num_workers={report.workers}."
+        )
+    if report.iterable and (report.limit != "none" or report.workers > 1):
+        lines.append(
+            "More workers help an IterableDataset only if each yields a part of its own, by get_worker_info(). "
+            "Otherwise each yields all of it."
         )
     return lines
 

@@ -172,7 +172,7 @@ def _time_transforms(owner: Any, clock: StageClock, depth: int) -> None:
             ]
         elif name in ("transform", "target_transform") and callable(value):
             setattr(owner, name, _TimedTransform(value, f"transform {_name_of(value)}", clock))
-        elif depth and (hasattr(value, "__getitem__") and hasattr(value, "__dict__")):
+        elif depth and hasattr(value, "__dict__") and (hasattr(value, "__getitem__") or hasattr(value, "__iter__")):
             _time_transforms(value, clock, depth - 1)
         elif name == "datasets" and depth and isinstance(value, (list, tuple)):
             for each in value:

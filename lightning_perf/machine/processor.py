@@ -9,11 +9,12 @@ from pathlib import Path
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
 
-__all__ = ["BF16_FLAGS", "FP16_FLAGS", "cpu_flags", "processor_facts", "usable_cores", "usable_cpus"]
+__all__ = ["BF16_FLAGS", "FP16_FLAGS", "busy_s", "cpu_flags", "processor_facts", "usable_cores", "usable_cpus"]
 
 CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
+STATISTICS = Path("/proc/stat")
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Flags of processors with bfloat16 products: two of x86, one of Arm (Linux, arch/arm64/kernel/cpuinfo.c)."""
@@ -57,6 +58,25 @@ def usable_cpus() -> int | None:
     except (AttributeError, OSError):  # not Linux
         return os.cpu_count()
     return min(number, _quota() or number)
+
+
+def busy_s() -> float | None:
+    """Return how long programs have run on the processors that this process may use, since the start of the machine.
+
+    Returns:
+        Seconds, summed over the processors; None if the system does not count them (proc_stat(5)).
+    """
+    try:
+        usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        ticks = 0
+        for line in STATISTICS.read_text(encoding="ascii").splitlines():
+            name, *counts = line.split()
+            if name in usable:
+                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, *_ = map(int, counts)
+                ticks += user + nice + system + interrupts + soft_interrupts
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (AttributeError, OSError, ValueError):  # not Linux, or a sandbox
+        return None
 
 
 def processor_facts(

@@ -6,28 +6,58 @@ recorded times. The step also has parts that no setting changes: host, input, co
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
 from lightning_perf.probe.messages import Times
 from lightning_perf.trace.columns import Float64Array
 
-__all__ = ["BATCH_ERROR", "RELATIVE_ERROR", "STEP_ERROR", "Saving", "estimate_calls", "estimate_fixed", "widen"]
+__all__ = [
+    "BATCH_ERROR",
+    "RELATIVE_ERRORS",
+    "SLOWER",
+    "STEP_ERROR",
+    "Saving",
+    "estimate_calls",
+    "estimate_fixed",
+    "pace_of_recording",
+    "usual_calls",
+    "widen",
+]
 
-RELATIVE_ERROR = 0.12
-"""Error of a probe, as a share of the change. Measured on the networks of ``benchmarks/plants.py``."""
+RELATIVE_ERRORS = (0.08, 0.16)
+"""Errors of a probe downwards and upwards, as shares of the change, from the networks of ``benchmarks/plants.py``.
+There, gains were 6 % larger than probed in the median."""
 
-STEP_ERROR = 0.02
+STEP_ERROR = 0.015
 """Error of a probe, as a share of the measured operators' time. Measured on the same networks."""
 
 BATCH_ERROR = 0.04
 """The same for a larger batch, which changes every tensor."""
 
+SLOWER = 1.1
+"""Ratio to the pace of the recording from which the time of a recorded call counts as unusual."""
+
+LEAST_SIMILAR = 4
+"""Measured calls of an operator from which they stand for its other calls."""
+
 NOISE_SDS = 2.0
-"""Standard errors of the rounds' mean that count as noise, with many rounds. Few rounds do not show all of it."""
+"""Standard errors of the rounds' median that count as noise, with many rounds. Few rounds do not show all of it."""
+
+ONE_ROUND = 1.0
+"""Deviation to assume for a single round."""
+
+ROBUST_ROUNDS = 6
+"""Rounds from which disturbed ones are left out of the noise."""
+
+MEDIAN_FACTOR = 1.2533
+"""Standard error of a median over that of a mean, of normal values: the root of half of pi."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +69,8 @@ class Saving:
         noise_ns: Noise of the probe, on each side.
         changed_ns: Sum of all changes, gains and losses alike.
         measured_ns: Recorded time of the calls that were measured.
-        other_ns: Recorded time of operators that were not measured.
+        similar_ns: Recorded time of further calls of operators of which enough calls were measured.
+        other_ns: Recorded time of all other operators.
         rounds: Rounds that each call was measured in.
     """
 
@@ -47,8 +78,78 @@ class Saving:
     noise_ns: float
     changed_ns: float
     measured_ns: float
+    similar_ns: float
     other_ns: float
     rounds: int
+
+
+def pace_of_recording(calls: OperatorCalls, times: Sequence[Times], current: str) -> float:
+    """Return how much longer calls took in the recording than in the probe: the median over the time of the step.
+
+    Args:
+        calls: The recorded calls.
+        times: The measured times.
+        current: Name of the setting of the recording.
+
+    Returns:
+        The ratio; 1 if nothing was measured.
+    """
+    found = {one.call: one for one in times if one.setting == current}
+    ratios, weights = [], []
+    for place, call in enumerate(calls.calls):
+        probed_ns = sum(map(_median, (found[place].forward_ns, found[place].backward_ns))) if place in found else 0.0
+        if probed_ns > 0:
+            recorded_ns = call.forward_ns + call.backward_ns
+            ratios.append(recorded_ns / call.calls / probed_ns)
+            weights.append(probed_ns * call.calls)
+    if not ratios:
+        return 1.0
+    order = np.argsort(ratios)
+    half = np.searchsorted(np.cumsum(np.array(weights)[order]), sum(weights) / 2)
+    return float(np.array(ratios)[order][half])
+
+
+def usual_calls(calls: OperatorCalls, times: Sequence[Times], current: str) -> OperatorCalls:
+    """Return the calls with the times that they usually have.
+
+    Recorded steps have pauses and fresh memory that other steps do not have. Calls that took much longer than in the
+    probe, by the pace of the recording, get the time of the probe at that pace. Calls that were not measured shrink
+    like those that were.
+
+    Args:
+        calls: The recorded calls.
+        times: The measured times.
+        current: Name of the setting of the recording.
+    """
+    pace = pace_of_recording(calls, times, current)
+    found = {one.call: one for one in times if one.setting == current}
+    usual: dict[int, OperatorCall] = {}
+    for place, one in found.items():
+        call = calls.calls[place]
+        forward_ns, backward_ns = (
+            min(recorded_ns, round(SLOWER * pace * _median(probed) * call.calls)) if probed else recorded_ns
+            for recorded_ns, probed in ((call.forward_ns, one.forward_ns), (call.backward_ns, one.backward_ns))
+        )
+        usual[place] = replace(call, forward_ns=forward_ns, backward_ns=backward_ns)
+    before = sum(_whole_ns(calls.calls[place]) for place in usual)
+    shrunk = sum(map(_whole_ns, usual.values())) / before if before else 1.0
+    return replace(
+        calls,
+        calls=tuple(
+            usual.get(place)
+            or replace(call, forward_ns=round(shrunk * call.forward_ns), backward_ns=round(shrunk * call.backward_ns))
+            for place, call in enumerate(calls.calls)
+        ),
+        unmatched_ns=round(shrunk * calls.unmatched_ns),
+    )
+
+
+def _whole_ns(call: OperatorCall) -> int:
+    return call.forward_ns + call.backward_ns
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else 0.0
 
 
 def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, changed: str, batch: int = 1) -> Saving:
@@ -66,7 +167,7 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
     """
     found = {(one.call, one.setting): one for one in times}
     parts: list[tuple[float, Float64Array, Float64Array]] = []
-    measured_ns = 0.0
+    measured: dict[int, tuple[float, float]] = {}
     for place, call in enumerate(calls.calls):
         before, after = found.get((place, current)), found.get((place, changed))
         if before is None or after is None:
@@ -75,14 +176,18 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
             (call.forward_ns, before.forward_ns, after.forward_ns),
             (call.backward_ns, before.backward_ns, after.backward_ns),
         )
-        for recorded_ns, old, new in pairs:
-            if recorded_ns and old and new and np.median(old) > 0:
-                parts.append((recorded_ns / calls.steps, np.array(old), np.array(new) / batch))
-                measured_ns += recorded_ns / calls.steps
-    whole_ns = (sum(call.forward_ns + call.backward_ns for call in calls.calls) + calls.unmatched_ns) / calls.steps
+        passes = [
+            (recorded_ns / calls.steps, np.array(old), np.array(new) / batch)
+            for recorded_ns, old, new in pairs
+            if recorded_ns and old and new and np.median(old) > 0
+        ]
+        if passes:
+            parts += passes
+            saved = sum(recorded * (1 - float(np.median(new) / np.median(old))) for recorded, old, new in passes)
+            measured[place] = sum(recorded for recorded, _, _ in passes), saved
+    whole_ns = (sum(map(_whole_ns, calls.calls)) + calls.unmatched_ns) / calls.steps
     if not parts:
-        return Saving(0.0, 0.0, 0.0, 0.0, whole_ns, 0)
-    savings = [recorded * (1 - float(np.median(new)) / float(np.median(old))) for recorded, old, new in parts]
+        return Saving(0.0, 0.0, 0.0, 0.0, 0.0, whole_ns, 0)
     rounds = min(min(len(old), len(new)) for _, old, new in parts)
     # Each round gives one ratio of the whole, in which slow stretches of the machine mostly cancel out.
     ratios = [
@@ -90,19 +195,69 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
         / sum(recorded * old[number] / np.median(old) for recorded, old, new in parts)
         for number in range(rounds)
     ]
-    spread = float(np.std(ratios, ddof=1)) / rounds**0.5 if rounds > 1 else 0.5
+    measured_ns = sum(recorded for recorded, _ in measured.values())
+    similar = _similar(calls, measured)
     return Saving(
-        saving_ns=sum(savings),
-        noise_ns=_noise_sds(rounds) * spread * measured_ns,
-        changed_ns=sum(map(abs, savings)),
+        saving_ns=sum(saved for _, saved in measured.values()) + similar.saving_ns,
+        noise_ns=math.hypot(_noise(ratios) * measured_ns, NOISE_SDS * similar.error_ns),
+        changed_ns=sum(abs(saved) for _, saved in measured.values()) + abs(similar.saving_ns),
         measured_ns=measured_ns,
-        other_ns=max(0.0, whole_ns - measured_ns),
+        similar_ns=similar.recorded_ns,
+        other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
         rounds=rounds,
     )
 
 
-def _noise_sds(rounds: int) -> float:
-    return NOISE_SDS * rounds / (rounds - 1) if rounds > 1 else 2 * NOISE_SDS
+class _Similar(NamedTuple):
+    """Calls that were not measured, of operators of which others were: their time, saving, and its standard error."""
+
+    recorded_ns: float
+    saving_ns: float
+    error_ns: float
+
+
+def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) -> _Similar:
+    """Estimate calls by other calls of the same operator, as a ratio estimator does for what it did not sample.
+
+    Args:
+        calls: The recorded calls.
+        measured: Time and saving per step of the calls that were measured, by their places.
+    """
+    sampled: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    left: defaultdict[str, list[float]] = defaultdict(list)
+    for place, call in enumerate(calls.calls):
+        if place in measured:
+            sampled[call.name].append(measured[place])
+        elif whole_ns := _whole_ns(call) / calls.steps:
+            left[call.name].append(whole_ns)
+    recorded_ns = saving_ns = variance = 0.0
+    for name, times_ns in left.items():
+        known = sampled.get(name, ())
+        if len(known) < LEAST_SIMILAR:
+            continue
+        times, savings = np.array(known).T
+        share = savings.sum() / times.sum()
+        spread = float(np.average((savings / times - share) ** 2, weights=times)) * len(known) / (len(known) - 1)
+        recorded_ns += sum(times_ns)
+        saving_ns += share * sum(times_ns)
+        variance += spread * (sum(times_ns) ** 2 / len(known) + sum(time_ns**2 for time_ns in times_ns))
+    return _Similar(recorded_ns, float(saving_ns), variance**0.5)
+
+
+def _noise(ratios: Sequence[float]) -> float:
+    """Return the noise of the median of the rounds' ratios, on each side.
+
+    The deviation comes from the median absolute deviation of many rounds, which a disturbed round does not raise
+    (Rousseeuw and Croux, Journal of the American Statistical Association 88, 1993), and from all of a few rounds.
+    """
+    rounds = len(ratios)
+    if rounds < 2:
+        return NOISE_SDS * ONE_ROUND
+    if rounds < ROBUST_ROUNDS:
+        deviation = float(np.std(ratios, ddof=1))
+    else:
+        deviation = MEDIAN_FACTOR * 1.4826 * float(np.median(np.abs(np.array(ratios) - np.median(ratios))))
+    return NOISE_SDS * rounds / (rounds - 1) * deviation / rounds**0.5
 
 
 def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], current: str, changed: str) -> Saving:
@@ -117,12 +272,11 @@ def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], cur
     old, new = np.array(times.get(current, ())), np.array(times.get(changed, ()))
     rounds = min(len(old), len(new))
     if not rounds or np.median(old) <= 0:
-        return Saving(0.0, 0.0, 0.0, 0.0, recorded_ns, 0)
+        return Saving(0.0, 0.0, 0.0, 0.0, 0.0, recorded_ns, 0)
     ratio = float(np.median(new) / np.median(old))
-    ratios = new[:rounds] / old[:rounds]
-    spread = float(np.std(ratios, ddof=1)) / rounds**0.5 if rounds > 1 else 0.5
+    noise_ns = _noise((new[:rounds] / old[:rounds]).tolist()) * recorded_ns
     saving = recorded_ns * (1 - ratio)
-    return Saving(saving, _noise_sds(rounds) * spread * recorded_ns, abs(saving), recorded_ns, 0.0, rounds)
+    return Saving(saving, noise_ns, abs(saving), recorded_ns, 0.0, 0.0, rounds)
 
 
 def widen(saving: Saving, step_error: float = STEP_ERROR) -> tuple[float, float]:
@@ -134,7 +288,9 @@ def widen(saving: Saving, step_error: float = STEP_ERROR) -> tuple[float, float]
         saving: The saving.
         step_error: Error as a share of the measured operators' time.
     """
-    error = RELATIVE_ERROR * saving.changed_ns + step_error * saving.measured_ns
-    half = (error**2 + saving.noise_ns**2) ** 0.5
-    rest = saving.saving_ns / saving.measured_ns * saving.other_ns if saving.measured_ns else 0.0
-    return saving.saving_ns - half + min(0.0, rest), saving.saving_ns + half + max(0.0, rest)
+    known_ns = saving.measured_ns + saving.similar_ns
+    down, up = (
+        math.hypot(error * saving.changed_ns + step_error * known_ns, saving.noise_ns) for error in RELATIVE_ERRORS
+    )
+    rest = saving.saving_ns / known_ns * saving.other_ns if known_ns else 0.0
+    return saving.saving_ns - down + min(0.0, rest), saving.saving_ns + up + max(0.0, rest)

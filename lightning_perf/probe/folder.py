@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
 from lightning_perf.probe.run import probe_trace
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.traces import find_traces, group_windows
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
@@ -39,11 +41,23 @@ def probe_path(path: Path, seconds: float) -> tuple[Probe, Path | None]:
     windows = group_windows(_traces(path))[0]
     trace = concatenate([read_trace(window) for window in windows])
     try:
-        return probe_trace(trace, seconds, has_cuda=has_cuda()), folder
+        usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
+        return probe_trace(trace, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns), folder
     except WorkerError as error:
         raise TraceError(
             path, f"could not be probed: {error}", "Try again with more memory or more --seconds"
         ) from error
+
+
+def _usual_step_ns(folder: Path, rank: int) -> float | None:
+    """Return the median step time without the profiler; ``None`` if the run did not keep it."""
+    path = STEPS.path(folder, rank)
+    try:
+        samples = STEPS.read(path) if path.exists() else ()
+    except TraceError:
+        return None
+    times = summarize_step_times(samples) if samples else None
+    return None if times is None or times.only_profiled else times.p50_ns
 
 
 def _traces(path: Path) -> list[Path]:

@@ -6,7 +6,10 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.settings import Setting
 from lightning_perf.workers.channel import Message
 
-__all__ = ["Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]
+__all__ = ["THREADS", "Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]
+
+THREADS = "threads"
+"""Name of the recorded implementation of an optimizer with more threads."""
 
 
 class OptimizerTask(Message, frozen=True):
@@ -58,7 +61,13 @@ class Begin(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The worker process has loaded torch."""
+    """The worker process has loaded torch.
+
+    Attributes:
+        cpu_s: Processor time that this took, over all threads.
+    """
+
+    cpu_s: float
 
 
 class Times(Message, frozen=True):
@@ -82,7 +91,7 @@ class Measured(Message, frozen=True):
 
     Attributes:
         times: Times of calls.
-        optimizer: Times of an optimizer step by implementation, one per round, in nanoseconds.
+        optimizer: Times of an optimizer step by implementation, or with more `THREADS`, one per round, in nanoseconds.
         skipped: Calls that could not be run, with the reason.
         launch_ns: Cost of launching an empty kernel on the device; ``None`` on a processor.
         seconds: Time that the worker process measured for.

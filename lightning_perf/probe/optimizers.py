@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -13,17 +14,21 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.arguments import TYPES
 from lightning_perf.probe.messages import OptimizerTask
 
-__all__ = ["IMPLEMENTATIONS", "OptimizerTimer"]
+__all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size"]
 
 IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 """Arguments of the optimizers of ``torch.optim`` for each implementation."""
 
-COPIES = 6
-"""Tensors of a parameter's size that Adam needs at most: the parameter, its gradient, three states, and a temporary."""
+MOST_ELEMENTS = 1 << 25
+"""Elements of all parameters together. Of larger ones a part is updated, and the time is scaled up."""
+
+COPIES = 9
+"""Tensors of a parameter's size that two Adam optimizers need at most: the parameter, its gradient, three states of
+each, and a temporary."""
 
 
 class OptimizerTimer:
-    """Optimizers over parameters like those of the recording, one for each implementation.
+    """Optimizers over parameters of the recorded sizes, one for each implementation.
 
     Args:
         task: The optimizer.
@@ -36,35 +41,31 @@ class OptimizerTimer:
     """
 
     def __init__(self, task: OptimizerTask, calls: OperatorCalls, device: str, memory_bytes: int) -> None:
-        shapes = [
-            (parameter.shape, TYPES[parameter.type])
+        sizes = [
+            (prod(parameter.shape), TYPES[parameter.type])
             for parameter in calls.parameters
             if parameter.type in TYPES
             for _ in range(parameter.count)
         ]
-        needed = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in shapes)
-        if not shapes or needed * COPIES > memory_bytes:
+        most = largest_size([size for size, _ in sizes], MOST_ELEMENTS)
+        used = [(min(size, most), dtype) for size, dtype in sizes]
+        if not used or sum(size * dtype.itemsize for size, dtype in used) * COPIES > memory_bytes:
             raise ValueError("its parameters need too much memory")
+        self._scale = sum(size for size, _ in sizes) / max(1, sum(size for size, _ in used))
         self._device = device
         self._parameters: list[Tensor] = []
-        for shape, dtype in shapes:
-            parameter = torch.full(shape, 0.5, dtype=dtype, device=device, requires_grad=True)
+        for size, dtype in used:
+            parameter = torch.full((size,), 0.5, dtype=dtype, device=device, requires_grad=True)
             parameter.grad = torch.full_like(parameter, 0.01)
             self._parameters.append(parameter)
         self._optimizers: dict[str, Any] = {}
         self._make = getattr(torch.optim, task.name)
         self._options = _options(task)
 
-    def implementations(self, recorded: str) -> tuple[str, ...]:
-        """Return the implementations to compare, the recorded one first."""
-        return (recorded, "fused")
-
     def step_ns(self, implementation: str, clock: Callable[[], int]) -> int:
-        """Run one step and return its time in nanoseconds."""
+        """Run one step and return its time in nanoseconds, for all elements of the recorded parameters."""
         optimizer = self._optimizers.get(implementation)
         if optimizer is None:
-            # One set of states is kept at a time, so that memory stays bounded.
-            self._optimizers.clear()
             optimizer = self._make(self._parameters, **self._options, **IMPLEMENTATIONS[implementation])
             self._optimizers[implementation] = optimizer
             optimizer.step()  # makes the states
@@ -75,7 +76,24 @@ class OptimizerTimer:
         optimizer.step()
         if self._device != "cpu":
             torch.cuda.synchronize()
-        return clock() - start
+        return round(self._scale * (clock() - start))
+
+
+def largest_size(sizes: Sequence[int], whole: int) -> int:
+    """Return the largest size of a part with which all parts, cut to it, add up to at most ``whole``.
+
+    Example:
+        >>> largest_size([10, 100, 1000], 310), largest_size([10, 100], 310)
+        (200, 100)
+    """
+    left = whole
+    ordered = sorted(sizes)
+    for number, size in enumerate(ordered):
+        share = left // (len(ordered) - number)
+        if size > share:
+            return share
+        left -= size
+    return max(ordered, default=0)
 
 
 def _options(task: OptimizerTask) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
@@ -18,7 +19,7 @@ from lightning_perf.probe.settings import CURRENT, Setting
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["Plan", "plan_probe"]
+__all__ = ["Plan", "plan_probe", "without_busy_cores"]
 
 OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of ``torch.optim`` with ``fused=True``."""
@@ -44,6 +45,7 @@ class Plan:
         step_ns: Mean step time.
         host: The computing of the processor; ``None`` for a training on a device.
         optimizer: The optimizer steps; ``None`` if the recording marks none.
+        usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
     """
 
     task: Task
@@ -51,6 +53,15 @@ class Plan:
     step_ns: float
     host: HostCompute | None
     optimizer: OptimizerSteps | None
+    usual_step_ns: float | None = None
+
+    @property
+    def gaps_ns(self) -> float:
+        """Time of Python between operators in a step, without what the profiler adds there."""
+        if self.host is None:
+            return 0.0
+        added_ns = max(0.0, self.step_ns - self.usual_step_ns) if self.usual_step_ns else 0.0
+        return max(0.0, self.host.gaps_ns / self.host.steps - added_ns)
 
 
 def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
@@ -105,7 +116,7 @@ def _settings(
         found.append(Setting("fp16", "float16"))
     if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
         found.append(Setting("channels-last", autocast, channels_last=True))
-    if device == "cpu" and _has_idle_cores(cores, threads):
+    if device == "cpu" and threads <= FEW * cores:
         found.append(Setting("threads", autocast, threads=cores))
     if device == "cuda" and autocast is None:
         found.append(Setting("tf32", tf32=True))
@@ -123,13 +134,20 @@ def _uses_tf32(trace: Trace) -> bool:
     return found is not None and found.row("tf32").time_ns > 0
 
 
-def _has_idle_cores(cores: int, threads: int) -> bool:
-    """Return whether more threads would find idle cores. On a busy machine their time says nothing."""
-    try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows, or a sandbox
-        load = 0.0
-    return threads <= FEW * cores and cores - max(load, threads) >= IDLE * cores
+def without_busy_cores(plan: Plan, others: float) -> Plan:
+    """Return the plan without more threads, if other programs keep their cores busy: their time would say nothing.
+
+    Args:
+        plan: The plan.
+        others: Cores that other programs keep busy.
+    """
+    task = plan.task
+    settings = tuple(
+        setting
+        for setting in task.settings
+        if setting.threads is None or setting.threads - others - task.threads >= IDLE * setting.threads
+    )
+    return replace(plan, task=msgspec.structs.replace(task, settings=settings))
 
 
 def _is_channels_first(name: str, shapes: str, strides: str) -> bool:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from lightning_perf.errors import TraceError
-from lightning_perf.probe.estimate import BATCH_ERROR, STEP_ERROR, Saving, estimate_calls, estimate_fixed, widen
-from lightning_perf.probe.messages import Begin, Measured, Ready, Task
-from lightning_perf.probe.plan import Plan, plan_probe
+from lightning_perf.probe.estimate import (
+    BATCH_ERROR,
+    SLOWER,
+    STEP_ERROR,
+    Saving,
+    estimate_calls,
+    estimate_fixed,
+    pace_of_recording,
+    usual_calls,
+    widen,
+)
+from lightning_perf.probe.messages import THREADS, Begin, Measured, Ready
+from lightning_perf.probe.others import OthersWatch
+from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
 from lightning_perf.probe.settings import CURRENT, Setting
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
 from lightning_perf.run_files.traces import rank_in_name
@@ -22,11 +36,25 @@ __all__ = ["DEFAULT_SECONDS", "probe_trace"]
 DEFAULT_SECONDS = 5.0
 """Time for a probe, the start of its worker process included."""
 
+ENVIRONMENT = {
+    # oneDNN keeps 1,024 compiled primitives (oneDNN Developer Guide, "Primitive Cache"). A training needs fewer. A
+    # probe needs those of all settings: without room for them, it would compile each convolution in each round.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32768",
+    # The state that glibc reaches in a long training (mallopt(3)): it returns blocks of over 32 MiB when they are
+    # freed, and keeps all others. Otherwise the settings would change its thresholds for each other.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+}
+"""Environment of the worker process, in which all settings have the same conditions."""
+
 START_S = 120.0
 """Longest wait for the worker process to load torch."""
 
-LEAST_SHARE = 0.5
+LEAST_SHARE = 0.4
 """Share of the time that is for measuring, even if the worker process is slow to start on a busy machine."""
+
+END_S = 0.3
+"""Time to end the worker process, which may hold gigabytes."""
 
 GRACE_S = 30.0
 """Time that a worker process may take beyond its task's, before it is ended."""
@@ -34,17 +62,27 @@ GRACE_S = 30.0
 MOST_CALLS = 50
 """Calls that the file lists."""
 
+COLD_CACHES = 1.35
+"""Most by which an optimizer in a training gains more than in the probe, where its parameters are in the caches."""
+
 KEPT_OVERHEAD = 0.8
 """Least share of the time outside of operators that does not grow with the batch."""
 
 
-def probe_trace(trace: Trace, seconds: float = DEFAULT_SECONDS, *, has_cuda: bool = False) -> Probe:
+def probe_trace(
+    trace: Trace,
+    seconds: float = DEFAULT_SECONDS,
+    *,
+    has_cuda: bool = False,
+    usual_step_ns: float | None = None,
+) -> Probe:
     """Probe a recording on this machine, in a worker process.
 
     Args:
         trace: The recording.
         seconds: Time for all of it.
         has_cuda: Whether this machine has a CUDA device.
+        usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
 
     Returns:
         The result.
@@ -54,7 +92,9 @@ def probe_trace(trace: Trace, seconds: float = DEFAULT_SECONDS, *, has_cuda: boo
         WorkerError: The worker process failed.
     """
     begin = time.perf_counter()
-    with WorkerProcess("lightning_perf.probe.worker:main", Begin(), path=sys.path) as worker:
+    watch = OthersWatch()
+    worker = WorkerProcess("lightning_perf.probe.worker:main", Begin(), path=sys.path, environment=ENVIRONMENT)
+    try:
         plan = plan_probe(trace, seconds, has_cuda=has_cuda)
         if plan is None:
             raise TraceError(
@@ -62,23 +102,23 @@ def probe_trace(trace: Trace, seconds: float = DEFAULT_SECONDS, *, has_cuda: boo
                 "has no operator calls that this machine can repeat",
                 "Record with PerfCallback(record_shapes=True), and probe on a machine with the same kind of device",
             )
-        worker.receive(Ready, timeout_s=START_S)
-        left_s = max(LEAST_SHARE * seconds, begin + seconds - time.perf_counter())
-        task = _with_seconds(plan.task, left_s)
+        ready = worker.receive(Ready, timeout_s=START_S)
+        plan = replace(plan, usual_step_ns=usual_step_ns)
+        plan = without_busy_cores(plan, watch.busy_cores(ready.cpu_s))
+        left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
+        task = msgspec.structs.replace(plan.task, seconds=left_s)
         worker.send(task)
         measured = worker.receive(Measured, timeout_s=left_s + GRACE_S)
+    finally:
+        worker.kill()  # it would take a second to end by itself
     return build_probe(trace, plan, measured, time.perf_counter() - begin)
-
-
-def _with_seconds(task: Task, seconds: float) -> Task:
-    import msgspec
-
-    return msgspec.structs.replace(task, seconds=seconds)
 
 
 def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) -> Probe:
     """Make the result from the times of the worker process."""
-    calls = plan.calls
+    pace = pace_of_recording(plan.calls, measured.times, CURRENT)
+    calls = usual_calls(plan.calls, measured.times, CURRENT)
+    plan = replace(plan, calls=calls)
     found = {(one.call, one.setting): one for one in measured.times}
     rows = []
     covered = 0.0
@@ -102,7 +142,7 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
                 },
             )
         )
-    optimizer_ns = _usual_optimizer_ns(plan, measured, _slowdown(rows))
+    optimizer_ns = _usual_optimizer_ns(plan, measured, pace)
     changes = [
         *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
         _optimizer_change(plan, measured, optimizer_ns),
@@ -133,9 +173,13 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
         return None
     low, high = widen(saving, BATCH_ERROR if setting.batch > 1 else STEP_ERROR)
     middle = saving.saving_ns
+    if setting.threads is not None and plan.task.optimizer is not None:
+        optimizer = estimate_fixed(optimizer_ns, measured.optimizer, plan.task.optimizer.implementation, THREADS)
+        optimizer_low, optimizer_high = widen(optimizer)
+        low, middle, high = low + optimizer_low, middle + optimizer.saving_ns, high + optimizer_high
     if setting.batch > 1:
         # The optimizer, and Python between operators, take as long for a larger batch.
-        fixed = optimizer_ns + (plan.host.gaps_ns / plan.host.steps if plan.host is not None else 0.0)
+        fixed = optimizer_ns + plan.gaps_ns
         share = 1 - 1 / setting.batch
         low, middle, high = (
             low + KEPT_OVERHEAD * share * fixed,
@@ -149,42 +193,36 @@ def _recorded_optimizer_ns(plan: Plan) -> float:
     return plan.optimizer.host_ns / max(1, plan.optimizer.steps) if plan.optimizer is not None else 0.0
 
 
-def _usual_optimizer_ns(plan: Plan, measured: Measured, slowdown: float) -> float:
-    """Return the time of an optimizer step outside of the recording.
-
-    A recorded step has pauses and fresh memory that the usual step does not have. Then the probe is closer to it.
+def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
+    """Return the time that an optimizer step usually takes, as `usual_calls` does for the operators.
 
     Args:
         plan: The plan.
         measured: The times of the probe.
-        slowdown: Recorded time of the calls over their time in the probe.
+        pace: Recorded time of the calls over their time in the probe.
     """
     recorded_ns, task = _recorded_optimizer_ns(plan), plan.task.optimizer
     times = measured.optimizer.get(task.implementation, ()) if task is not None else ()
-    return min(recorded_ns, _median(times) * slowdown) if times else recorded_ns
+    return min(recorded_ns, SLOWER * pace * _median(times)) if times else recorded_ns
 
 
 def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:
-    task, recorded_ns = plan.task.optimizer, _recorded_optimizer_ns(plan)
-    if task is None or not recorded_ns or not measured.optimizer:
+    task = plan.task.optimizer
+    if task is None or not usual_ns or not measured.optimizer:
         return None
     saving = estimate_fixed(usual_ns, measured.optimizer, task.implementation, "fused")
     if not saving.rounds:
         return None
     low, high = widen(saving)
     if high > 0:
-        high *= (recorded_ns / usual_ns) ** 0.5
+        high *= min(COLD_CACHES, max(1.0, _recorded_optimizer_ns(plan) / usual_ns) ** 0.5)
     return _named("fused-optimizer", f"{task.name}(fused=True)", saving.saving_ns, low, high, saving)
 
 
-def _slowdown(rows: Sequence[ProbedCall]) -> float:
-    """Return how much longer the calls took in the recording than in the probe, at least 1."""
-    probed = sum(row.calls * row.current_ns for row in rows)
-    return max(1.0, sum(row.recorded_ns for row in rows) / probed) if probed else 1.0
-
-
 def _named(name: str, setting: str, middle: float, low: float, high: float, saving: Saving) -> ProbedChange:
-    return ProbedChange(name, setting, middle, low, high, saving.noise_ns, saving.measured_ns, saving.rounds)
+    return ProbedChange(
+        name, setting, middle, low, high, saving.noise_ns, saving.measured_ns, saving.rounds, saving.similar_ns
+    )
 
 
 def _text(setting: Setting, plan: Plan) -> str:

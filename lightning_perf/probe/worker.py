@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import suppress
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.messages import Begin, Measured, Ready, Task, Times
+from lightning_perf.probe.messages import THREADS, Begin, Measured, Ready, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
 __all__ = ["main", "measure"]
 
-ROUNDS = 2
-"""Rounds that calls are chosen for, after one to warm up."""
+OPTIMIZER_SHARE = 0.2
+"""Share of the time for steps of the optimizer."""
 
-MOST_ROUNDS = 15
-
-ENOUGH = 0.9
-"""Share of the time of all measurable operators that should be measured."""
-
-WARM_UP = 1.6
-"""Time of the first round, which also makes tensors and loads kernels, in times of a later one."""
+OPTIMIZER_ROUNDS = 30
 
 DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
 
 LAUNCHES = 2000
+
+FUSED = "fused"
 
 
 def main(channel: Channel) -> None:
@@ -38,7 +30,7 @@ def main(channel: Channel) -> None:
 
     channel.receive(Begin)
     _load()
-    channel.send(Ready())
+    channel.send(Ready(time.process_time()))
     task = channel.receive(Task)
     if task.device == "cpu":
         limit_memory()
@@ -75,105 +67,54 @@ def measure(task: Task) -> Measured:
 
     Args:
         task: The task. Its time begins now.
-
-    Returns:
-        The times of all rounds. The first round warms up and is left out.
     """
     import torch
 
     from lightning_perf.probe.data_flow import follow
-    from lightning_perf.probe.measure import Pool, Prepared, run_pass
-    from lightning_perf.probe.selection import covered_share, select_calls
+    from lightning_perf.probe.rounds import Rounds
 
     begin = time.perf_counter()
-    deadline = begin + task.seconds
     torch.set_num_threads(task.threads)
-    optimizer_ns = _optimizer(task, begin + 0.2 * task.seconds)
-    found, skipped = follow(task.calls, task.settings, task.batch_size, task.device)
-    names = [setting.name for setting in task.settings]
-    settings = task.settings
-    weight = sum(setting.batch for setting in settings)
-    possible = [place for place, bound in enumerate(found) if names[0] in bound]
-    left_ns = max(0.0, deadline - time.perf_counter()) * 1e9
-    chosen = select_calls(task.calls, possible, left_ns / (weight * (ROUNDS + WARM_UP)))
-    most = covered_share(task.calls, select_calls(task.calls, possible, math.inf))
-    if covered_share(task.calls, chosen) < ENOUGH * most and settings[-1].batch > 1:
-        # A larger batch takes the most time, and is the first to be left out.
-        settings = settings[:-1]
-        weight = len(settings)
-        chosen = select_calls(task.calls, possible, left_ns / (weight * (ROUNDS + WARM_UP)))
-    pool = Pool(task.device, task.memory_bytes)
-    calls: dict[str, dict[int, Prepared]] = {}
-
-    def prepare() -> None:
-        for setting in settings:
-            kept = calls.get(setting.name, {})
-            calls[setting.name] = {
-                place: kept.get(place)
-                or Prepared(place, found[place][setting.name], pool, has_backward=task.calls.calls[place].has_backward)
-                for place in chosen
-                if setting.name in found[place] and place not in skipped
-            }
-
-    prepare()
-    times: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
-    taken: list[float] = []
-    for number in range(MOST_ROUNDS + 1):
-        start = time.perf_counter()
-        if taken and start + min(taken) > deadline and number > 2:
-            break
-        for setting in settings if number % 2 == 0 else reversed(settings):
-            measured, failed = run_pass(calls[setting.name], setting, task.device, task.threads, task.memory_bytes)
-            for place, reason in failed.items():
-                del calls[setting.name][place]
-                if setting.name == names[0]:
-                    skipped[place] = reason
-            for place, pair in measured.items():
-                times[place, setting.name].append(pair)
-        taken.append(time.perf_counter() - start)
-        if number == 0:
-            # Now the speed of this machine is known, so more calls may fit into the time.
-            speed = _recorded_ns(task.calls, chosen) * weight * WARM_UP / max(1.0, taken[0] * 1e9)
-            left_ns = max(0.0, deadline - time.perf_counter()) * 1e9
-            more = select_calls(task.calls, possible, speed * left_ns / (weight * (ROUNDS + WARM_UP)))
-            if set(more) > set(chosen):
-                chosen = more
-                prepare()
-                taken.clear()
+    optimizer_ns = _optimizer(task, begin + OPTIMIZER_SHARE * task.seconds)
+    bound, skipped = follow(task.calls, task.settings, task.batch_size, task.device)
+    rounds = Rounds(task, bound, skipped, begin + task.seconds)
+    rounds.run()
     return Measured(
-        times=tuple(
-            Times(place, name, tuple(pair[0] for pair in pairs[1:]), tuple(pair[1] for pair in pairs[1:]))
-            for (place, name), pairs in sorted(times.items())
-        ),
+        times=rounds.times(),
         optimizer=optimizer_ns,
-        skipped=skipped,
+        skipped=rounds.skipped,
         launch_ns=_launch_ns(task.device),
         seconds=time.perf_counter() - begin,
         device=_device_name(task.device),
     )
 
 
-def _recorded_ns(calls: OperatorCalls, chosen: Sequence[int]) -> float:
-    """Return the recorded time of making each chosen call once."""
-    return sum((call.forward_ns + call.backward_ns) / call.calls for call in (calls.calls[place] for place in chosen))
-
-
 def _optimizer(task: Task, deadline: float) -> dict[str, tuple[float, ...]]:
+    """Return the times of an optimizer step, as recorded, fused, and with more threads if they are a setting."""
+    import torch
+
     from lightning_perf.probe.optimizers import OptimizerTimer
 
     if task.optimizer is None:
         return {}
-    clock = time.thread_time_ns if task.threads == 1 else time.perf_counter_ns
+    recorded = task.optimizer.implementation
+    threads = next((setting.threads for setting in task.settings if setting.threads is not None), None)
+    variants = [(recorded, recorded, task.threads), (FUSED, FUSED, task.threads)]
+    if threads is not None:
+        variants.append((THREADS, recorded, threads))
     found: dict[str, list[float]] = {}
     with suppress(ValueError, AttributeError, TypeError, RuntimeError, MemoryError):
         timer = OptimizerTimer(task.optimizer, task.calls, task.device, task.memory_bytes)
-        names = timer.implementations(task.optimizer.implementation)
-        for number in range(MOST_ROUNDS):
-            if number > 1 and time.perf_counter() > deadline:
+        for number in range(OPTIMIZER_ROUNDS + 1):
+            if number > 2 and time.perf_counter() > deadline:
                 break
-            for name in names if number % 2 == 0 else reversed(names):
-                found.setdefault(name, []).append(timer.step_ns(name, clock))
-    return {name: tuple(values) for name, values in found.items()} if len(found) > 1 else {}
+            for name, implementation, used in variants if number % 2 == 0 else reversed(variants):
+                torch.set_num_threads(used)
+                clock = time.thread_time_ns if used == 1 else time.perf_counter_ns
+                found.setdefault(name, []).append(timer.step_ns(implementation, clock))
+    torch.set_num_threads(task.threads)
+    # The first round warms up.
+    return {name: tuple(values[1:]) for name, values in found.items()} if len(found) > 1 else {}
 
 
 def _launch_ns(device: str) -> float | None:

@@ -29,6 +29,7 @@ class ProbedChange:
         noise_ns: Part of the range that comes from the noise of the probe, on each side.
         measured_ns: Time per step of the recorded operators that were measured in this setting.
         rounds: Times that each of them was measured.
+        similar_ns: Time per step of further calls of the same operators, which they stand for.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ProbedChange:
     noise_ns: float
     measured_ns: float
     rounds: int
+    similar_ns: float = 0.0
 
 
 @dataclass(frozen=True)

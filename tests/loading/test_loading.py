@@ -201,9 +201,54 @@ def test_a_data_set_that_loads_whole_batches() -> None:
     assert "dataset code" in {stage.name for stage in report.stages}
 
 
-class Numbers(IterableDataset[int]):
+class Stream(IterableDataset[Any]):
+    def __init__(self, folder: Path, batch: int | None = None) -> None:
+        self.pictures = Pictures(folder, "transform")
+        self.batch = batch
+
     def __iter__(self) -> Any:
-        return iter(range(10))
+        for index in range(400):
+            picture = self.pictures[index]
+            yield picture if self.batch is None else torch.stack([picture] * self.batch)
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_stream_of_samples_or_batches(folder: Path, batch: int | None) -> None:
+    loader = DataLoader(Stream(folder, batch), batch_size=BATCH if batch is None else None)
+    report = measure_loading(loader, seconds=0.5)
+    assert report.stages[0].name == "transform SlowRotate"
+    transforms = BATCH if batch is None else 1
+    assert report.stages[0].time_ns >= 0.99 * transforms * SLEEP_S * 1e9
+    assert report.batch_size == (BATCH if batch is None else batch)
+    assert report.iterable
+    text = io.StringIO()
+    report.print(file=text)
+    assert "get_worker_info()" in text.getvalue()
+
+
+def test_the_end_of_a_stream(folder: Path) -> None:
+    report = measure_loading(DataLoader(Subset(Pictures(folder, ""), range(10)), BATCH), seconds=60)
+    stream = Stream(folder)
+    stream.pictures.slow = ""
+    streamed = measure_loading(DataLoader(stream, batch_size=BATCH), seconds=60)
+    assert report.batches == 4
+    assert streamed.batches == 199
+
+
+class ReadyBatches(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((7, 2), float(index))
+
+
+def test_a_data_set_of_ready_batches() -> None:
+    report = measure_loading(DataLoader(ReadyBatches(), batch_size=None), seconds=60)
+    assert report.batches == 49
+    assert report.batch_size == 7
+    assert report.batch_bytes == 7 * 2 * 4
+    assert not report.iterable
 
 
 class Broken(Dataset[int]):
@@ -215,8 +260,6 @@ class Broken(Dataset[int]):
 
 
 def test_loaders_that_cannot_be_measured_say_why() -> None:
-    with pytest.raises(LoadingError, match="iterable data set"):
-        measure_loading(DataLoader(Numbers(), 2), seconds=0.1)
     with pytest.raises(LoadingError, match="a broken sample"):
         measure_loading(DataLoader(Broken(), 2), seconds=0.1)
     with pytest.raises(LoadingError, match="single batch"):

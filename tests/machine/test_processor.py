@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from lightning_perf.machine import processor
-from lightning_perf.machine.processor import cpu_flags, processor_facts, usable_cores
+from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts, usable_cores
 
 X86 = (
     "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx512_bf16 amx_bf16\n\nprocessor\t: 1\nflags\t\t: other\n"
@@ -53,6 +54,22 @@ def test_two_threads_of_a_core_are_one_core(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_quota_leaves_fewer(quota: str, cores: int, machine: Path) -> None:
     (machine / "cpu.max").write_text(quota + "\n")
     assert usable_cores() == cores
+
+
+def test_the_time_of_busy_processors_grows_with_our_own() -> None:
+    before, own = busy_s(), time.process_time()
+    if before is None:
+        pytest.skip("this system does not count it")
+    while time.process_time() < own + 0.3:
+        pass
+    after = busy_s()
+    assert after is not None
+    assert after - before >= 0.2
+
+
+def test_the_time_of_busy_processors_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processor, "STATISTICS", tmp_path / "none")
+    assert busy_s() is None
 
 
 def test_cores_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

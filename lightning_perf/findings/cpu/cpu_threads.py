@@ -37,8 +37,7 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
     compute, processor = analysis.host_compute, analysis.metadata.processor
     if compute is None or processor is None or not processor.threads or not processor.cores or processor.load is None:
         return None
-    idle = processor.cores - max(processor.load, processor.threads)
-    if idle < IDLE * processor.cores or processor.threads > FEW * processor.cores:
+    if processor.threads > FEW * processor.cores:
         return None
     if (analysis.metadata.world_size or 1) > 1:
         return None
@@ -49,10 +48,12 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
     has_workers = analysis.loading is not None and analysis.loading.loader == "workers"
     least = 1.0 if has_workers else 1 + LEAST_EFFICIENCY * (min(ratio, MOST_RATIO) - 1)
     low_ns, high_ns = host_saving_ns(analysis, large_ns * (1 - 1 / least), large_ns * (1 - 1 / ratio))
+    idle = processor.cores - max(processor.load, processor.threads)
+    applies = idle >= IDLE * processor.cores and worth_it(high_ns, analysis)
     estimate = choose_estimate(
         analysis,
         "threads",
-        (low_ns, high_ns) if worth_it(high_ns, analysis) else None,
+        (low_ns, high_ns) if applies else None,
         f"Large operators speed up {least:.2g} to {ratio:.2g} times.",
     )
     if estimate is None:

@@ -1,0 +1,42 @@
+"""How many cores other programs keep busy, while the worker process of a probe loads torch."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from lightning_perf.machine.processor import busy_s
+
+__all__ = ["OthersWatch"]
+
+
+class OthersWatch:
+    """Counts the cores that programs other than this process and its worker process keep busy, from its creation on."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), busy_s(), time.process_time()
+
+    def busy_cores(self, worker_s: float) -> float:
+        """Return the cores that other programs have kept busy, on average.
+
+        Args:
+            worker_s: Processor time of the worker process.
+
+        Returns:
+            The number. If the system does not count processor time, the load average of the last minute without the
+            training itself, and 0 if there is none.
+        """
+        began, busy_before_s, own_before_s = self._start
+        busy_after_s = busy_s()
+        if busy_before_s is None or busy_after_s is None:
+            return max(0.0, _load() - 1.0)
+        own_s = time.process_time() - own_before_s + worker_s
+        elapsed_s = time.perf_counter() - began
+        return max(0.0, busy_after_s - busy_before_s - own_s) / elapsed_s
+
+
+def _load() -> float:
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows, or a sandbox
+        return 0.0

@@ -1,0 +1,141 @@
+"""Measures calls in settings that alternate in rounds, and decides which calls and settings are worth the time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from lightning_perf.probe.arguments import Bound
+from lightning_perf.probe.measure import Pool, Prepared, run_pass
+from lightning_perf.probe.messages import Task, Times
+from lightning_perf.probe.selection import covered_share, select_calls
+from lightning_perf.probe.settings import Setting
+
+__all__ = ["BATCH_ROUNDS", "Rounds"]
+
+LEAST_ROUNDS, MOST_ROUNDS = 2, 30
+"""Rounds after the one that warms up. Calls are chosen so that the time suffices for the least number."""
+
+BATCH_ROUNDS = 8
+"""Rounds for a larger batch, which takes the most time."""
+
+WARM_UP = 1.6
+"""Time of the first round, which also makes tensors and loads kernels, in times of a later one."""
+
+ENOUGH = 0.75
+"""Share of the time of all measurable operators that should be measured. Otherwise the larger batch is left out."""
+
+CLEAR_LOSS = 1.25
+"""Ratio of times from which a setting is not measured again: nobody is advised to use it."""
+
+
+class Rounds:
+    """Measures the calls of a task until a deadline.
+
+    Args:
+        task: The task.
+        bound: For each call, its arguments by the name of the setting.
+        skipped: Reasons for calls that cannot be made. Those of calls that fail are added.
+        deadline_s: The deadline, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self, task: Task, bound: Sequence[Mapping[str, Bound]], skipped: dict[int, str], deadline_s: float
+    ) -> None:
+        self.skipped = skipped
+        self._task, self._bound, self._deadline_s = task, bound, deadline_s
+        self._settings = task.settings
+        self._current = task.settings[0]
+        self._possible = [place for place, settings in enumerate(bound) if self._current.name in settings]
+        self._pool = Pool(task.device, task.memory_bytes)
+        self._calls: dict[str, dict[int, Prepared]] = {setting.name: {} for setting in task.settings}
+        self._times: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+        self._decided: set[str] = set()
+        self._chosen = self._choose(1.0)
+        most = covered_share(task.calls, select_calls(task.calls, self._possible, math.inf))
+        if self._settings[-1].batch > 1 and covered_share(task.calls, self._chosen) < ENOUGH * most:
+            self._settings = self._settings[:-1]
+            self._chosen = self._choose(1.0)
+        self._prepare()
+
+    def run(self) -> None:
+        """Run a round that warms up, and then rounds until the deadline, at least two."""
+        took_s = self._run_round(0)
+        self._add_calls(took_s)
+        for number in range(1, MOST_ROUNDS + 1):
+            if number > LEAST_ROUNDS and time.perf_counter() + took_s > self._deadline_s:
+                break
+            took_s = self._run_round(number)
+            self._decide(number)
+
+    def times(self) -> tuple[Times, ...]:
+        """Return the times of all rounds but those that warmed up."""
+        return tuple(
+            Times(place, name, tuple(pair[0] for pair in pairs[1:]), tuple(pair[1] for pair in pairs[1:]))
+            for (place, name), pairs in sorted(self._times.items())
+        )
+
+    def _choose(self, speed: float) -> tuple[int, ...]:
+        """Choose the calls that the time suffices for, with the speed of this machine over that of the recording."""
+        left_ns = max(0.0, self._deadline_s - time.perf_counter()) * 1e9
+        passes = sum(setting.batch for setting in self._settings) * (LEAST_ROUNDS + WARM_UP)
+        return select_calls(self._task.calls, self._possible, speed * left_ns / passes)
+
+    def _prepare(self) -> None:
+        """Make the tensors of chosen calls that have none yet."""
+        for setting in self._settings:
+            made = self._calls[setting.name]
+            self._calls[setting.name] = {
+                place: made.get(place) or self._prepared(place, setting)
+                for place in self._chosen
+                if setting.name in self._bound[place] and place not in self.skipped
+            }
+
+    def _prepared(self, place: int, setting: Setting) -> Prepared:
+        call = self._task.calls.calls[place]
+        return Prepared(place, self._bound[place][setting.name], self._pool, has_backward=call.has_backward)
+
+    def _run_round(self, number: int) -> float:
+        """Run a pass in each setting that is not decided yet, and return the time of all in seconds."""
+        task = self._task
+        start_s = time.perf_counter()
+        active = [setting for setting in self._settings if setting.name not in self._decided]
+        for setting in active if number % 2 == 0 else reversed(active):
+            calls = self._calls[setting.name]
+            measured, failed = run_pass(calls, setting, task.device, task.threads, task.memory_bytes)
+            for place, reason in failed.items():
+                del calls[place]
+                if setting is self._current:
+                    self.skipped[place] = reason
+            for place, pair in measured.items():
+                self._times[place, setting.name].append(pair)
+        return time.perf_counter() - start_s
+
+    def _add_calls(self, took_s: float) -> None:
+        """Choose more calls after the first round, if this machine turns out to be fast enough."""
+        made = (self._task.calls.calls[place] for place in self._chosen)
+        recorded_ns = sum((call.forward_ns + call.backward_ns) / call.calls for call in made)
+        passes = sum(setting.batch for setting in self._settings) * WARM_UP
+        chosen = self._choose(recorded_ns * passes / max(1.0, took_s * 1e9))
+        if set(chosen) > set(self._chosen):
+            self._chosen = chosen
+            self._prepare()
+
+    def _decide(self, number: int) -> None:
+        """Find the settings that need no further rounds."""
+        for setting in self._settings[1:]:
+            enough = setting.batch > 1 and number >= BATCH_ROUNDS
+            if enough or self._latest_ratio(setting) > CLEAR_LOSS:
+                self._decided.add(setting.name)
+
+    def _latest_ratio(self, setting: Setting) -> float:
+        """Return the time of a step's calls in a setting, for as many samples, over that in the current setting."""
+        before = after = 0.0
+        for place, call in enumerate(self._task.calls.calls):
+            old, new = self._times.get((place, self._current.name)), self._times.get((place, setting.name))
+            if old and new:
+                before += call.calls * sum(old[-1])
+                after += call.calls * sum(new[-1]) / setting.batch
+        return after / before if before else 1.0
