@@ -55,7 +55,7 @@ wheel: env
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The README's text and picture show the same recording. Record it again with `python -m benchmarks.demo`.
+# The README's text and picture show the same recording. Record it again with `python -m benchmarks.training.demo`.
 readme: env
 	$(BIN)/python docs/screenshots.py build/screenshots lightning_perf/demo/recordings/before --readme docs/images/overview.png
 	$(BIN)/python docs/refresh.py README.md docs/quickstart.md docs/reading.md docs/tutorial.md

@@ -134,14 +134,14 @@ def table(sizes: Sizes) -> list[Step]:
 
 def overhead(sizes: Sizes) -> list[Step]:
     """Return the one step of the callback's own cost."""
-    command = ["-m", "benchmarks.overhead", "--device", sizes.device, "--out", "{work}/overhead"]
+    command = ["-m", "benchmarks.training.overhead", "--device", sizes.device, "--out", "{work}/overhead"]
     size = ["--rounds", "1"] if sizes.tiny else ["--minutes", str(sizes.overhead_minutes)]
     return [Step("overhead", [*command, *size], 420, pages=["overhead.md"], raw=["overhead.json"])]
 
 
 def planted(sizes: Sizes) -> list[Step]:
     """Return the one step of planted faults."""
-    command = ["-m", "benchmarks.planted", "--here-only", "--rounds", str(sizes.planted_rounds)]
+    command = ["-m", "benchmarks.savings.planted", "--here-only", "--rounds", str(sizes.planted_rounds)]
     size = ["--only", "tiny batches, MLP"] if sizes.tiny else ["--results", "{work}/planted.md"]
     return [Step("planted", [*command, *size], STAGE_S, pages=["planted.md"], output_is_page=sizes.tiny)]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.agent_cases import CASES, OUTCOMES, Case
-from benchmarks.agent_evaluation import (
+from benchmarks.agents.cases import CASES, OUTCOMES, Case
+from benchmarks.agents.evaluation import (
     answer_with_client,
     answer_with_rules,
     make_question,

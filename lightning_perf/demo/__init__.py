@@ -7,7 +7,7 @@ from pathlib import Path
 __all__ = ["RECORDINGS", "RUNS"]
 
 RECORDINGS = Path(__file__).parent / "recordings"
-"""The folder of the runs. ``benchmarks/demo.py`` recorded them."""
+"""The folder of the runs. ``benchmarks/training/demo.py`` recorded them."""
 
 RUNS = ("before", "after")
 """A training with a slow dataset, and the same with a worker process that loads the data."""

@@ -151,11 +151,15 @@ def every_option() -> set[str]:
     def stop(self: argparse.ArgumentParser, *_: object) -> None:
         raise Parsed(self)
 
-    benchmarks = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if "parse_args" in path.read_text()]
+    benchmarks = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "benchmarks").rglob("*.py")
+        if path.parent.name not in ("compatibility", "programs") and "parse_args" in path.read_text()
+    ]
     found: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", stop)
-        for module in ("recipes.signlang", "recipes.tinylm", *(f"benchmarks.{name}" for name in benchmarks)):
+        for module in ("recipes.signlang", "recipes.tinylm", *benchmarks):
             with pytest.raises(Parsed) as parsed:
                 entry_point(["python", "-m", module])()
             found.update(options(parsed.value.parser))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from benchmarks.estimates import (
+from benchmarks.savings.estimates import (
     ADVICE,
     BASELINE,
     METHOD,
@@ -26,8 +26,8 @@ from benchmarks.estimates import (
     line,
     summary,
 )
+from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.step_clock import StepClock
-from benchmarks.unseen_networks import PLANTED, UNSEEN, Network
 from lightning_perf.estimates.calibration import read_calibration
 from lightning_perf.findings.finding import finding
 from lightning_perf.findings.registry import RULES
@@ -125,7 +125,7 @@ def test_settings_share_weights_and_count_samples() -> None:
 @pytest.mark.slow
 def test_a_tiny_run(tmp_path: Path) -> None:
     page = tmp_path / "estimates.md"
-    command = [sys.executable, "-m", "benchmarks.estimates", "--tiny", "--results", str(page)]
+    command = [sys.executable, "-m", "benchmarks.savings.estimates", "--tiny", "--results", str(page)]
     for more in ([], ["--estimates-only"]):
         subprocess.run([*command, *more], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=600)
         assert "| MLP | twice the batch |" in page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Predictions on the recordings of others, against recordings after the change (``benchmarks/pairs.py``)."""
+"""Predictions on the recordings of others, against recordings after the change (``benchmarks/savings/pairs.py``)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.history_simulation import KINDS, draw_histories, draw_noise
+from benchmarks.comparing.history_simulation import KINDS, draw_histories, draw_noise
 from lightning_perf.statistics.change_points import FEWEST_VALUES, LEAST_AUTOCORRELATION, find_changes, predict
 
 PER_CELL = 4

@@ -1,4 +1,4 @@
-"""A quick slice of the fuzzing that ``benchmarks/fuzz.py`` does at length."""
+"""A quick slice of the fuzzing that ``benchmarks/reading/fuzz.py`` does at length."""
 
 from __future__ import annotations
 

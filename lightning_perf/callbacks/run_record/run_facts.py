@@ -2,7 +2,7 @@
 
 The hashes are taken once per fit, on rank 0. Weights and a data set's arrays are hashed as a whole up to 1 GiB each and
 by sample beyond that, in about two seconds per GiB. At most `MAX_FILES` files are read, and of these at most 1.3 GiB in
-all. ``python -m benchmarks.fingerprint`` measures the time.
+all. ``python -m benchmarks.training.fingerprint`` measures the time.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> M
     """Export the model, run the calibration inputs, and write it with quantize-dequantize pairs.
 
     Weights are scaled per output channel. Activations use the whole observed range (min-max), which needs no
-    histograms; ``benchmarks/int8.py`` compares it with percentiles and minimum entropy.
+    histograms; ``benchmarks/models/int8.py`` compares it with percentiles and minimum entropy.
 
     Args:
         subject: The model, with its calibration inputs.

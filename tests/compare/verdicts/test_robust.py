@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import verdict_noise
-from benchmarks.verdict_noise import KINDS, coverage, draw_gaps, rank_interval, t_interval
+from benchmarks.comparing import verdict_noise
+from benchmarks.comparing.verdict_noise import KINDS, coverage, draw_gaps, rank_interval, t_interval
 from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.study.run import ADDED_BLOCKS, MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
 from lightning_perf.compare.verdicts.build import compare_arms

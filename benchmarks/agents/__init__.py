@@ -1,0 +1,1 @@
+"""Findings and answers for agents, scored on cases with known answers."""

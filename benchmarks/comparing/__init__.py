@@ -1,0 +1,1 @@
+"""Comparisons, tuning and history on simulated runs with known answers."""

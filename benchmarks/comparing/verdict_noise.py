@@ -1,0 +1,308 @@
+"""How often `compare` is right when noise is not normal: coverage, false verdicts and power for nine kinds of noise.
+
+A simulated study has blocks with one run of a baseline and one of a candidate, 100 steps each. The true difference is
+known. The kinds of noise, with a common level for each block (SD 2 %, except for drift):
+
+- normal: run means with SD 2 %, steps with SD 2 %;
+- lognormal: run means with SD 2 %, skewed steps (log SD 0.3);
+- outlier runs: run means with SD 0.5 %, and one run in ten is 5 % slower;
+- drift: run means with SD 2 %, and all times grow by 5 % over the study;
+- autocorrelated steps: run means with SD 1 %, steps with SD 6 % that depend on the step before (0.97);
+- bimodal: run means with SD 0.5 %, and three runs in ten are 4 % slower, like a process with unlucky memory;
+- heavy tails: run means and steps follow a t distribution with 2 degrees of freedom;
+- process effect: run means with SD 4 %, steps with SD 0.5 %;
+- busy machine: in a third of the runs other processes slow down bursts of steps by 20 to 100 %.
+
+Run as ``python -m benchmarks.comparing.verdict_noise``: prints Markdown tables and writes them to
+``benchmarks/results/verdict_noise.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from benchmarks.comparing.run_statistics import write_simulation
+from lightning_perf.compare.verdicts.pair import RANK_BLOCKS
+from lightning_perf.statistics.distributions import t_quantile
+from lightning_perf.statistics.ranks import signed_rank_counts
+from lightning_perf.statistics.values import Float64Array
+
+RESULTS = Path(__file__).parents[1] / "results" / "verdict_noise.md"
+STEPS = 100
+SIZES = (6, 8, 10, 12, 16, 20)
+BATCH = 500
+EQUIVALENCE = 0.01
+Rng = np.random.Generator
+
+Interval = tuple[Float64Array, Float64Array]
+Summary = Callable[[Float64Array], Float64Array]
+
+
+def draw_noise(kind: str, rng: Rng, studies: int, blocks: int) -> Float64Array:
+    """Draw the logarithms of step times, without a true difference.
+
+    Args:
+        kind: One of `KINDS`.
+        rng: Source of randomness.
+        studies: Number of studies.
+        blocks: Blocks per study.
+
+    Returns:
+        Shape [studies, blocks, 2, STEPS].
+    """
+    runs, steps = (studies, blocks, 2, 1), (studies, blocks, 2, STEPS)
+    level: Float64Array = rng.normal(0, 0.02, (studies, blocks, 1, 1))
+    noise: Float64Array
+    match kind:
+        case "normal":
+            noise = level + rng.normal(0, 0.02, runs) + rng.normal(0, 0.02, steps)
+        case "lognormal":
+            noise = level + rng.normal(0, 0.02, runs) + rng.normal(0, 0.3, steps)
+        case "outlier runs":
+            slow = np.log1p(0.05) * (rng.random(runs) < 0.1)
+            noise = level + slow + rng.normal(0, 0.005, runs) + rng.normal(0, 0.02, steps)
+        case "drift":
+            position = 2.0 * np.arange(blocks)[:, None] + _balanced_places(rng, studies, blocks)
+            growth = np.log1p(0.05) * position / (2 * blocks - 1)
+            noise = growth[..., None] + rng.normal(0, 0.02, runs) + rng.normal(0, 0.02, steps)
+        case "autocorrelated steps":
+            noise = level + rng.normal(0, 0.01, runs) + 0.06 * _autocorrelated(rng, steps, 0.97)
+        case "bimodal":
+            slow = np.log1p(0.04) * (rng.random(runs) < 0.3)
+            noise = level + slow + rng.normal(0, 0.005, runs) + rng.normal(0, 0.01, steps)
+        case "heavy tails":
+            noise = level + 0.01 * rng.standard_t(2, runs) + 0.03 * rng.standard_t(2, steps)
+        case "process effect":
+            noise = level + rng.normal(0, 0.04, runs) + rng.normal(0, 0.005, steps)
+        case "busy machine":
+            share = (rng.random(runs) < 1 / 3) * rng.beta(1, 2, runs)
+            busy = ndtr(_autocorrelated(rng, steps, 0.9)) < share
+            slower = busy * np.log(rng.uniform(1.2, 2.0, runs))
+            noise = level + slower + rng.normal(0, 0.01, runs) + rng.normal(0, 0.02, steps)
+        case _:
+            raise ValueError(f"unknown kind of noise {kind!r}; choose from {', '.join(KINDS)}")
+    return noise
+
+
+KINDS = (
+    "normal",
+    "lognormal",
+    "outlier runs",
+    "drift",
+    "autocorrelated steps",
+    "bimodal",
+    "heavy tails",
+    "process effect",
+    "busy machine",
+)
+
+SUMMARIES: Mapping[str, Summary] = {
+    "mean": lambda times: times.mean(axis=-1),
+    "median": lambda times: np.median(times, axis=-1),
+    "25th percentile": lambda times: np.quantile(times, 0.25, axis=-1),
+    "minimum": lambda times: times.min(axis=-1),
+}
+
+
+def _balanced_places(rng: Rng, studies: int, blocks: int) -> NDArray[np.int64]:
+    """Return each run's place in its block, 0 or 1, both arms equally often first; shape [studies, blocks, 2]."""
+    first = rng.permuted(np.tile(np.arange(blocks) % 2, (studies, 1)), axis=1)
+    return np.stack([first, 1 - first], axis=-1)
+
+
+def _autocorrelated(rng: Rng, shape: tuple[int, ...], correlation: float) -> Float64Array:
+    values = rng.normal(0, 1, shape)
+    for step in range(1, shape[-1]):
+        values[..., step] = correlation * values[..., step - 1] + (1 - correlation**2) ** 0.5 * values[..., step]
+    return values
+
+
+def t_interval(gaps: Float64Array) -> Interval:
+    """Return Student's 95 % interval of each study, from the blocks' log ratios of shape [studies, blocks]."""
+    blocks = gaps.shape[1]
+    reach = t_quantile(0.975, blocks - 1) * gaps.std(axis=1, ddof=1) / blocks**0.5
+    return gaps.mean(axis=1) - reach, gaps.mean(axis=1) + reach
+
+
+def rank_interval(gaps: Float64Array) -> Interval:
+    """Return the signed-rank interval of each study, which covers at least 95 %."""
+    blocks = gaps.shape[1]
+    row, column = np.triu_indices(blocks)
+    averages = np.sort((gaps[:, row] + gaps[:, column]) / 2, axis=1)
+    counts = signed_rank_counts(blocks)
+    outside = int(np.searchsorted(2 * np.cumsum(counts) / counts.sum(), 0.05, side="right"))
+    return averages[:, outside - 1], averages[:, -outside]
+
+
+def chosen_interval(gaps: Float64Array) -> Interval:
+    """Return the interval that `compare` uses for this number of blocks."""
+    return rank_interval(gaps) if gaps.shape[1] >= RANK_BLOCKS else t_interval(gaps)
+
+
+def draw_gaps(kind: str, studies: int, blocks: int, summaries: Mapping[str, Summary]) -> dict[str, Float64Array]:
+    """Return the log ratios candidate / baseline of every block, by summary of the runs; shape [studies, blocks]."""
+    rng = np.random.default_rng([KINDS.index(kind), blocks])
+    parts: dict[str, list[Float64Array]] = {name: [] for name in summaries}
+    for begin in range(0, studies, BATCH):
+        times = np.exp(draw_noise(kind, rng, min(BATCH, studies - begin), blocks))
+        for name, summary in summaries.items():
+            logs = np.log(summary(times))
+            parts[name].append(logs[..., 1] - logs[..., 0])
+    return {name: np.concatenate(drawn) for name, drawn in parts.items()}
+
+
+def coverage(interval: Interval) -> float:
+    """Return the share of studies with the true difference, zero, inside the interval."""
+    return float(np.mean((interval[0] <= 0) & (interval[1] >= 0)))
+
+
+def verdicts(interval: Interval, effect: float) -> tuple[float, float]:
+    """Return the shares of the verdicts *faster* and *slower* if the true log ratio is `effect`."""
+    low, high = interval[0] + effect, interval[1] + effect
+    zone = np.log1p(EQUIVALENCE)
+    equivalent = (low >= -zone) & (high <= zone)
+    return float(np.mean((high < 0) & ~equivalent)), float(np.mean((low > 0) & ~equivalent))
+
+
+def robust_sd(gaps: Float64Array) -> float:
+    """Return the spread of the gaps without their tails: the interquartile range as a standard deviation."""
+    low, high = np.quantile(gaps, [0.25, 0.75])
+    return float((high - low) / 1.349)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return ["", _row(*heads), "|---" * len(heads) + "|", *(_row(*row) for row in rows), ""]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def before_and_after(studies: int) -> list[str]:
+    """Compare Student's t for every study with the rule of `compare`."""
+    lines = ["## Before and after", ""]
+    lines.append(
+        "Each cell: before → after, in per cent. *Before* is Student's t interval of the log ratios of mean step "
+        f"times. *After* is the signed-rank interval from {RANK_BLOCKS} blocks on. *Coverage*: the interval contains "
+        "the true ratio, nominal 95. *False verdicts*: *faster* or *slower* without a difference, nominal at most 5. "
+        "*Power*: *faster* for a true reduction by one robust SD of the blocks' ratios."
+    )
+    for blocks in SIZES:
+        rows = []
+        for kind in KINDS:
+            gaps = draw_gaps(kind, studies, blocks, {"mean": SUMMARIES["mean"]})["mean"]
+            before, after = t_interval(gaps), chosen_interval(gaps)
+            effect = robust_sd(gaps)
+            cells = [kind, f"{100 * effect:.1f}"]
+            for measure in (coverage, lambda i: sum(verdicts(i, 0.0)), lambda i, e=effect: verdicts(i, -e)[0]):
+                one, other = _percent(measure(before)), _percent(measure(after))
+                cells.append(one if blocks < RANK_BLOCKS else f"{one} → {other}")
+            rows.append(tuple(cells))
+        lines += ["", f"**{blocks} blocks**" + ("" if blocks >= RANK_BLOCKS else ", where nothing changed")]
+        lines += _table(("noise", "robust SD (%)", "coverage", "false verdicts", "power"), rows)
+    return lines
+
+
+def choice_of_blocks(studies: int) -> list[str]:
+    """Compare the power of both intervals by number of blocks."""
+    lines = ["## From how many blocks", "", "Power as above, in per cent: Student's t / signed rank."]
+    rows: list[list[str]] = [[kind] for kind in (*KINDS, "mean of all kinds")]
+    for blocks in SIZES:
+        totals = np.zeros(2)
+        for number, kind in enumerate(KINDS):
+            gaps = draw_gaps(kind, studies, blocks, {"mean": SUMMARIES["mean"]})["mean"]
+            effect = robust_sd(gaps)
+            powers = [verdicts(interval(gaps), -effect)[0] for interval in (t_interval, rank_interval)]
+            totals += powers
+            rows[number].append(" / ".join(f"{100 * power:.0f}" for power in powers))
+        rows[-1].append(" / ".join(f"{100 * total / len(KINDS):.0f}" for total in totals))
+    heads = ("noise", *(f"{blocks} blocks" for blocks in SIZES))
+    return lines + _table(heads, [tuple(row) for row in rows])
+
+
+def choice_of_summary(studies: int) -> list[str]:
+    """Compare summaries of a run: the width of intervals, and the costs that a summary does not see."""
+    lines = ["## Which summary of a run", ""]
+    lines.append(
+        "Half the width of the 95 % interval between two equal arms, in per cent (median over studies; 12 blocks, "
+        "signed rank). A narrower interval detects smaller differences."
+    )
+    rows = []
+    for kind in KINDS:
+        gaps = draw_gaps(kind, studies, 12, SUMMARIES)
+        widths = [np.median(np.subtract(*rank_interval(gaps[name])[::-1])) / 2 for name in SUMMARIES]
+        rows.append((kind, *(f"±{100 * float(width):.2f}" for width in widths)))
+    lines += _table(("noise", *SUMMARIES), rows)
+    lines.append(
+        "A summary must also see every cost. In these three cases the candidate's training is really slower or faster. "
+        "Each cell: verdicts *faster* / *slower* in per cent (12 blocks, normal noise)."
+    )
+    rows = []
+    for title, change in HIDDEN.items():
+        rng = np.random.default_rng(5)
+        times = np.exp(draw_noise("normal", rng, studies // 4, 12))
+        times[:, :, 1] = change(rng, times[:, :, 1])
+        cells = []
+        for summary in SUMMARIES.values():
+            logs = np.log(summary(times))
+            shares = verdicts(rank_interval(logs[..., 1] - logs[..., 0]), 0.0)
+            cells.append(" / ".join(f"{100 * share:.0f}" for share in shares))
+        rows.append((title, *cells))
+    lines += _table(("candidate", *SUMMARIES), rows)
+    lines.append(
+        "Lower quantiles are blind to stalls, and on the host's clock to the work of a GPU. The mean therefore "
+        "decides. For runs on a processor the report adds the 25th percentile to an inconclusive verdict."
+    )
+    return lines
+
+
+def _stalls(rng: Rng, times: Float64Array) -> Float64Array:
+    return times * np.where(rng.random(times.shape) < 0.1, 3.0, 0.97)
+
+
+def _faster(_: Rng, times: Float64Array) -> Float64Array:
+    return times * 0.9
+
+
+def _run_ahead(_: Rng, times: Float64Array) -> Float64Array:
+    """Let the host queue 49 steps at a tenth of their time, then wait for the device, which takes 20 % longer."""
+    ahead = 0.1 * times
+    waits = np.arange(times.shape[-1]) % 50 == 49
+    rest = 1.2 * times - ahead
+    return ahead + np.where(waits, 50 * rest.mean(axis=-1, keepdims=True), 0.0)
+
+
+HIDDEN: Mapping[str, Callable[[Rng, Float64Array], Float64Array]] = {
+    "10 % of steps stall at 3 times, the others take 3 % less (mean +17 %)": _stalls,
+    "timed on the host, which queues 50 steps, while the GPU takes 20 % longer (mean +20 %)": _run_ahead,
+    "every step takes 10 % less (mean −10 %)": _faster,
+}
+
+
+def report(studies: int) -> str:
+    """Return all tables as Markdown."""
+    return "\n".join([*before_and_after(studies), *choice_of_blocks(studies), *choice_of_summary(studies)]) + "\n"
+
+
+def main() -> None:
+    """Run the simulation, print the tables and write them to a file."""
+    write_simulation(
+        "Coverage, false verdicts and power of compare, by simulation.",
+        "# Verdicts under nine kinds of noise",
+        "Written by `python -m benchmarks.comparing.verdict_noise`, which describes the kinds of noise.",
+        RESULTS,
+        report,
+    )
+
+
+if __name__ == "__main__":
+    main()

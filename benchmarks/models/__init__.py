@@ -1,0 +1,1 @@
+"""Inference, int8 and distillation."""

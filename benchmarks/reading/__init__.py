@@ -1,0 +1,1 @@
+"""Reading of traces, snapshots and documents: speed, memory and robustness."""

@@ -1,0 +1,296 @@
+"""Time and memory of reading and analysing traces, compared with a floor and other tools, in one interleaved run.
+
+    python benchmarks/reading/trace_reading.py /path/to/corpus --sizes-mb 50 200 1000 --hta-python /venv/bin/python
+
+Traces of the wanted sizes are made once by repeating a real one with later times and new correlation numbers. Every
+measurement is a fresh process, the arms take turns, and the median of the rounds is reported: wall and CPU seconds
+after the imports, and peak resident memory. Arms:
+
+- ``floor``: read, cut and decode the same bytes into typed events (needed fields only), keeping nothing
+- ``read_trace``: `lightning_perf.read_trace`
+- ``read_trace_gz``: the same on the gzipped file
+- ``analyze``: `lightning_perf.analyze`, everything in the report
+- ``analyze_gz``: the same on the gzipped file
+- ``torch_tb_profiler``: its loader (installed in this environment or left out)
+- ``hta``: HolisticTraceAnalysis, load and temporal breakdown (needs ``--hta-python``)
+
+Writes ``results/trace_reading.json`` and ``.md`` in this folder (``--results`` chooses another place).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parents[1]
+# The repository instead of this folder, so that no file here shadows a module of the standard library.
+sys.path[0] = str(HERE.parent)
+
+METHOD_VERSION = 2
+
+PEERS = ("torch_tb_profiler", "hta")
+"""The arms that take minutes: they run in fewer rounds, and where wanted on fewer sources."""
+
+SOURCES = {
+    "A": "hta/nccl_parser_config/nccl_data.b4b6dce.json.gz",
+    "B": "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.941dea2.json.gz",
+}
+"""A: ResNet on an A100 with NCCL, no Python stacks. B: ResNet-18 on an MI300X with Python stacks and memory events."""
+
+_HTA = """
+import json, sys, time
+from hta.trace_analysis import TraceAnalysis
+wall, cpu = time.perf_counter(), time.process_time()
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
+analysis.get_temporal_breakdown(visualize=False)
+print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+    "peak_mb": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024}))
+"""
+
+
+def floor(path: Path) -> int:
+    """Decode every event, keep none; returns their number."""
+    from lightning_perf.trace.bytestream import ByteStream
+    from lightning_perf.trace.events import decode
+    from lightning_perf.trace.pieces import EventText
+
+    gc.disable()
+    stream = ByteStream(path)
+    return sum(len(decode(b"[" + piece + b"]")) for piece in EventText(path, stream.chunks()).pieces())
+
+
+def reading(path: Path) -> int:
+    """Read; returns the number of rows."""
+    from lightning_perf import read_trace
+
+    return sum(len(table) for table in read_trace(path).tables())
+
+
+def analysis(path: Path) -> int:
+    """Read and analyse everything; returns 0."""
+    from lightning_perf import analyze
+
+    analyze(path)
+    return 0
+
+
+def tb_profiler(path: Path) -> int:
+    """The loader of torch-tb-profiler; returns 0."""
+    from torch_tb_profiler.profiler.data import RunProfileData
+
+    with tempfile.TemporaryDirectory() as cache:
+        RunProfileData.parse("worker0", None, str(path), cache)
+    return 0
+
+
+WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
+    "floor": (floor, ("lightning_perf.trace.reader",)),
+    "read_trace": (reading, ("lightning_perf.trace.reader",)),
+    "read_trace_gz": (reading, ("lightning_perf.trace.reader",)),
+    "analyze": (analysis, ("lightning_perf.report.build",)),
+    "analyze_gz": (analysis, ("lightning_perf.report.build",)),
+    "torch_tb_profiler": (tb_profiler, ("torch_tb_profiler.profiler.data",)),
+}
+
+
+def peak_mb() -> float:
+    """Return the peak resident memory of this program; ``ru_maxrss`` would include its parent's memory at the start."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def worker(arm: str, path: Path) -> None:
+    """Measure one arm in this process and print the figures."""
+    run, modules = WORKERS[arm]
+    for module in modules:
+        importlib.import_module(module)
+    wall, cpu = time.perf_counter(), time.process_time()
+    count = run(path)
+    figures = {
+        "wall_s": time.perf_counter() - wall,
+        "cpu_s": time.process_time() - cpu,
+        "peak_mb": peak_mb(),
+        "count": count,
+    }
+    print(json.dumps(figures))
+
+
+def measure(arm: str, path: Path, hta_python: str | None) -> dict[str, Any]:
+    """One measurement in a fresh process."""
+    if arm == "hta":
+        command = [str(hta_python), "-c", _HTA, str(path), str(path.parent)]
+    else:
+        command = [sys.executable, __file__, "--worker", arm, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
+    figures: dict[str, Any] = json.loads(lines[-1])
+    return figures
+
+
+def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
+    """Least squares of CPU seconds against events."""
+    slope, intercept = np.polyfit(events, seconds, 1)
+    r = np.corrcoef(events, seconds)[0, 1]
+    return {"microseconds_per_event": slope * 1e6, "intercept_s": float(intercept), "r_squared": float(r * r)}
+
+
+def environment(hta_python: str | None) -> dict[str, Any]:
+    """Hardware and versions."""
+    from lightning_perf.machine.environment import cpu_name
+
+    versions = {}
+    for package in ("msgspec", "numpy", "isal", "torch-tb-profiler"):
+        found = next(iter(importlib.metadata.distributions(name=package)), None)
+        versions[package] = found.version if found else "not installed"
+    if hta_python:
+        code = "import importlib.metadata as m; print(m.version('HolisticTraceAnalysis'))"
+        done = subprocess.run([hta_python, "-c", code], capture_output=True, text=True, check=False)
+        versions["HolisticTraceAnalysis"] = done.stdout.strip() or "not installed"
+    return {
+        "method_version": METHOD_VERSION,
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": versions,
+        "load_average_at_start": os.getloadavg(),
+    }
+
+
+def main() -> None:
+    """Make the traces, take turns, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="the folder that holds traces/")
+    parser.add_argument("--sizes-mb", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--sources", nargs="+", choices=sorted(SOURCES), default=["A", "B"])
+    parser.add_argument("--arms", nargs="+", default=[*WORKERS, "hta"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-rounds", type=int, default=1, help="rounds for the slow peers")
+    parser.add_argument("--peer-sources", nargs="+", choices=sorted(SOURCES), help="sources for the slow peers: all")
+    parser.add_argument("--hta-python", default=None)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_bench")
+    parser.add_argument("--results", default="trace_reading", help="name of the files below results/")
+    arguments = parser.parse_args()
+    arms = list(arguments.arms)
+    if "hta" in arms and not arguments.hta_python:
+        print("hta left out: name an interpreter that has HolisticTraceAnalysis with --hta-python")
+        arms.remove("hta")
+    if "torch_tb_profiler" in arms and importlib.util.find_spec("torch_tb_profiler") is None:
+        print("torch_tb_profiler left out: it is not installed here")
+        arms.remove("torch_tb_profiler")
+    from benchmarks.comparing.replicate import replicate
+
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    about = environment(arguments.hta_python)
+    for name in arguments.sources:
+        with_peers = name in (arguments.peer_sources or arguments.sources)
+        turns = [arm for arm in arms if with_peers or arm not in PEERS]
+        source = arguments.corpus / "traces" / SOURCES[name]
+        for size_mb in arguments.sizes_mb:
+            target = arguments.work / f"{name}_{size_mb}.pt.trace.json"
+            replicate(source, target, size_mb * 1_000_000)
+            zipped = target.with_name(target.name + ".gz")
+            if any(arm.endswith("_gz") for arm in turns):
+                replicate(source, zipped, size_mb * 1_000_000)
+            results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in turns}
+            for turn in range(arguments.rounds):
+                for arm in turns if turn % 2 == 0 else reversed(turns):
+                    if arm in PEERS and turn >= arguments.peer_rounds:
+                        continue
+                    path = zipped if arm.endswith("_gz") else target
+                    results[arm].append(measure(arm, path, arguments.hta_python))
+            rows += [summary(name, target, arm, found) for arm, found in results.items()]
+            for row in rows[-len(turns) :]:
+                print(row, flush=True)
+            write(arguments.results, about, rows)  # after every size, so that an interrupted run keeps its results
+
+
+def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of an arm's rounds."""
+    row: dict[str, Any] = {"source": source, "size_mb": round(path.stat().st_size / 1e6, 1), "arm": arm}
+    good = [figures for figures in found if "error" not in figures]
+    if not good:
+        return {**row, "error": found[0]["error"] if found else "not run"}
+    for key in ("wall_s", "cpu_s", "peak_mb"):
+        row[key] = round(float(np.median([figures[key] for figures in good])), 3)
+    row["rounds"] = len(good)
+    if arm == "floor":
+        row["events"] = good[0]["count"]
+    return row
+
+
+def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the results as JSON and as a table."""
+    floors = {(row["source"], row["size_mb"]): row for row in rows if row["arm"] == "floor" and "error" not in row}
+    fits = {}
+    for source in sorted({row["source"] for row in rows}):
+        for arm in sorted({row["arm"] for row in rows}):
+            points = [
+                (floors[source, row["size_mb"]]["events"], row["cpu_s"])
+                for row in rows
+                if row["source"] == source and row["arm"] == arm and "error" not in row and floors
+            ]
+            if len(points) >= 2:
+                fits[f"{source} {arm}"] = linear_fit([float(e) for e, _ in points], [s for _, s in points])
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    document = {"about": about, "rows": rows, "fits": fits}
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    lines = [
+        "# Reading and analysing traces",
+        "",
+        f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
+        + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        + f"; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
+        + f"{about['method_version']}: `benchmarks/reading/trace_reading.py` describes the arms. Medians of "
+        f"interleaved " + "rounds, each a fresh process; imports are not counted.",
+        "",
+        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MB |",
+        "|---|--:|--:|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        base = floors.get((row["source"], row["size_mb"]))
+        events = f"{base['events']:,}" if base else ""
+        if "error" in row:
+            figures = f"failed: {row['error']} | | | | "
+        else:
+            wall, cpu = (f"{row[key] / base[key]:.2f}" if base else "" for key in ("wall_s", "cpu_s"))
+            figures = f"{row['wall_s']:.2f} | {wall} | {row['cpu_s']:.2f} | {cpu} | {row['peak_mb']:.0f}"
+        lines.append(f"| {row['source']} | {row['size_mb']} | {events} | {row['arm']} | {figures} |")
+    lines += [
+        "",
+        "CPU seconds against events, least squares:",
+        "",
+        "| | µs an event | intercept s | R² |",
+        "|---|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {fitted} | {fit['microseconds_per_event']:.3f} | {fit['intercept_s']:.3f} | {fit['r_squared']:.5f} |"
+        for fitted, fit in fits.items()
+    ]
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker(sys.argv[2], Path(sys.argv[3]))
+    else:
+        main()

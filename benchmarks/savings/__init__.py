@@ -1,0 +1,1 @@
+"""Estimated savings against measured ones."""

@@ -1,0 +1,555 @@
+"""Check the estimates of findings: profile networks, follow every advice, and compare the gains with the estimates.
+
+The networks of `benchmarks.savings.unseen_networks` shaped no constant. Each one is profiled as a user would do it, in
+its own
+process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last, two
+threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process. One
+fit of each comes before the profile, because glibc treats memory according to the largest block that was freed before.
+
+Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 35 minutes on two
+cores. It writes three files to ``benchmarks/results/``:
+
+- ``estimates.md``: the table
+- ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
+- ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf estimates`` reads
+
+After a change to the estimates, ``--estimates-only`` profiles the networks again and keeps the measured gains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import inspect
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import lightning.pytorch as pl
+import msgspec
+import torch
+from torch import nn
+
+from benchmarks.options import make_parser
+from benchmarks.quiet import QUIET_TRAINER, be_quiet
+from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
+from benchmarks.step_clock import StepClock
+from benchmarks.versions import device_name, known_versions, versions_text
+from lightning_perf import PerfCallback
+from lightning_perf.estimates.calibration import estimate_width, verdict_of
+from lightning_perf.estimates.followed import source_of
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.build import analyze
+from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.run_files.estimates import ESTIMATES, ESTIMATES_NAME, EstimateOutcome, Source
+from lightning_perf.statistics.collapse import clopper_pearson
+from lightning_perf.statistics.location import paired_ratio
+from lightning_perf.statistics.values import Estimate
+
+RESULTS = Path(__file__).parents[1] / "results" / "estimates.md"
+CALIBRATION = Path("build") / "estimates" / "planted.md"
+METHOD = 2
+"""Version of the method: figures of different versions are not comparable."""
+
+WARM_UP_STEPS = 2
+PROFILED_STEPS = 3
+PROBE_S = 5.0
+
+BUSY = (
+    "The machine was busy, and this benchmark had priority. A report holds its estimates back on a busy machine, and "
+    "they are used here all the same. Two threads were not measured, because the other core was busy.\n\n"
+)
+
+WORTH = 0.05
+"""A certain gain of more than this share of the step is one that advice should not have missed."""
+
+HARM = 0.03
+"""Advice that makes the step slower by more than this share is wrong."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train a network.
+
+    Attributes:
+        rule: ID of the rule that advises it; empty for the baseline.
+        precision: Of the Trainer.
+        channels_last: Whether weights are in channels last.
+        threads: Threads of torch.
+        batches: Size of the batch, relative to that of the baseline.
+        fused: Whether the optimizer is fused.
+    """
+
+    rule: str = ""
+    precision: str = "32-true"
+    channels_last: bool = False
+    threads: int = 1
+    batches: int = 1
+    fused: bool = False
+
+
+BASELINE = Setting()
+ADVICE: dict[str, Setting] = {
+    "bf16-mixed": Setting("cpu-bf16", precision="bf16-mixed"),
+    "channels last": Setting("cpu-channels-last", channels_last=True),
+    "two threads": Setting("cpu-threads", threads=2),
+    "twice the batch": Setting("cpu-overhead", batches=2),
+    "fused optimizer": Setting("unfused-optimizer", fused=True),
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """The estimate that a report gave.
+
+    Attributes:
+        low: Least saving as a share of the step.
+        high: Most saving as a share of the step.
+        source: Source of the estimate.
+    """
+
+    low: float
+    high: float
+    source: Source
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profiled fit found.
+
+    Attributes:
+        step_ms: Median time of its steps without the profiler.
+        findings: The findings, by the IDs of their rules.
+    """
+
+    step_ms: float
+    findings: Mapping[str, Finding]
+
+    def given(self, rule: str) -> Given | None:
+        """Return the estimate of a rule, as shares of the step without the profiler; None if there is none."""
+        finding = self.findings.get(rule)
+        if finding is None or finding.saving_low_ms is None or finding.saving_high_ms is None:
+            return None
+        return Given(finding.saving_low_ms / self.step_ms, finding.saving_high_ms / self.step_ms, source_of(finding))
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outcome of one advice on one network.
+
+    Attributes:
+        network: The network.
+        advice: The advice.
+        rule: ID of the rule that would give it.
+        step_ms: Step time of the baseline, mean over the rounds.
+        given: The estimate; None if the report did not give the advice.
+        gain: Measured gain as a share of the step, for as many samples.
+    """
+
+    network: str
+    advice: str
+    rule: str
+    step_ms: float
+    given: Given | None
+    gain: Estimate
+
+    @property
+    def outcome(self) -> EstimateOutcome | None:
+        """The estimate with its outcome, as the store keeps it; None without an estimate."""
+        gain = self.gain
+        if self.given is None or gain.value is None:
+            return None
+        return EstimateOutcome(
+            rule=self.rule,
+            setting=self.advice,
+            step_ms=self.step_ms,
+            low_ms=self.given.low * self.step_ms,
+            high_ms=self.given.high * self.step_ms,
+            source=self.given.source,
+            gain_ms=gain.value * self.step_ms,
+            gain_low_ms=None if gain.low is None else gain.low * self.step_ms,
+            gain_high_ms=None if gain.high is None else gain.high * self.step_ms,
+            method="benchmark",
+            measurement=f"benchmarks.savings.estimates, {self.network}",
+            network=self.network,
+            machine=device_name(),
+            versions=known_versions(),
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Whether the gain is inside the estimate, or whether the report was right to give none."""
+        if (outcome := self.outcome) is not None:
+            return verdict_of(outcome)
+        if (self.gain.low or 0.0) > WORTH:
+            return "missed"
+        return "rightly not given" if (self.gain.value or 0.0) <= WORTH else "cannot be told"
+
+    @property
+    def width(self) -> float | None:
+        """Upper end of the estimate divided by the lower one; None without an estimate or without a positive end."""
+        return None if (outcome := self.outcome) is None else estimate_width(outcome)
+
+
+class Measured(msgspec.Struct):
+    """The results of one network.
+
+    Attributes:
+        network: Its name.
+        method: Version of the method.
+        rows: One row for each advice that applies.
+        seconds: Time that it took.
+    """
+
+    network: str
+    method: int
+    rows: list[Row]
+    seconds: float
+
+
+class Bench:
+    """Trains one network in several settings, which share its weights.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: Network) -> None:
+        torch.manual_seed(0)
+        self._network = network
+        self._module = network.make()
+        self._in_channels_last: nn.Module | None = None
+
+    def has_images(self) -> bool:
+        """Return whether channels last changes anything."""
+        return any(isinstance(part, nn.Conv2d) for part in self._module.modules())
+
+    def fit(self, setting: Setting, callback: pl.Callback, steps: int) -> None:
+        """Train some steps."""
+        torch.set_num_threads(setting.threads)
+        training = Training(self._network, fused=setting.fused, module=self._weights(setting))
+        batches = RandomBatches(self._network, setting.batches * self._network.batch_size, steps)
+        trainer = pl.Trainer(
+            max_epochs=1,
+            precision=setting.precision,  # type: ignore[arg-type]
+            accelerator="cpu",
+            callbacks=[callback],
+            **QUIET_TRAINER,
+        )
+        trainer.fit(training, batches.loader())
+
+    def step_s(self, setting: Setting, steps: int) -> float:
+        """Return the mean step time of a fit after its warm-up, in seconds, for as many samples as the baseline has."""
+        clock = StepClock(WARM_UP_STEPS)
+        self.fit(setting, clock, WARM_UP_STEPS + steps)
+        return clock.seconds / steps / setting.batches
+
+    def warm_up(self, settings: Iterable[Setting]) -> None:
+        """Train some steps in each setting."""
+        for setting in (*settings, BASELINE):
+            self.step_s(setting, 1)
+
+    def profile(self, *, held_back: bool) -> Profile:
+        """Profile a fit, and return also the findings that its report holds back if asked to."""
+        with tempfile.TemporaryDirectory() as folder:
+            skipped = 10
+            steps: dict[str, object] = {"skip_first": skipped, "warmup": 2, "active": PROFILED_STEPS, "repeat": 1}
+            if "probe" in inspect.signature(PerfCallback).parameters:
+                steps["probe"] = PROBE_S
+            callback = PerfCallback(dirpath=folder, report="none", **steps)  # type: ignore[arg-type]
+            self.fit(BASELINE, callback, skipped + 3 + PROFILED_STEPS)
+            report = analyze(next(Path(folder).rglob("*.pt.trace.json.gz")).parent)
+            assert report.step_times is not None
+            findings = (*report.findings, *(held.finding for held in report.held_back if held_back))
+            return Profile(report.step_times.p50_ns / 1e6, {finding.kind: finding for finding in findings})
+
+    def _weights(self, setting: Setting) -> nn.Module:
+        if not setting.channels_last:
+            return self._module
+        if self._in_channels_last is None:
+            self._in_channels_last = copy.deepcopy(self._module).to(memory_format=torch.channels_last)
+        return self._in_channels_last
+
+
+def estimate_again(measured: Measured, network: Network, *, held_back: bool) -> Measured:
+    """Profile a network, and return its measured gains with the new estimates."""
+    bench = Bench(network)
+    bench.warm_up([ADVICE[row.advice] for row in measured.rows])
+    profile = bench.profile(held_back=held_back)
+    rows = [replace(row, given=profile.given(row.rule)) for row in measured.rows]
+    return Measured(measured.network, METHOD, rows, measured.seconds)
+
+
+def measure(
+    name: str, network: Network, *, rounds: int, block_s: float, only: Sequence[str], held_back: bool
+) -> Measured:
+    """Profile one network, and follow every advice that applies.
+
+    Args:
+        name: Its name.
+        network: The network.
+        rounds: Fits of each setting.
+        block_s: Time that the timed steps of a fit take, about.
+        only: The kinds of advice to follow.
+        held_back: Whether to use estimates that the report holds back, because the machine is busy.
+    """
+    began = time.monotonic()
+    bench = Bench(network)
+    settings = {advice: ADVICE[advice] for advice in only}
+    if not bench.has_images():
+        settings.pop("channels last", None)
+    bench.warm_up(settings.values())
+    profile = bench.profile(held_back=held_back)
+    steps = max(2, min(200, round(block_s / bench.step_s(BASELINE, 2))))
+    times = alternate(bench, {"": BASELINE, **settings}, steps, rounds)
+    step_s = sum(times[""]) / rounds
+    rows = [
+        Row(
+            name,
+            advice,
+            setting.rule,
+            step_s * 1e3,
+            profile.given(setting.rule),
+            paired_ratio(times[""], times[advice]).map(lambda ratio: 1 - ratio),
+        )
+        for advice, setting in settings.items()
+    ]
+    return Measured(name, METHOD, rows, time.monotonic() - began)
+
+
+def alternate(bench: Bench, settings: Mapping[str, Setting], steps: int, rounds: int) -> dict[str, list[float]]:
+    """Return the step times of some settings, one fit of each per round, in a random order within a round."""
+    order = random.Random(0)
+    times: dict[str, list[float]] = {name: [] for name in settings}
+    for _ in range(rounds):
+        for name in order.sample(list(settings), len(settings)):
+            gc.collect()
+            times[name].append(bench.step_s(settings[name], steps))
+    return times
+
+
+def line(row: Row) -> str:
+    """Return one row of the table."""
+    estimate = width = source = "–"
+    if row.given is not None:
+        estimate = f"{100 * row.given.low:.1f} – {100 * row.given.high:.1f}"
+        source = row.given.source
+        width = "∞" if row.width is None else f"{row.width:.2f}"
+    gain = row.gain
+    interval = "" if gain.low is None or gain.high is None else f" ({100 * gain.low:.1f} – {100 * gain.high:.1f})"
+    measured = "–" if gain.value is None else f"{100 * gain.value:.1f}{interval}"
+    verdict = row.verdict if row.verdict in ("inside", "rightly not given", "cannot be told") else f"**{row.verdict}**"
+    cells = (row.network, row.advice, f"{row.step_ms:.1f}", estimate, source, measured, verdict, width)
+    return f"| {' | '.join(cells)} |"
+
+
+@dataclass(frozen=True)
+class Goals:
+    """The figures of all rows that have a goal.
+
+    Attributes:
+        given: Rows with an estimate.
+        inside: Gains inside their estimates.
+        outside: Gains certainly outside.
+        median_width: Median width of the estimates.
+        wide: 90th percentile of their widths.
+        harmful: Given advice that certainly makes the step more than 3 % slower.
+        large: Gains that are certainly over 5 % of the step.
+        advised: How many of these the reports advised.
+    """
+
+    given: int
+    inside: int
+    outside: int
+    median_width: float
+    wide: float
+    harmful: int
+    large: int
+    advised: int
+
+
+def goals(rows: Sequence[Row]) -> Goals:
+    """Count the figures of rows that have a goal."""
+    with_estimate = [row for row in rows if row.given is not None]
+    verdicts = [row.verdict for row in with_estimate]
+    widths = sorted(float("inf") if row.width is None else row.width for row in with_estimate)
+    large = [row for row in rows if (row.gain.low or 0.0) > WORTH]
+    return Goals(
+        given=len(with_estimate),
+        inside=verdicts.count("inside"),
+        outside=verdicts.count("above") + verdicts.count("below"),
+        median_width=_quantile(widths, 0.5),
+        wide=_quantile(widths, 0.9),
+        harmful=sum(row.gain.high is not None and row.gain.high < -HARM for row in with_estimate),
+        large=len(large),
+        advised=sum(row.given is not None for row in large),
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile that is one of the values, so that infinite ones do no harm."""
+    if not ordered:
+        return float("nan")
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return the figures that have a goal, one line each."""
+    found = goals(rows)
+    inside = clopper_pearson(found.inside, found.given)
+    spread = "" if inside.value is None else f", {_share(inside.value)} ({_share(inside.low)} to {_share(inside.high)})"
+    undecided = found.given - found.inside - found.outside
+    return "\n".join(
+        (
+            "| figure | goal | measured |",
+            "|---|---|---|",
+            f"| width of the estimate, median | at most 1.5 | {found.median_width:.2f} |",
+            f"| width of the estimate, 90th percentile | at most 2.5 | {found.wide:.2f} |",
+            (
+                f"| gains inside the estimate | at least 85 % | {found.inside} of {found.given}{spread}; "
+                f"{found.outside} certainly outside, {undecided} cannot be told |"
+            ),
+            f"| advice that makes the step more than 3 % slower | 0 | {found.harmful} |",
+            f"| gains over 5 % that were advised | at least 80 % | {found.advised} of {found.large} |",
+        )
+    ).replace("inf", "∞")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
+    """Return the page of results."""
+    rows = [row for one in measured for row in one.rows]
+    minutes = sum(one.seconds for one in measured) / 60
+    seen = "that no constant was fitted to" if options.set == "unseen" else "that constants were fitted to"
+    return (
+        f"# Estimates and measured gains\n\nWritten by `python -m benchmarks.savings.estimates`, method {METHOD}: "
+        f"{len(measured)} networks {seen}, {options.rounds} fits of each setting, alternating in one process per "
+        f"network, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
+        f"average {os.getloadavg()[0]:.1f} at the end, including this benchmark. {versions_text()}.\n\n"
+        f"{BUSY if options.busy else ''}{summary(rows)}\n\n"
+        "Estimates and gains are percentages of the step. A gain is *inside* if it is in the estimated range, and "
+        "*above* or *below* if its whole 95 % interval is outside. It is *missed* if the report gave no advice that "
+        "certainly saves more than 5 %.\n\n"
+        "| network | advice | step, ms | estimate, % | source | gain, % (95 % interval) | verdict | width |\n"
+        "|---|---|---|---|---|---|---|---|\n" + "\n".join(map(line, rows)) + "\n"
+    )
+
+
+def keep(measured: Sequence[Measured], options: argparse.Namespace) -> None:
+    """Write all results so far: the page, the rows, and the store of measured estimates."""
+    target: Path = options.results
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target, page(measured, options).encode())
+    replace_file(target.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(list(measured)), indent=1))
+    outcomes = [outcome for one in measured for row in one.rows if (outcome := row.outcome) is not None]
+    replace_file(target.with_name(ESTIMATES_NAME), ESTIMATES.encode(*outcomes))
+
+
+def apart(name: str, options: argparse.Namespace, before: Measured | None = None) -> Measured:
+    """Measure one network in its own process, or only profile it if its gains are known."""
+    command = [sys.executable, "-m", "benchmarks.savings.estimates", "--set", options.set, "--measure", name]
+    command += ["--rounds", str(options.rounds), "--block", str(options.block)]
+    if options.advice:
+        command += ["--advice", options.advice]
+    if options.busy:
+        command.append("--busy")
+    known = None
+    if before is not None:
+        command.append("--estimates-only")
+        known = msgspec.json.encode(before)
+    done = subprocess.run(command, input=known, stdout=subprocess.PIPE, check=True)
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Measured)
+
+
+def earlier(options: argparse.Namespace) -> dict[str, Measured]:
+    """Return the results that an interrupted run of the same method left."""
+    path = options.results.with_suffix(".json")
+    if not (options.resume or options.estimates_only) or not path.exists():
+        return {}
+    found = msgspec.json.decode(path.read_bytes(), type=list[Measured])
+    return {one.network: one for one in found if one.method == METHOD}
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS}; planted: {CALIBRATION})")
+    parser.add_argument("--set", choices=("unseen", "planted"), default="unseen", help="networks (default: unseen)")
+    parser.add_argument("--rounds", type=int, default=6, help="fits of each setting (default: 6)")
+    parser.add_argument(
+        "--block", type=float, default=1.2, metavar="SECONDS", help="timed part of a fit (default: %(default)s)"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="only networks with TEXT in their name")
+    parser.add_argument("--advice", default="", metavar="TEXT", help="only advice with TEXT in its name")
+    parser.add_argument("--resume", action="store_true", help="keep networks that an interrupted run has measured")
+    parser.add_argument(
+        "--estimates-only", action="store_true", help="keep all measured gains, and only profile the networks again"
+    )
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="a trial on a busy machine: use estimates that reports hold back, and leave out two threads",
+    )
+    parser.add_argument("--tiny", action="store_true", help="one network, two rounds: a test of the benchmark itself")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if torch.cuda.is_available():
+        parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")
+    if options.tiny:
+        options.set, options.only, options.rounds, options.block = "planted", "MLP", 2, 0.05
+    whole = not (options.only or options.advice)
+    if options.results is None:
+        options.results = RESULTS if options.set == "unseen" and whole else CALIBRATION
+    networks = UNSEEN if options.set == "unseen" else PLANTED
+    if options.measure:
+        be_quiet()
+        network = networks[options.measure]
+        if options.estimates_only:
+            found = estimate_again(
+                msgspec.json.decode(sys.stdin.buffer.read(), type=Measured), network, held_back=options.busy
+            )
+        else:
+            chosen = [
+                advice for advice in ADVICE if options.advice in advice and not (options.busy and "two" in advice)
+            ]
+            found = measure(
+                options.measure,
+                network,
+                rounds=options.rounds,
+                block_s=options.block,
+                only=chosen,
+                held_back=options.busy,
+            )
+        print(msgspec.json.encode(found).decode())
+        return
+    names = [name for name in networks if options.only.lower() in name.lower()]
+    if not names:
+        parser.error(f"no network contains {options.only!r}: {', '.join(networks)}")
+    if not any(options.advice in advice for advice in ADVICE):
+        parser.error(f"no advice contains {options.advice!r}: {', '.join(ADVICE)}")
+    done = earlier(options)
+    if options.estimates_only:
+        names = [name for name in names if name in done]
+    if not names:
+        parser.error(f"{options.results.with_suffix('.json')}: holds no measured gains. Leave out --estimates-only.")
+    for name in names:
+        if name in done and not options.estimates_only:
+            continue
+        done[name] = apart(name, options, done.get(name))
+        print("\n".join(map(line, done[name].rows)), flush=True)
+        keep([done[each] for each in networks if each in done], options)
+    print(page([done[name] for name in names], options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""The networks of `benchmarks.savings.estimates`: unseen ones, and those of the planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.data import DataLoader, IterableDataset
+from torchvision import models
+
+from benchmarks.savings.plants import Language, Mlp, Transformer
+from recipes.signlang.training.model import build_model
+
+__all__ = ["PLANTED", "UNSEEN", "Network", "RandomBatches", "Training"]
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network and how it is trained.
+
+    Attributes:
+        make: Makes it, with random weights.
+        batch_size: Samples per batch.
+        shape: Shape of a sample; one number for the length of a text.
+        optimizer: SGD with Nesterov momentum, or AdamW.
+        tokens: Size of the vocabulary of a language model, which predicts each next token; 0 for a classifier.
+    """
+
+    make: Callable[[], nn.Module]
+    batch_size: int
+    shape: tuple[int, ...] = (3, 64, 64)
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    tokens: int = 0
+
+
+class Training(pl.LightningModule):
+    """Trains a network on random data.
+
+    Args:
+        network: The network.
+        fused: Whether the optimizer updates all parameters in one operator.
+        module: Weights to share with another training; None to make the network.
+    """
+
+    def __init__(self, network: Network, *, fused: bool = False, module: nn.Module | None = None) -> None:
+        super().__init__()
+        self.network = module if module is not None else network.make()
+        self._of, self._fused = network, fused
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
+        """Return the loss of a batch."""
+        inputs, labels = batch
+        logits = self.network(inputs)
+        return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+    def configure_optimizers(self) -> Optimizer:
+        """Return the optimizer of the network."""
+        if self._of.optimizer == "adamw":
+            return AdamW(self.parameters(), lr=1e-5, fused=self._fused or None)
+        return SGD(self.parameters(), lr=1e-5, momentum=0.9, nesterov=True, fused=self._fused or None)
+
+
+class RandomBatches(IterableDataset[tuple[Tensor, Tensor]]):
+    """The same random batch, over and over.
+
+    Args:
+        network: The network.
+        batch_size: Samples per batch.
+        steps: Number of batches.
+    """
+
+    def __init__(self, network: Network, batch_size: int, steps: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        if network.tokens:
+            text = torch.randint(network.tokens, (batch_size, network.shape[0] + 1), generator=generator)
+            self._batch = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+        else:
+            images = torch.rand(batch_size, *network.shape, generator=generator)
+            self._batch = images, torch.randint(CLASSES, (batch_size,), generator=generator)
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return repeat(self._batch, self._steps)
+
+    def loader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+        """Return a loader of the batches."""
+        return DataLoader(self, batch_size=None)
+
+
+class Recurrent(nn.Module):
+    """Two layers of an LSTM on the rows of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.head = nn.LSTM(64, 256, 2, batch_first=True), nn.Linear(256, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        states, _ = self.rows(images.squeeze(1))
+        logits: Tensor = self.head(states[:, -1])
+        return logits
+
+
+class Block(nn.Module):
+    """A layer of a GPT: causal attention and an MLP, each after a layer norm and around a residual connection."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attention, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States, ``(n, length, width)``."""
+        n, length, width = states.shape
+        parts = self.attention(self.norms[0](states)).view(n, length, 3, self.heads, width // self.heads)
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        states = states + self.output(mixed.transpose(1, 2).reshape(n, length, width))
+        final: Tensor = states + self.mlp(self.norms[1](states))
+        return final
+
+
+class Gpt(nn.Module):
+    """A small language model like GPT-2, which shares the weights of its embedding and its output."""
+
+    def __init__(self, tokens: int, length: int, *, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(tokens, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, tokens, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Logits, ``(n, length, tokens)``."""
+        states = self.tokens(text) + self.places.weight[: text.shape[1]]
+        logits: Tensor = self.head(self.norm(self.blocks(states)))
+        return logits
+
+
+def _torchvision(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        model: nn.Module = models.get_model(name, num_classes=CLASSES, **options)
+        return model
+
+    return make
+
+
+def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import timm  # an extra, and slow to import
+
+        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=CLASSES, **options)
+        return model
+
+    return make
+
+
+def _convmixer() -> nn.Module:
+    from timm.models.convmixer import ConvMixer
+
+    model: nn.Module = ConvMixer(dim=256, depth=8, kernel_size=7, patch_size=4, num_classes=CLASSES)
+    return model
+
+
+def _vit() -> nn.Module:
+    model: nn.Module = models.VisionTransformer(64, 8, 6, 6, 192, 768, num_classes=CLASSES)
+    return model
+
+
+UNSEEN: dict[str, Network] = {
+    "MobileNetV3-small": Network(_torchvision("mobilenet_v3_small"), 32, optimizer="sgd"),
+    "EfficientNet-B0": Network(_torchvision("efficientnet_b0"), 16, optimizer="sgd"),
+    "DenseNet-121": Network(_torchvision("densenet121"), 8, optimizer="sgd"),
+    "VGG-11": Network(_torchvision("vgg11_bn"), 2, optimizer="sgd"),
+    "RegNetY-400MF": Network(_torchvision("regnet_y_400mf"), 16, optimizer="sgd"),
+    "ConvNeXt-tiny": Network(_torchvision("convnext_tiny"), 4, optimizer="sgd"),
+    "ViT, 6 layers of 192": Network(_vit, 16, optimizer="sgd"),
+    "Swin-T": Network(_torchvision("swin_t"), 4, optimizer="sgd"),
+    "LSTM, 2 layers of 256": Network(Recurrent, 32, (1, 64, 64), optimizer="sgd"),
+    "language model, 4 layers of 192": Network(lambda: Language(CLASSES, 64, every=4), 8, (1, 64, 64), "sgd"),
+    "GPT, 6 layers of 256": Network(lambda: Gpt(1000, 128, width=256, layers=6, heads=8), 4, (128,), tokens=1000),
+    "GPT, 3 layers of 384, 8,000 tokens": Network(
+        lambda: Gpt(8000, 64, width=384, layers=3, heads=6), 8, (64,), tokens=8000
+    ),
+    "ResNeSt-14": Network(_timm("resnest14d"), 8),
+    "MLP-Mixer S/16": Network(_timm("mixer_s16_224", img_size=64), 8),
+    "DeiT-tiny": Network(_timm("deit_tiny_patch16_224", img_size=64), 16),
+    "MobileViT-XXS": Network(_timm("mobilevit_xxs"), 16),
+    "GhostNet": Network(_timm("ghostnet_100"), 16),
+    "PoolFormer-S12": Network(_timm("poolformer_s12"), 8),
+    "ConvMixer-256/8": Network(_convmixer, 8),
+    "EdgeNeXt-XXS": Network(_timm("edgenext_xx_small"), 16),
+    "XCiT-nano": Network(_timm("xcit_nano_12_p16_224", img_size=64), 16),
+    "RepVGG-A0": Network(_timm("repvgg_a0"), 8),
+    "ShuffleNetV2": Network(_torchvision("shufflenet_v2_x1_0"), 32),
+    "SqueezeNet 1.1": Network(_torchvision("squeezenet1_1"), 32),
+}
+"""Networks that no constant of a finding or of the probe was fitted to."""
+
+PLANTED: dict[str, Network] = {
+    "CNN": Network(lambda: build_model("cnn", CLASSES, 64), 32, (1, 64, 64), "sgd"),
+    "ResNet-18": Network(lambda: build_model("resnet18", CLASSES, 64), 16, (1, 64, 64), "sgd"),
+    "ResNet-18, AdamW": Network(lambda: build_model("resnet18", CLASSES, 64), 8, (1, 64, 64)),
+    "transformer": Network(lambda: Transformer(CLASSES, 64), 16, (1, 64, 64), "sgd"),
+    "transformer, AdamW": Network(lambda: Transformer(CLASSES, 64), 8, (1, 64, 64)),
+    "512 words": Network(lambda: Language(CLASSES, 64), 4, (1, 64, 64), "sgd"),
+    "MLP": Network(lambda: Mlp(CLASSES, 64), 8, (1, 64, 64), "sgd"),
+}
+"""Networks of `benchmarks.savings.plants`, which the constants were fitted to: for calibration."""

@@ -1,0 +1,1 @@
+"""What recording, watching and loading cost a training."""
