@@ -21,6 +21,7 @@ from lightning_perf.callbacks.recording.schedule import (
 )
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
+from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.hook_times import HookTimes
@@ -100,14 +101,17 @@ class Fit:
                 device_type=device.type,
                 rank=rank,
                 errors=errors,
+                notes=WindowNotes(
+                    errors,
+                    page_faults=page_faults,
+                    core_waits=core_waits,
+                    loader=_loader_facts(loop, errors),
+                    hook_times=hook_times,
+                    tensors=WindowLists(loop.tensor_source) if plan.details.profile_memory else None,
+                    tokens=self._token_counter,
+                ),
                 on_window=self._on_window,
                 budget=self._budget,
-                page_faults=page_faults,
-                core_waits=core_waits,
-                loader=_loader_facts(loop, errors),
-                hook_times=hook_times,
-                tensors=WindowLists(loop.tensor_source) if plan.details.profile_memory else None,
-                tokens=self._token_counter,
             )
             if plan.captures is not None:
                 self._captures = Captures(

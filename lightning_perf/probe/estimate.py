@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 RELATIVE_ERRORS = (0.08, 0.16)
-"""Errors of a probe downwards and upwards, as shares of the change, from the networks of ``benchmarks/savings/plants.py``.
-There, gains were 6 % larger than probed in the median."""
+"""Errors of a probe downwards and upwards, as shares of the change, from ``benchmarks/savings/plants.py``. There, gains
+were 6 % larger than probed in the median."""
 
 STEP_ERROR = 0.015
 """Error of a probe, as a share of the measured operators' time. Measured on the same networks."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -18,22 +17,16 @@ from torch.torch_version import TorchVersion
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
-from lightning_perf.callbacks.recording.tensor_lists import WindowLists
-from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
     RecordingOptions,
     new_recorder,
     recorder_is_taken,
 )
-from lightning_perf.callbacks.steps.core_waits import CoreWaits
+from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
-from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.run_files.windows import RecordedWindow
-from lightning_perf.trace.metadata import LOOP_KEY, TOKENS_KEY
-from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]
@@ -73,14 +66,9 @@ class WindowProfiler(StepObserver, PhaseObserver):
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
         rank: This process's rank.
         errors: Where a failing export is reported.
+        notes: Takes the notes that a trace contains beside the events of torch.
         on_window: Called with each window that has ended, whether it left a trace or not.
         budget: Refuses windows, each as a whole; None for no limit.
-        page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
-        core_waits: Measures the waits for a core, which are noted in the trace; None where they are not measured.
-        loader: How batches are made, which is noted in the trace.
-        hook_times: Times the hooks during a window, which is noted in the trace.
-        tensors: Lists the tensors of a window, which is noted in the trace; None without `profile_memory`.
-        tokens: Counts the tokens of a window, which are noted in the trace.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
@@ -97,14 +85,9 @@ class WindowProfiler(StepObserver, PhaseObserver):
         device_type: str,
         rank: int,
         errors: ErrorReporter,
+        notes: WindowNotes,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
         budget: OverheadBudget | None = None,
-        page_faults: PageFaultCounter | None = None,
-        core_waits: CoreWaits | None = None,
-        loader: Mapping[str, object] | None = None,
-        hook_times: HookTimes | None = None,
-        tensors: WindowLists | None = None,
-        tokens: TokenCounter | None = None,
     ) -> None:
         self._state = state
         self._plan = plan
@@ -114,12 +97,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._errors = errors
         self._on_window = on_window
         self._budget = budget
-        self._page_faults = page_faults
-        self._core_waits = core_waits
-        self._loader = loader
-        self._hook_times = hook_times
-        self._tensors = tensors
-        self._tokens = tokens
+        self._notes = notes
         self._left_out = False
         self._capture = ""
         self._begun_at = 0
@@ -226,17 +204,16 @@ class WindowProfiler(StepObserver, PhaseObserver):
             # Kept only now: a profiler that failed to prepare must not be started, not even to stop it: it would crash.
             self._profile = self._prepared()
             self._state.profiling = True
-            if self._tokens is not None:
-                self._tokens.start()
+            self._notes.on_warm_up()
         finally:
             if self._profile is None:
                 self._recorder.release()
         return True
 
     def _prepared(self) -> profile:
-        page_faults = self._page_faults.median_per_step() if self._page_faults is not None else None
-        core_wait = self._core_waits.share() if self._core_waits is not None else None
-        prepared = new_recorder(self._options, self._device_type, page_faults, core_wait, self._loader)
+        prepared = new_recorder(self._options, self._device_type)
+        for key, note in self._notes.before_window(self._device_type):
+            prepared.preset_metadata_json(key, note)
         with _no_advice_on_cycles():
             WindowProfiler._preparing = True
             try:
@@ -263,35 +240,15 @@ class WindowProfiler(StepObserver, PhaseObserver):
         if self._profile is None or recorder_is_taken():
             self._stop()
             return False
-        self._list_tensors()  # before the recorder starts: the list is made of the memory that it does not see
+        self._notes.before_recording()
         try:
             self._profile.start_trace()
         finally:
             self._state.recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
         self._whole_steps = 0
         self._trained = False
-        if self._hook_times is not None:
-            self._hook_times.start()
+        self._notes.on_recording()
         return True
-
-    def _list_tensors(self) -> None:
-        if self._tensors is not None:
-            try:
-                self._tensors.start()
-            except Exception as error:
-                self._give_up_lists(error)
-
-    def _note_tensors(self, stopped: profile) -> None:
-        if self._tensors is not None:
-            try:
-                stopped.add_metadata_json(TENSORS_KEY, json.dumps(self._tensors.stop()))
-            except Exception as error:
-                self._give_up_lists(error)
-
-    def _give_up_lists(self, error: Exception) -> None:
-        """Leave the lists out: parameters may be of any class, and the rest of the recording does not need them."""
-        self._tensors = None
-        self._errors.report("recordings do not list parameters, gradients and optimizer state", error)
 
     def _stop(self) -> None:
         """Stop the profiler, and write the steps that it has recorded."""
@@ -302,8 +259,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         try:
             self._end_recording(stopped, recording)
         finally:
-            if self._hook_times is not None:
-                self._hook_times.timing = False
+            self._notes.after_window()
             self._recorder.release()
         recorded = self._whole_steps if self._trace_bytes else 0
         first, last = self._state.number_of(self._begun_at), self._state.number
@@ -322,13 +278,9 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if self._step_mark is not None:
                 with record_function(CUT_MARK):
                     pass
-            if recording and self._hook_times is not None:
-                loop = json.dumps(self._hook_times.stop(self._whole_steps))
-                stopped.add_metadata_json(LOOP_KEY, loop)
             if recording:
-                self._note_tensors(stopped)
-            if recording and self._tokens is not None and (tokens := self._tokens.facts()) is not None:
-                stopped.add_metadata_json(TOKENS_KEY, json.dumps(tokens))
+                for key, note in self._notes.of_window(self._whole_steps):
+                    stopped.add_metadata_json(key, note)
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that the ranges reach to the end of the trace: the recorder closes open ones.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
-
-from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
 
 __all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken"]
 
@@ -39,22 +35,13 @@ class RecordingOptions:
     with_flops: bool = False
 
 
-def new_recorder(
-    options: RecordingOptions,
-    device_type: str,
-    page_faults: float | None = None,
-    core_wait: float | None = None,
-    loader: Mapping[str, object] | None = None,
-) -> profile:
+def new_recorder(options: RecordingOptions, device_type: str) -> profile:
     """Make a profiler for one window, with no schedule of its own.
 
     Args:
         options: What to record.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
             torch has a recorder for it.
-        page_faults: Of a step before, where they were counted.
-        core_wait: Share of the time that the training thread waited for a core before, where it is known.
-        loader: How batches are made, where it is known.
 
     Returns:
         The profiler, at rest.
@@ -64,18 +51,13 @@ def new_recorder(
     # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
     device = [_ACTIVITIES[device_type]] if device_type in _ACTIVITIES else []
-    recorder = profile(
+    return profile(
         activities=[ProfilerActivity.CPU, *device],
         record_shapes=options.record_shapes,
         profile_memory=options.profile_memory,
         with_stack=options.with_stack,
         with_flops=options.with_flops,
     )
-    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults, core_wait=core_wait)
-    recorder.preset_metadata_json(PROCESSOR_KEY, json.dumps(processor))
-    if loader:
-        recorder.preset_metadata_json(LOADER_KEY, json.dumps(loader))
-    return recorder
 
 
 def recorder_is_taken() -> bool:

@@ -1,0 +1,103 @@
+"""What the recording of a window says beside the events of torch: processor, loader, loop, tensors and tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.tensor_lists import WindowLists
+from lightning_perf.callbacks.recording.tokens import TokenCounter
+from lightning_perf.callbacks.steps.core_waits import CoreWaits
+from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
+from lightning_perf.machine.processor import processor_facts
+from lightning_perf.trace.metadata import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.tensors import TENSORS_KEY
+
+__all__ = ["WindowNotes"]
+
+
+@dataclass
+class WindowNotes:
+    """Takes the notes of each window, from sources that observe the training.
+
+    Attributes:
+        errors: Where a failing source is reported.
+        page_faults: Counts page faults.
+        core_waits: Measures the waits for a core.
+        loader: How batches are made.
+        hook_times: Times the hooks.
+        tensors: Lists the tensors.
+        tokens: Counts the tokens.
+    """
+
+    errors: ErrorReporter
+    page_faults: PageFaultCounter | None = None
+    core_waits: CoreWaits | None = None
+    loader: Mapping[str, object] | None = None
+    hook_times: HookTimes | None = None
+    tensors: WindowLists | None = None
+    tokens: TokenCounter | None = None
+
+    def before_window(self, device_type: str) -> Iterator[tuple[str, str]]:
+        """Return the notes that are known before the warm-up, as keys with JSON.
+
+        Args:
+            device_type: Type of the device that trains.
+        """
+        processor = processor_facts(
+            trains=device_type == "cpu",
+            page_faults=self.page_faults.median_per_step() if self.page_faults is not None else None,
+            core_wait=self.core_waits.share() if self.core_waits is not None else None,
+        )
+        yield PROCESSOR_KEY, json.dumps(processor)
+        if self.loader:
+            yield LOADER_KEY, json.dumps(self.loader)
+
+    def on_warm_up(self) -> None:
+        """Start to count tokens."""
+        if self.tokens is not None:
+            self.tokens.start()
+
+    def before_recording(self) -> None:
+        """List the tensors of memory that the recorder does not see, because they exist already."""
+        if self.tensors is not None:
+            try:
+                self.tensors.start()
+            except Exception as error:
+                self._give_up_lists(error)
+
+    def on_recording(self) -> None:
+        """Start to time hooks."""
+        if self.hook_times is not None:
+            self.hook_times.start()
+
+    def of_window(self, steps: int) -> Iterator[tuple[str, str]]:
+        """Return the notes of the recorded steps, as keys with JSON.
+
+        Args:
+            steps: Whole steps of the window.
+        """
+        if self.hook_times is not None:
+            yield LOOP_KEY, json.dumps(self.hook_times.stop(steps))
+        if self.tensors is not None:
+            try:
+                lists = json.dumps(self.tensors.stop())
+            except Exception as error:
+                self._give_up_lists(error)
+            else:
+                yield TENSORS_KEY, lists
+        if self.tokens is not None and (tokens := self.tokens.facts()) is not None:
+            yield TOKENS_KEY, json.dumps(tokens)
+
+    def after_window(self) -> None:
+        """Stop to time hooks, also after a window without notes."""
+        if self.hook_times is not None:
+            self.hook_times.timing = False
+
+    def _give_up_lists(self, error: Exception) -> None:
+        """Leave the lists out: parameters may be of any class, and the rest of the recording does not need them."""
+        self.tensors = None
+        self.errors.report("recordings do not list parameters, gradients and optimizer state", error)
