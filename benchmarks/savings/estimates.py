@@ -122,7 +122,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profiled fit found.
+    """The findings of a profiled fit.
 
     Attributes:
         step_ms: Median time of its steps without the profiler.
@@ -133,7 +133,7 @@ class Profile:
     findings: Mapping[str, Finding]
 
     def given(self, rule: str) -> Given | None:
-        """Return the estimate of a rule, as shares of the step without the profiler; None if there is none."""
+        """Return the estimate of a rule, as shares of the step without the profiler; None without one."""
         finding = self.findings.get(rule)
         if finding is None or finding.saving_low_ms is None or finding.saving_high_ms is None:
             return None

@@ -1,1 +1,1 @@
-"""What recording, watching and loading cost a training."""
+"""The cost of recording, watching and loading to a training."""

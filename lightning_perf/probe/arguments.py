@@ -31,6 +31,9 @@ TYPES: dict[str, torch.dtype] = {
 }
 """Types of inputs as the profiler writes them."""
 
+TEXTS = {"padding": "same"}
+"""Usual texts of arguments that are rarely left at their default."""
+
 MOST_ELEMENTS = 2**33
 """Larger tensors are damaged or do not fit anyway."""
 
@@ -81,13 +84,15 @@ class Bound:
     """An operator with the arguments of one recorded call.
 
     Attributes:
-        operator: The overload in ``torch.ops.aten``.
+        name: Name of the operator without its namespace, e.g. ``conv2d``.
+        overload: Name of its overload, e.g. ``default``.
         arguments: The arguments in order, tensors as `TensorInfo`.
         in_place: Whether it writes to its first argument.
         keywords: Names of the last arguments, which it takes by name only.
     """
 
-    operator: Any
+    name: str
+    overload: str
     arguments: tuple[Argument, ...]
     in_place: bool
     keywords: tuple[str, ...] = ()
@@ -95,12 +100,8 @@ class Bound:
     def call(self, arguments: Sequence[Any]) -> Any:
         """Call the operator."""
         split = len(arguments) - len(self.keywords)
-        return self.operator(*arguments[:split], **dict(zip(self.keywords, arguments[split:], strict=True)))
-
-    @property
-    def name(self) -> str:
-        """Name of the operator without its namespace, e.g. ``conv2d``."""
-        return str(self.operator.overloadpacket.__name__)
+        operator = getattr(getattr(torch.ops.aten, self.name), self.overload)
+        return operator(*arguments[:split], **dict(zip(self.keywords, arguments[split:], strict=True)))
 
 
 def bind(call: OperatorCall) -> Bound:
@@ -127,14 +128,14 @@ def bind(call: OperatorCall) -> Bound:
             continue
         try:
             arguments = tuple(
-                _argument(str(argument.type), *recorded)
+                _argument(argument, *recorded)
                 for argument, *recorded in zip(schema.arguments, types, shapes, strides, values, strict=True)
             )
         except NotCallableError:
             continue
         first = schema.arguments[0].alias_info
         keywords = tuple(argument.name for argument in schema.arguments if argument.kwarg_only)
-        return Bound(overload, arguments, first is not None and first.is_write, keywords)
+        return Bound(name, overload._overloadname, arguments, first is not None and first.is_write, keywords)
     raise NotCallableError("no overload takes its recorded inputs")
 
 
@@ -158,7 +159,8 @@ def _filled(values: list[Any], length: int) -> list[Any]:
     return (values + [""] * length)[:length]
 
 
-def _argument(wanted: str, kind: Any, shape: Any, strides: Any, value: Any) -> Argument:
+def _argument(argument: Any, kind: Any, shape: Any, strides: Any, value: Any) -> Argument:
+    wanted = str(argument.type)
     optional = wanted.startswith("Optional[")
     inner = wanted.removeprefix("Optional[").removesuffix("]") if optional else wanted
     if inner == "Tensor":
@@ -176,6 +178,11 @@ def _argument(wanted: str, kind: Any, shape: Any, strides: Any, value: Any) -> A
     if value == "" or value is None:
         if inner in ("Generator", "Device") or optional:
             return None
+        if inner == "str":  # the profiler leaves out texts
+            if argument.name in TEXTS:
+                return TEXTS[argument.name]
+            if argument.has_default_value():
+                return argument.default_value
         raise NotCallableError("a value that was not recorded")
     return _value(inner, str(value))
 

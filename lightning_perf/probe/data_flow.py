@@ -187,6 +187,8 @@ def follow(
                         continue
                 # If a call repeats with other inputs in this setting, the first one stands for all.
                 found[place].setdefault(setting.name, arguments)
+                if setting is not current and not _has_tensors(made):
+                    continue  # the tensor of a factory depends on the batch like an input of the model
                 for before, after in zip(outputs, changed, strict=False):
                     flows[setting.name].produce(before, after.with_gradient(has_backward), is_sum=made.name in SUMS)
     return found, skipped
@@ -313,6 +315,11 @@ def _outputs(
         except Exception:  # any operator may fail without values, in its own way
             seen[key] = None
     return seen[key]
+
+
+def _has_tensors(call: Bound) -> bool:
+    parts = (part for value in call.arguments for part in (value if isinstance(value, list) else [value]))
+    return any(isinstance(part, TensorInfo) for part in parts)
 
 
 def _hashable(value: Any) -> Any:

@@ -69,7 +69,7 @@ class Saving:
         noise_ns: Noise of the probe, on each side.
         changed_ns: Sum of all changes, gains and losses alike.
         measured_ns: Recorded time of the calls that were measured.
-        similar_ns: Recorded time of further calls of operators of which enough calls were measured.
+        similar_ns: Recorded time of further calls of the same operators, if enough were measured.
         other_ns: Recorded time of all other operators.
         rounds: Rounds that each call was measured in.
     """
@@ -209,7 +209,7 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
 
 
 class _Similar(NamedTuple):
-    """Calls that were not measured, of operators of which others were: their time, saving, and its standard error."""
+    """Time and saving of calls that others of the same operator stand for, and the standard error of the saving."""
 
     recorded_ns: float
     saving_ns: float
@@ -217,7 +217,7 @@ class _Similar(NamedTuple):
 
 
 def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) -> _Similar:
-    """Estimate calls by other calls of the same operator, as a ratio estimator does for what it did not sample.
+    """Estimate calls by other calls of the same operator, like the unsampled part of a ratio estimator.
 
     Args:
         calls: The recorded calls.
@@ -247,8 +247,8 @@ def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) 
 def _noise(ratios: Sequence[float]) -> float:
     """Return the noise of the median of the rounds' ratios, on each side.
 
-    The deviation comes from the median absolute deviation of many rounds, which a disturbed round does not raise
-    (Rousseeuw and Croux, Journal of the American Statistical Association 88, 1993), and from all of a few rounds.
+    With many rounds it uses the median absolute deviation, which a disturbed round does not raise (Rousseeuw and Croux,
+    Journal of the American Statistical Association 88, 1993). With a few rounds it uses the standard deviation.
     """
     rounds = len(ratios)
     if rounds < 2:
@@ -257,7 +257,7 @@ def _noise(ratios: Sequence[float]) -> float:
         deviation = float(np.std(ratios, ddof=1))
     else:
         deviation = MEDIAN_FACTOR * 1.4826 * float(np.median(np.abs(np.array(ratios) - np.median(ratios))))
-    return NOISE_SDS * rounds / (rounds - 1) * deviation / rounds**0.5
+    return NOISE_SDS * rounds / (rounds - 1) * deviation / math.sqrt(rounds)
 
 
 def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], current: str, changed: str) -> Saving:

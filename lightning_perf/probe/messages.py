@@ -37,6 +37,8 @@ class Task(Message, frozen=True):
 
     Attributes:
         calls: The operator calls of the recording.
+        bound: For each call, its arguments by the name of the setting (`Bound`), pickled.
+        skipped: Reasons for calls that cannot be made.
         settings: The settings. The first one is that of the recording.
         device: ``cpu`` or ``cuda``.
         threads: Threads of the recording.
@@ -47,6 +49,8 @@ class Task(Message, frozen=True):
     """
 
     calls: OperatorCalls
+    bound: bytes
+    skipped: dict[int, str]
     settings: tuple[Setting, ...]
     device: str
     threads: int

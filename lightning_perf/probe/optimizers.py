@@ -19,7 +19,7 @@ __all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size"]
 IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 """Arguments of the optimizers of ``torch.optim`` for each implementation."""
 
-MOST_ELEMENTS = 1 << 25
+MOST_ELEMENTS = 1 << 24
 """Elements of all parameters together. Of larger ones a part is updated, and the time is scaled up."""
 
 COPIES = 9

@@ -23,8 +23,8 @@ class OthersWatch:
             worker_s: Processor time of the worker process.
 
         Returns:
-            The number. If the system does not count processor time, the load average of the last minute without the
-            training itself, and 0 if there is none.
+            The number. If the system does not count processor time, it is the load average of the last minute without
+            the training itself. It is 0 if the system has no load average.
         """
         began, busy_before_s, own_before_s = self._start
         busy_after_s = busy_s()

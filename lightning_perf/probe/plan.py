@@ -40,7 +40,7 @@ class Plan:
     """A probe of a recording.
 
     Attributes:
-        task: The task for the worker process.
+        task: The task for the worker process, without the arguments of the calls.
         calls: The operator calls.
         step_ns: Mean step time.
         host: The computing of the processor; ``None`` for a training on a device.
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def gaps_ns(self) -> float:
-        """Time of Python between operators in a step, without what the profiler adds there."""
+        """Time of Python between operators in a step, without the time that the profiler adds there."""
         if self.host is None:
             return 0.0
         added_ns = max(0.0, self.step_ns - self.usual_step_ns) if self.usual_step_ns else 0.0
@@ -94,6 +94,8 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
     )
     task = Task(
         calls=calls,
+        bound=b"",
+        skipped={},
         settings=settings,
         device="cuda" if calls.on_device else "cpu",
         threads=min(threads, max(1, cores)),

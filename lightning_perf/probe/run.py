@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from lightning_perf.probe.estimate import (
     usual_calls,
     widen,
 )
-from lightning_perf.probe.messages import THREADS, Begin, Measured, Ready
+from lightning_perf.probe.messages import THREADS, Begin, Measured, Ready, Task
 from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
 from lightning_perf.probe.settings import CURRENT, Setting
@@ -31,7 +32,7 @@ from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.process import WorkerProcess
 
-__all__ = ["DEFAULT_SECONDS", "probe_trace"]
+__all__ = ["DEFAULT_SECONDS", "probe_trace", "with_arguments"]
 
 DEFAULT_SECONDS = 5.0
 """Time for a probe, the start of its worker process included."""
@@ -102,8 +103,9 @@ def probe_trace(
                 "has no operator calls that this machine can repeat",
                 "Record with PerfCallback(record_shapes=True), and probe on a machine with the same kind of device",
             )
+        task = with_arguments(plan.task)  # while the worker process loads torch
         ready = worker.receive(Ready, timeout_s=START_S)
-        plan = replace(plan, usual_step_ns=usual_step_ns)
+        plan = replace(plan, task=task, usual_step_ns=usual_step_ns)
         plan = without_busy_cores(plan, watch.busy_cores(ready.cpu_s))
         left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
         task = msgspec.structs.replace(plan.task, seconds=left_s)
@@ -112,6 +114,17 @@ def probe_trace(
     finally:
         worker.kill()  # it would take a second to end by itself
     return build_probe(trace, plan, measured, time.perf_counter() - begin)
+
+
+def with_arguments(task: Task) -> Task:
+    """Return a task with the arguments of its calls in each setting. The random state stays unchanged."""
+    import torch
+
+    from lightning_perf.probe.data_flow import follow
+
+    with torch.random.fork_rng(devices=[]):
+        bound, skipped = follow(task.calls, task.settings, task.batch_size, task.device)
+    return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped)
 
 
 def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) -> Probe:

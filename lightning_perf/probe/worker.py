@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from contextlib import suppress
 
@@ -29,7 +30,6 @@ def main(channel: Channel) -> None:
     import torch
 
     channel.receive(Begin)
-    _load()
     channel.send(Ready(time.process_time()))
     task = channel.receive(Task)
     if task.device == "cpu":
@@ -51,17 +51,6 @@ def _limited_on_device(task: Task) -> Task:
     return msgspec.structs.replace(task, memory_bytes=min(task.memory_bytes, limit))
 
 
-def _load() -> None:
-    """Load the parts of torch that calls on tensors without values need: a second, before the time of a task begins."""
-    import torch
-
-    from lightning_perf.probe.valueless import Valueless
-
-    one = Valueless(torch.empty(2, 2, device="meta"), "cpu")
-    torch.ops.aten.div(one, 2.0)
-    torch.ops.aten.mm(one, one)
-
-
 def measure(task: Task) -> Measured:
     """Measure the calls of a task.
 
@@ -70,14 +59,12 @@ def measure(task: Task) -> Measured:
     """
     import torch
 
-    from lightning_perf.probe.data_flow import follow
     from lightning_perf.probe.rounds import Rounds
 
     begin = time.perf_counter()
     torch.set_num_threads(task.threads)
     optimizer_ns = _optimizer(task, begin + OPTIMIZER_SHARE * task.seconds)
-    bound, skipped = follow(task.calls, task.settings, task.batch_size, task.device)
-    rounds = Rounds(task, bound, skipped, begin + task.seconds)
+    rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), begin + task.seconds)
     rounds.run()
     return Measured(
         times=rounds.times(),

@@ -18,9 +18,9 @@ from benchmarks.savings.estimates import (
     Bench,
     Given,
     Measured,
+    Profile,
     Row,
     earlier,
-    given,
     goals,
     keep,
     line,
@@ -91,12 +91,13 @@ def test_results_are_kept_and_resumed_and_the_command_reads_them(tmp_path: Path)
     assert (total.source, total.count) == ("probed", 1), "one measurement of one rule and network"
 
 
-def test_estimates_become_shares_of_the_profiled_step() -> None:
+def test_estimates_become_shares_of_the_step_without_the_profiler() -> None:
     one = finding("cpu-bf16", "", (), "", saving_ns=(2e6, 3e6), step_ns=1e7, model="", rank=0)
-    share = given(one)
+    profile = Profile(8.0, {"cpu-bf16": one})
+    share = profile.given("cpu-bf16")
     assert share is not None
-    assert (share.low, share.high) == (0.2, 0.3)
-    assert given(None) is None
+    assert (share.low, share.high) == (0.25, 0.375)
+    assert profile.given("cpu-threads") is None
 
 
 def test_networks_and_advice() -> None:

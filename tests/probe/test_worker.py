@@ -20,7 +20,7 @@ from lightning_perf.probe.messages import OptimizerTask, Task
 from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.rounds import BATCH_ROUNDS
-from lightning_perf.probe.run import probe_trace
+from lightning_perf.probe.run import probe_trace, with_arguments
 from lightning_perf.probe.selection import CALLING_NS, COVERAGE, covered_share, select_calls
 from lightning_perf.probe.settings import CURRENT, Setting
 from lightning_perf.probe.worker import measure
@@ -58,7 +58,7 @@ def task(calls: OperatorCalls, **changes: object) -> Task:
         "seconds": 120.0,  # more than the most rounds take, so that a busy machine changes nothing
         "memory_bytes": 1 << 28,
     }
-    return Task(**(whole | changes))  # type: ignore[arg-type]
+    return with_arguments(Task(bound=b"", skipped={}, **(whole | changes)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -1,4 +1,4 @@
-"""What the recording of a window says beside the events of torch: processor, loader, loop, tensors and tokens."""
+"""The notes in the recording of a window beside the events of torch: processor, loader, loop, tensors and tokens."""
 
 from __future__ import annotations
 
