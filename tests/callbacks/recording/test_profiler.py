@@ -18,6 +18,7 @@ from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions, recorder_is_taken
+from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
@@ -47,6 +48,7 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def profiler(
     folder: Path, *, options: RecordingOptions | None = None, device_type: str = "cpu", **schedule: int
 ) -> Window:
+    errors = ErrorReporter()
     return Window(
         FitState(first_number=10),
         plan=WindowPlan(
@@ -55,7 +57,8 @@ def profiler(
         options=options or RecordingOptions(),
         device_type=device_type,
         rank=3,
-        errors=ErrorReporter(),
+        errors=errors,
+        notes=WindowNotes(errors),
     )
 
 
