@@ -131,11 +131,18 @@ class Rounds:
                 self._decided.add(setting.name)
 
     def _latest_ratio(self, setting: Setting) -> float:
-        """Return the time of a step's calls in a setting, for as many samples, over that in the current setting."""
+        """Return the time of a step's calls in a setting, for as many samples, over that in the current setting.
+
+        Calls that still warm up are left out. If they are most of the chosen calls, the ratio is 1.
+        """
         before = after = 0.0
-        for place, call in enumerate(self._task.calls.calls):
-            old, new = self._times.get((place, self._current.name)), self._times.get((place, setting.name))
-            if old and new:
-                before += call.calls * sum(old[-1])
-                after += call.calls * sum(new[-1]) / setting.batch
-        return after / before if before else 1.0
+        warm = []
+        for place in self._chosen:
+            old, new = (self._times.get((place, name), []) for name in (self._current.name, setting.name))
+            if min(len(old), len(new)) > 1:
+                warm.append(place)
+                calls = self._task.calls.calls[place].calls
+                before += calls * sum(old[-1])
+                after += calls * sum(new[-1]) / setting.batch
+        whole = covered_share(self._task.calls, self._chosen)
+        return after / before if before and covered_share(self._task.calls, warm) > whole / 2 else 1.0

@@ -21,10 +21,19 @@ from tests.findings.recordings import analysis
 MS = 1e6
 
 
-def probed(recorded: RankAnalysis, name: str, low_ms: float, high_ms: float, measured_ms: float = 9.0) -> RankAnalysis:
+def probed(
+    recorded: RankAnalysis,
+    name: str,
+    low_ms: float,
+    high_ms: float,
+    measured_ms: float = 9.0,
+    similar_ms: float = 0.0,
+) -> RankAnalysis:
     """A rank of which one change was probed, with 10 ms of operators."""
     middle = (low_ms + high_ms) / 2
-    change = ProbedChange(name, "a setting", middle * MS, low_ms * MS, high_ms * MS, 0.0, measured_ms * MS, 5)
+    change = ProbedChange(
+        name, "a setting", middle * MS, low_ms * MS, high_ms * MS, 0.0, measured_ms * MS, 5, similar_ms * MS
+    )
     probe = Probe("A CPU", 0, (), 10 * MS, 10 * MS, measured_ms * MS, 5.0, (change,))
     return replace(recorded, probe=probe)
 
@@ -84,10 +93,15 @@ def test_a_gain_that_the_rule_missed() -> None:
     assert cpu_overhead(convolution()) is None
 
 
-def test_a_probe_of_few_operators_is_not_enough() -> None:
-    finding = cpu_bf16(probed(convolution(), "bf16", 2.0, 2.6, measured_ms=4.0))
+@pytest.mark.parametrize(
+    ("measured_ms", "similar_ms", "basis"),
+    [(4.0, 0.0, "general"), (4.0, 2.9, "general"), (3.4, 5.0, "general"), (3.6, 3.5, "probed"), (7.1, 0.0, "probed")],
+)
+def test_a_probe_of_few_operators_is_not_enough(measured_ms: float, similar_ms: float, basis: str) -> None:
+    finding = cpu_bf16(probed(convolution(), "bf16", 2.0, 2.6, measured_ms, similar_ms))
     assert finding is not None
-    assert finding.basis == "general"
+    assert finding.basis == basis
+    assert ("stands for" in finding.model) == (basis == "probed" and similar_ms > 0)
 
 
 def test_a_probe_of_another_change_says_nothing() -> None:
@@ -101,3 +115,12 @@ def test_threads() -> None:
     assert finding is not None
     assert (finding.basis, finding.saving_low_ms) == ("probed", 4.0)
     assert cpu_threads(probed(convolution(), "threads", -4.0, -3.0)) is None
+
+
+def test_threads_that_a_probe_found_idle() -> None:
+    """The load average of the last minute may count a program that has ended."""
+    busy = analysis(convolving(on_processor(threads=1, load=7.5)))
+    assert cpu_threads(busy) is None
+    finding = cpu_threads(probed(busy, "threads", 4.0, 5.0))
+    assert finding is not None
+    assert finding.basis == "probed"

@@ -48,9 +48,25 @@ class Attention(nn.Module):
         return logits
 
 
+class Recurrent(nn.Module):
+    """A convolution over time with padding by name, a GELU, an LSTM whose state is made in each step, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter, self.states = nn.Conv1d(4, 6, 3, padding="same"), nn.LSTM(6, 8, 2, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, series: Tensor) -> Tensor:
+        """Logits."""
+        filtered = nn.functional.gelu(self.filter(series)).transpose(1, 2)
+        logits: Tensor = self.head(self.states(filtered)[0][:, -1])
+        return logits
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "convolutions": (Residual, lambda batch: torch.rand(batch, 3, 12, 12)),
     "attention": (Attention, lambda batch: torch.randint(0, 11, (batch, 7))),
+    "recurrent": (Recurrent, lambda batch: torch.rand(batch, 4, 7)),
 }
 
 

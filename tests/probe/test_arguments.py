@@ -59,6 +59,14 @@ def test_a_list_of_tensors() -> None:
     assert [part.shape for part in bound.arguments[0]] == [(2, 3), (2, 3)]
 
 
+def test_texts_are_not_recorded() -> None:
+    assert bind(call("aten::gelu", tensor(3), NONE)).arguments[1] == "none"
+    sizes = value("[1, 1]", "ScalarList")
+    inputs = (tensor(2, 3, 8, 8), tensor(4, 3, 3, 3), NONE, sizes, NONE, sizes, value("1"))
+    bound = bind(call("aten::conv2d", *inputs))
+    assert (bound.overload, bound.arguments[4]) == ("padding", "same")
+
+
 def test_flags() -> None:
     assert bind(call("aten::dropout", tensor(3), value("0.1"), value("True"))).arguments[1:] == (0.1, True)
 

@@ -16,6 +16,9 @@ from lightning_perf.probe.settings import CURRENT, Setting
 from tests.probe.recorded import NETWORKS, labels_of, loss_of, recorded_training
 
 VIEWS = {"detach", "view", "t", "transpose", "expand", "squeeze", "unsqueeze", "select", "permute", "_unsafe_view"}
+IN_16_BITS = ("convolutions", "attention")
+"""Not the LSTM: its operator does not take an input in 16 bits with a state in 32 bits, so a probe leaves it out."""
+
 Seen = list[tuple[str, tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], ...]]]
 
 
@@ -80,7 +83,7 @@ def test_the_recorded_setting_is_repeated(name: str) -> None:
     assert as_probed(name, Setting("again")) == really(name, 6, None)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", IN_16_BITS)
 def test_types_and_casts_of_mixed_precision(name: str) -> None:
     """Autocast keeps casts of weights, which a probe of single calls makes once each as well."""
     found = as_probed(name, Setting("bf16", "bfloat16"))
@@ -88,7 +91,7 @@ def test_types_and_casts_of_mixed_precision(name: str) -> None:
     assert "_to_copy" in {operator for operator, _ in found}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", IN_16_BITS)
 def test_a_recording_in_mixed_precision_is_repeated(name: str) -> None:
     assert as_probed(name, Setting("again", "bfloat16"), recorded=torch.bfloat16) == really(name, 6, torch.bfloat16)
 

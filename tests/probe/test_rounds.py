@@ -1,0 +1,99 @@
+"""Which calls and settings get further rounds, with made-up times instead of operators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.probe import rounds as rounds_module
+from lightning_perf.probe.messages import Task
+from lightning_perf.probe.rounds import BATCH_ROUNDS, MOST_ROUNDS, Rounds
+from lightning_perf.probe.settings import CURRENT, Setting
+from tests.probe.recorded import recorded_training
+
+Pair = tuple[float, float]
+
+
+def made_up(*times_ns: int) -> OperatorCalls:
+    whole = operator_calls(recorded_training("convolutions"))
+    assert whole is not None
+    calls = tuple(replace(whole.calls[0], calls=1, forward_ns=each, backward_ns=0) for each in times_ns)
+    return replace(whole, calls=calls, order=tuple(range(len(calls))))
+
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch,
+    calls: OperatorCalls,
+    settings: tuple[Setting, ...],
+    measure: Callable[[int, str, int], float],
+    *,
+    seconds: float = 60.0,
+) -> dict[tuple[int, str], int]:
+    """Return the rounds of each call in each setting.
+
+    ``measure`` returns the time of a call in a setting, in the round with a number.
+    """
+    passes: dict[str, int] = {}
+
+    def run_pass(chosen: Mapping[int, Any], setting: Setting, *_: object) -> tuple[dict[int, Pair], dict[int, str]]:
+        number = passes[setting.name] = passes.get(setting.name, -1) + 1
+        return {place: (measure(place, setting.name, number), 0.0) for place in chosen}, {}
+
+    monkeypatch.setattr(rounds_module, "run_pass", run_pass)
+    monkeypatch.setattr(rounds_module, "Prepared", lambda place, *_, **__: place + 1)
+    task = Task(calls, b"", {}, settings, "cpu", 1, 6, seconds, 1 << 20)
+    bound: list[Any] = [{setting.name: None for setting in settings} for _ in calls.calls]
+    measured = Rounds(task, bound, {}, time.perf_counter() + seconds)
+    measured.run()
+    return {(one.call, one.setting): len(one.forward_ns) for one in measured.times()}
+
+
+def test_a_clear_loss_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = counted(
+        monkeypatch,
+        made_up(2_000_000, 1_000_000),
+        (Setting(CURRENT), Setting("slow"), Setting("fast")),
+        lambda _, setting, __: {"slow": 130.0, "fast": 110.0}.get(setting, 100.0),
+    )
+    assert found == {
+        **{(place, CURRENT): MOST_ROUNDS for place in (0, 1)},
+        **{(place, "slow"): 1 for place in (0, 1)},
+        **{(place, "fast"): MOST_ROUNDS for place in (0, 1)},
+    }
+
+
+def test_a_setting_that_is_slow_to_warm_up_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = counted(
+        monkeypatch,
+        made_up(2_000_000, 1_000_000),
+        (Setting(CURRENT), Setting("compiled")),
+        lambda _, setting, number: 900.0 if setting == "compiled" and number == 0 else 100.0,
+    )
+    assert set(found.values()) == {MOST_ROUNDS}
+
+
+def test_a_larger_batch_counts_per_sample_and_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = counted(
+        monkeypatch,
+        made_up(2_000_000),
+        (Setting(CURRENT), Setting("batch", batch=2)),
+        lambda _, setting, __: 200.0 if setting == "batch" else 100.0,
+    )
+    assert found == {(0, CURRENT): MOST_ROUNDS, (0, "batch"): BATCH_ROUNDS}
+
+
+def test_a_larger_batch_is_left_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = (Setting(CURRENT), Setting("bf16"), Setting("batch", batch=2))
+    four = made_up(*[100_000_000] * 4)
+
+    def settings_in(seconds: float) -> set[str]:
+        return {name for _, name in counted(monkeypatch, four, settings, lambda *_: 1e8, seconds=seconds)}
+
+    # A round takes 1.6 s with the larger batch, and 0.8 s without. Time for 3.6 rounds is needed.
+    assert settings_in(8.0) == {CURRENT, "bf16", "batch"}
+    assert settings_in(3.2) == {CURRENT, "bf16"}
