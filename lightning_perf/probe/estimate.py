@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
-from lightning_perf.probe.messages import Times
+from lightning_perf.probe.replay.messages import Times
 from lightning_perf.trace.columns import Float64Array
 
 __all__ = [

@@ -14,8 +14,8 @@ from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_s
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
-from lightning_perf.probe.messages import OptimizerTask, Task
-from lightning_perf.probe.settings import CURRENT, Setting
+from lightning_perf.probe.replay.messages import OptimizerTask, Task
+from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 

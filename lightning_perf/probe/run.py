@@ -23,10 +23,10 @@ from lightning_perf.probe.estimate import (
     usual_calls,
     widen,
 )
-from lightning_perf.probe.messages import THREADS, Begin, Measured, Ready, Task
 from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
-from lightning_perf.probe.settings import CURRENT, Setting
+from lightning_perf.probe.replay.messages import THREADS, Begin, Measured, Ready, Task
+from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
 from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.trace import Trace
@@ -94,7 +94,7 @@ def probe_trace(
     """
     begin = time.perf_counter()
     watch = OthersWatch()
-    worker = WorkerProcess("lightning_perf.probe.worker:main", Begin(), path=sys.path, environment=ENVIRONMENT)
+    worker = WorkerProcess("lightning_perf.probe.replay.worker:main", Begin(), path=sys.path, environment=ENVIRONMENT)
     try:
         plan = plan_probe(trace, seconds, has_cuda=has_cuda)
         if plan is None:
@@ -120,7 +120,7 @@ def with_arguments(task: Task) -> Task:
     """Return a task with the arguments of its calls in each setting. The random state stays unchanged."""
     import torch
 
-    from lightning_perf.probe.data_flow import follow
+    from lightning_perf.probe.replay.data_flow import follow
 
     with torch.random.fork_rng(devices=[]):
         bound, skipped = follow(task.calls, task.settings, task.batch_size, task.device)

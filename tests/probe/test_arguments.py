@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall
-from lightning_perf.probe.arguments import NotCallableError, TensorInfo, bind
+from lightning_perf.probe.replay.arguments import NotCallableError, TensorInfo, bind
 
 
 def call(name: str, *inputs: tuple[str, Any, Any, str]) -> OperatorCall:

@@ -17,7 +17,7 @@ from lightning_perf.probe.estimate import (
     usual_calls,
     widen,
 )
-from lightning_perf.probe.messages import Times
+from lightning_perf.probe.replay.messages import Times
 
 
 def call(forward_ns: int, backward_ns: int, calls: int = 1, name: str = "aten::linear") -> OperatorCall:

@@ -7,11 +7,11 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from lightning_perf.probe.arguments import Bound
-from lightning_perf.probe.measure import Pool, Prepared, run_pass
-from lightning_perf.probe.messages import Task, Times
-from lightning_perf.probe.selection import covered_share, select_calls
-from lightning_perf.probe.settings import Setting
+from lightning_perf.probe.replay.arguments import Bound
+from lightning_perf.probe.replay.measure import Pool, Prepared, run_pass
+from lightning_perf.probe.replay.messages import Task, Times
+from lightning_perf.probe.replay.selection import covered_share, select_calls
+from lightning_perf.probe.replay.settings import Setting
 
 __all__ = ["BATCH_ROUNDS", "Rounds"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.settings import Setting
+from lightning_perf.probe.replay.settings import Setting
 from lightning_perf.workers.channel import Message
 
 __all__ = ["THREADS", "Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]

@@ -6,7 +6,7 @@ import pickle
 import time
 from contextlib import suppress
 
-from lightning_perf.probe.messages import THREADS, Begin, Measured, Ready, Task
+from lightning_perf.probe.replay.messages import THREADS, Begin, Measured, Ready, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
@@ -59,7 +59,7 @@ def measure(task: Task) -> Measured:
     """
     import torch
 
-    from lightning_perf.probe.rounds import Rounds
+    from lightning_perf.probe.replay.rounds import Rounds
 
     begin = time.perf_counter()
     torch.set_num_threads(task.threads)
@@ -80,7 +80,7 @@ def _optimizer(task: Task, deadline: float) -> dict[str, tuple[float, ...]]:
     """Return the times of an optimizer step, as recorded, fused, and with more threads if they are a setting."""
     import torch
 
-    from lightning_perf.probe.optimizers import OptimizerTimer
+    from lightning_perf.probe.replay.optimizers import OptimizerTimer
 
     if task.optimizer is None:
         return {}

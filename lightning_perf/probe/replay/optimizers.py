@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.arguments import TYPES
-from lightning_perf.probe.messages import OptimizerTask
+from lightning_perf.probe.replay.arguments import TYPES
+from lightning_perf.probe.replay.messages import OptimizerTask
 
 __all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_perf.probe.arguments import Argument, Bound, TensorInfo
-from lightning_perf.probe.settings import Setting
+from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
+from lightning_perf.probe.replay.settings import Setting
 
 __all__ = ["Pool", "Prepared", "Timer", "run_pass"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.arguments import TYPES, Argument, Bound, NotCallableError, TensorInfo, bind
-from lightning_perf.probe.settings import Setting
-from lightning_perf.probe.valueless import Valueless
+from lightning_perf.probe.replay.arguments import TYPES, Argument, Bound, NotCallableError, TensorInfo, bind
+from lightning_perf.probe.replay.settings import Setting
+from lightning_perf.probe.replay.valueless import Valueless
 
 __all__ = ["WEIGHTS", "follow", "is_channels_last", "weights_of"]
 
