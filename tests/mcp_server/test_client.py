@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,17 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
 """Arguments of a call of each tool, and its outcome. The demo has no run records, history or precision.json."""
 
 
+def run(use: Callable[[], Awaitable[None]]) -> None:
+    """Run in a thread of its own: the browser that other tests use has an event loop in this one."""
+    import anyio
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(anyio.run, use).result()
+
+
 def with_client(action: Callable[[Any], Awaitable[None]], *options: str) -> None:
     """Start the server as a client does, and use it."""
     mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
-    import anyio
-
     command = mcp.StdioServerParameters(
         command=sys.executable, args=["-m", "lightning_perf", "mcp", *options], env={"PYTHONPATH": str(ROOT)}
     )
@@ -52,7 +59,7 @@ def with_client(action: Callable[[Any], Awaitable[None]], *options: str) -> None
         async with mcp.Client(mcp.stdio_client(command)) as client:
             await action(client)
 
-    anyio.run(use)
+    run(use)
 
 
 def test_every_tool_over_stdio() -> None:
@@ -79,8 +86,6 @@ def test_every_tool_over_stdio() -> None:
 
 def test_a_client_hears_of_a_call_that_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
-    import anyio
-
     heard = threading.Event()
 
     class Waiting(server.ToolServer):
@@ -98,7 +103,7 @@ def test_a_client_hears_of_a_call_that_still_runs(monkeypatch: pytest.MonkeyPatc
             assert json.loads(called.content[0].text)["outcome"] == "heard"
 
     monkeypatch.setattr(server, "PROGRESS_S", 0.01)
-    anyio.run(use)
+    run(use)
 
 
 def test_the_command_needs_a_folder_and_its_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
