@@ -69,7 +69,7 @@ class Document:
     """The results of all calls.
 
     Attributes:
-        device: The processor or GPU of the last call.
+        device: The processor or GPU of the last call for a program or a script.
         versions: Versions of the environment that all others build on, in the last call.
         programs: Rows of `PROGRAMS`.
         scripts: Rows of `SCRIPTS`.
@@ -99,7 +99,8 @@ class Document:
     @classmethod
     def _add(cls, page: Path, name: str, row: ProgramRow | ScriptRow | LoopTable, device: str, versions: str) -> None:
         document = cls.read(page)
-        document.device, document.versions = device, versions
+        if not isinstance(row, LoopTable):  # which has its own
+            document.device, document.versions = device, versions
         if isinstance(row, ProgramRow):
             document.programs[name] = row
         elif isinstance(row, ScriptRow):
@@ -180,7 +181,13 @@ class Document:
             ]
         same = "All trainings" if self.loops.same else "Not all trainings"
         busy = f" The machine was busy (a load of {self.loops.load:.1f})." if self.loops.load > BUSY_LOAD else ""
-        return [*parts, f"{same} ended in the same weights, bit for bit.{busy}", _table(head, lines), LOOP_NOTES]
+        device = f" Measured on {self.loops.device}." if self.loops.device not in ("", self.device) else ""
+        return [
+            *parts,
+            f"{same} ended in the same weights, bit for bit.{device}{busy}",
+            _table(head, lines),
+            LOOP_NOTES,
+        ]
 
 
 def _names(rows: Mapping[str, LoopRow], name: str) -> list[str]:

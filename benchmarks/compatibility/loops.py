@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.compatibility.environments import InstallError, python_of
 from benchmarks.compatibility.programs.same_network import LOOPS
 from benchmarks.compatibility.rows import run_one
+from benchmarks.versions import device_name
 
 __all__ = ["LoopRow", "LoopTable", "compare_loops"]
 
@@ -40,12 +41,14 @@ class LoopTable:
         same: Whether all trainings ended in the same weights.
         load: The load of the machine after the last training, over one minute.
         error: The reason, if nothing was measured.
+        device: The processor.
     """
 
     rows: Mapping[str, LoopRow] = field(default_factory=dict)
     same: bool = False
     load: float = 0.0
     error: str = ""
+    device: str = ""
 
 
 def compare_loops(environments: Path, rounds: int) -> LoopTable:
@@ -73,4 +76,4 @@ def compare_loops(environments: Path, rounds: int) -> LoopTable:
             for times, found in ((row.categories_ms, outcome.categories_ms), (row.phases_ms, outcome.phases_ms)):
                 for part, time_ms in found.items():
                     times.setdefault(part, []).append(time_ms)
-    return LoopTable(rows, same=len(weights) == 1, load=os.getloadavg()[0])
+    return LoopTable(rows, same=len(weights) == 1, load=os.getloadavg()[0], device=device_name())
