@@ -9,7 +9,16 @@ from pathlib import Path
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
 
-__all__ = ["BF16_FLAGS", "FP16_FLAGS", "busy_s", "cpu_flags", "processor_facts", "usable_cores", "usable_cpus"]
+__all__ = [
+    "BF16_FLAGS",
+    "FP16_FLAGS",
+    "busy_s",
+    "cpu_flags",
+    "load_average",
+    "processor_facts",
+    "usable_cores",
+    "usable_cpus",
+]
 
 CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -106,7 +115,7 @@ def processor_facts(
         "threads": torch.get_num_threads(),
         "bf16": None if flags is None else sorted(flags),
         "trains": trains,
-        "load": _load(),
+        "load": load_average(),
         "cpus": usable_cpus(),
         "machine_cpus": os.cpu_count(),
         "core_wait": core_wait,
@@ -116,7 +125,8 @@ def processor_facts(
     }
 
 
-def _load() -> float | None:
+def load_average() -> float | None:
+    """Return the load average of the last minute; None if the system has none."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):  # Windows, or a sandbox

@@ -1,11 +1,10 @@
-"""How many cores other programs keep busy, while the worker process of a probe loads torch."""
+"""The cores that other programs keep busy while the worker process of a probe loads torch."""
 
 from __future__ import annotations
 
-import os
 import time
 
-from lightning_perf.machine.processor import busy_s
+from lightning_perf.machine.processor import busy_s, load_average
 
 __all__ = ["OthersWatch"]
 
@@ -29,14 +28,7 @@ class OthersWatch:
         began, busy_before_s, own_before_s = self._start
         busy_after_s = busy_s()
         if busy_before_s is None or busy_after_s is None:
-            return max(0.0, _load() - 1.0)
+            return max(0.0, (load_average() or 0.0) - 1.0)
         own_s = time.process_time() - own_before_s + worker_s
         elapsed_s = time.perf_counter() - began
         return max(0.0, busy_after_s - busy_before_s - own_s) / elapsed_s
-
-
-def _load() -> float:
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows, or a sandbox
-        return 0.0

@@ -143,7 +143,7 @@ def test_memory_given_back_in_each_step_is_found(tmp_path: Path, monkeypatch: py
         return self.loss(batch)
 
     # Other tests may keep the machine busy, and estimates made meanwhile are held back.
-    monkeypatch.setattr(processor_module, "_load", lambda: 0.0)
+    monkeypatch.setattr(processor_module, "load_average", lambda: 0.0)
     monkeypatch.setattr(CoreWaits, "share", lambda _: 0.0)
     fit(tmp_path, 13, module=make_module(training_step=step), callback=quick(skip_first=10))
     (file,) = trace_files(tmp_path)

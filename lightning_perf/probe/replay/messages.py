@@ -6,10 +6,10 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.settings import Setting
 from lightning_perf.workers.channel import Message
 
-__all__ = ["THREADS", "Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]
+__all__ = ["FUSED", "THREADS", "Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]
 
-THREADS = "threads"
-"""Name of the recorded implementation of an optimizer with more threads."""
+FUSED, THREADS = "fused", "threads"
+"""Names of an optimizer's fused implementation, and of the recorded implementation with more threads."""
 
 
 class OptimizerTask(Message, frozen=True):

@@ -6,7 +6,7 @@ import pickle
 import time
 from contextlib import suppress
 
-from lightning_perf.probe.replay.messages import THREADS, Begin, Measured, Ready, Task
+from lightning_perf.probe.replay.messages import FUSED, THREADS, Begin, Measured, Ready, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
@@ -21,8 +21,6 @@ DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
 
 LAUNCHES = 2000
-
-FUSED = "fused"
 
 
 def main(channel: Channel) -> None:
