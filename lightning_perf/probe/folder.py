@@ -9,6 +9,7 @@ import msgspec
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
 from lightning_perf.probe.run import probe_trace
+from lightning_perf.probe.worker_process import ProbeWorker
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.steps import STEPS
@@ -39,10 +40,11 @@ def probe_path(path: Path, seconds: float) -> tuple[Probe, Path | None]:
     """
     folder = path if path.is_dir() else path.parent if path.name == REPORT_NAME else None
     windows = group_windows(_traces(path))[0]
-    trace = concatenate([read_trace(window) for window in windows])
     try:
-        usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
-        return probe_trace(trace, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns), folder
+        with ProbeWorker() as worker:
+            trace = concatenate([read_trace(window) for window in windows])
+            usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
+            return probe_trace(trace, worker, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns), folder
     except WorkerError as error:
         raise TraceError(
             path, f"could not be probed: {error}", "Try again with more memory or more --seconds"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,42 +22,24 @@ from lightning_perf.probe.estimate import (
     usual_calls,
     widen,
 )
-from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
-from lightning_perf.probe.replay.messages import FUSED, THREADS, Begin, Measured, Ready, Task
+from lightning_perf.probe.replay.messages import FUSED, THREADS, Measured, Task
 from lightning_perf.probe.replay.settings import CURRENT, Setting
+from lightning_perf.probe.worker_process import ProbeWorker
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
 from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.trace import Trace
-from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["DEFAULT_SECONDS", "probe_trace", "with_arguments"]
 
 DEFAULT_SECONDS = 5.0
 """Time for a probe, the start of its worker process included."""
 
-ENVIRONMENT = {
-    # oneDNN keeps 1,024 compiled primitives (oneDNN Developer Guide, "Primitive Cache"). A training needs fewer. A
-    # probe needs those of all settings: without room for them, it would compile each convolution in each round.
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32768",
-    # The state that glibc reaches in a long training (mallopt(3)): it returns blocks of over 32 MiB when they are
-    # freed, and keeps all others. Otherwise the settings would change its thresholds for each other.
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
-}
-"""Environment of the worker process, in which all settings have the same conditions."""
-
-START_S = 120.0
-"""Longest wait for the worker process to load torch."""
-
 LEAST_SHARE = 0.4
 """Share of the time that is for measuring, even if the worker process is slow to start on a busy machine."""
 
 END_S = 0.3
 """Time to end the worker process, which may hold gigabytes."""
-
-GRACE_S = 30.0
-"""Time that a worker process may take beyond its task's, before it is ended."""
 
 MOST_CALLS = 50
 """Calls that the file lists."""
@@ -73,16 +54,18 @@ KEPT_OVERHEAD = 0.8
 
 def probe_trace(
     trace: Trace,
+    worker: ProbeWorker,
     seconds: float = DEFAULT_SECONDS,
     *,
     has_cuda: bool = False,
     usual_step_ns: float | None = None,
 ) -> Probe:
-    """Probe a recording on this machine, in a worker process.
+    """Probe a recording on this machine, in the worker process.
 
     Args:
         trace: The recording.
-        seconds: Time for all of it.
+        worker: The worker process. The caller starts and ends it.
+        seconds: Time for all of it, from now on.
         has_cuda: Whether this machine has a CUDA device.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
 
@@ -94,26 +77,17 @@ def probe_trace(
         WorkerError: The worker process failed.
     """
     begin = time.perf_counter()
-    watch = OthersWatch()
-    worker = WorkerProcess("lightning_perf.probe.replay.worker:main", Begin(), path=sys.path, environment=ENVIRONMENT)
-    try:
-        plan = plan_probe(trace, seconds, has_cuda=has_cuda)
-        if plan is None:
-            raise TraceError(
-                trace.sources[0],
-                "has no operator calls that this machine can repeat",
-                "Record with PerfCallback(record_shapes=True), and probe on a machine with the same kind of device",
-            )
-        task = with_arguments(plan.task)  # while the worker process loads torch
-        ready = worker.receive(Ready, timeout_s=START_S)
-        plan = replace(plan, task=task, usual_step_ns=usual_step_ns)
-        plan = without_busy_cores(plan, watch.busy_cores(ready.cpu_s))
-        left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
-        task = msgspec.structs.replace(plan.task, seconds=left_s)
-        worker.send(task)
-        measured = worker.receive(Measured, timeout_s=left_s + GRACE_S)
-    finally:
-        worker.kill()  # it would take a second to end by itself
+    plan = plan_probe(trace, seconds, has_cuda=has_cuda)
+    if plan is None:
+        raise TraceError(
+            trace.sources[0],
+            "has no operator calls that this machine can repeat",
+            "Record with PerfCallback(record_shapes=True), and probe on a machine with the same kind of device",
+        )
+    plan = replace(plan, task=with_arguments(plan.task), usual_step_ns=usual_step_ns)
+    plan = without_busy_cores(plan, worker.wait_until_ready())
+    left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
+    measured = worker.measure(msgspec.structs.replace(plan.task, seconds=left_s))
     return build_probe(trace, plan, measured, time.perf_counter() - begin)
 
 

@@ -24,6 +24,7 @@ from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.replay.worker import measure
 from lightning_perf.probe.run import probe_trace, with_arguments
+from lightning_perf.probe.worker_process import ProbeWorker
 from tests.probe.recorded import NETWORKS, recorded_training
 from tests.support.trace_builder import TraceBuilder
 
@@ -151,7 +152,8 @@ def test_a_probe_in_a_worker_process_leaves_this_one_alone() -> None:
     trace = recorded_training("convolutions")
     torch.manual_seed(7)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    probe = probe_trace(trace, 120.0)
+    with ProbeWorker() as worker:
+        probe = probe_trace(trace, worker, 120.0)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
     names = {change.name for change in probe.changes}
@@ -166,8 +168,8 @@ def test_a_probe_in_a_worker_process_leaves_this_one_alone() -> None:
 def test_a_recording_without_shapes_cannot_be_probed() -> None:
     trace = TraceBuilder().step(1, 0, 100).op("aten::mm", 10, 50).build()
     assert plan_probe(trace, 1.0, has_cuda=False) is None
-    with pytest.raises(TraceError, match="record_shapes=True"):
-        probe_trace(trace, 1.0)
+    with ProbeWorker() as worker, pytest.raises(TraceError, match="record_shapes=True"):
+        probe_trace(trace, worker, 1.0)
 
 
 def test_a_recording_of_a_device_needs_one() -> None:

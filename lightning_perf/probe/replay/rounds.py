@@ -27,8 +27,9 @@ WARM_UP = 1.6
 ENOUGH = 0.75
 """Share of the time of all measurable operators that should be measured. Otherwise the larger batch is left out."""
 
-CLEAR_LOSS = 1.25
-"""Ratio of times from which a setting is not measured again: nobody is advised to use it."""
+CLEAR_LOSS, HOPELESS = 1.25, 2.0
+"""Ratios of times from which a setting is not measured again, after the least number of rounds and after one: nobody is
+advised to use it."""
 
 
 class Rounds:
@@ -53,6 +54,7 @@ class Rounds:
         self._calls: dict[str, dict[int, Prepared]] = {setting.name: {} for setting in task.settings}
         self._times: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
         self._decided: set[str] = set()
+        self._least_ratio: dict[str, float] = {}
         self._chosen = self._choose(1.0)
         most = covered_share(task.calls, select_calls(task.calls, self._possible, math.inf))
         if self._settings[-1].batch > 1 and covered_share(task.calls, self._chosen) < ENOUGH * most:
@@ -127,7 +129,9 @@ class Rounds:
         """Find the settings that need no further rounds."""
         for setting in self._settings[1:]:
             enough = setting.batch > 1 and number >= BATCH_ROUNDS
-            if enough or self._latest_ratio(setting) > CLEAR_LOSS:
+            least = min(self._least_ratio.get(setting.name, math.inf), self._latest_ratio(setting))
+            self._least_ratio[setting.name] = least
+            if enough or least > (CLEAR_LOSS if number >= LEAST_ROUNDS else HOPELESS):
                 self._decided.add(setting.name)
 
     def _latest_ratio(self, setting: Setting) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 from contextlib import suppress
+from types import ModuleType
 
 from lightning_perf.probe.replay.messages import FUSED, THREADS, Begin, Measured, Ready, Task
 from lightning_perf.workers.channel import Channel
@@ -27,6 +29,7 @@ def main(channel: Channel) -> None:
     """Load torch, take a task, and send the times."""
     import torch
 
+    _leave_out_dynamo()
     channel.receive(Begin)
     channel.send(Ready(time.process_time()))
     task = channel.receive(Task)
@@ -36,6 +39,20 @@ def main(channel: Channel) -> None:
         task = _limited_on_device(task)
     torch.manual_seed(0)
     channel.send(measure(task))
+
+
+def _leave_out_dynamo() -> None:
+    """Put a stand-in for ``torch._dynamo`` in place. Optimizers load it, which takes a second, and do not use it.
+
+    They call two of its functions (torch/_compile.py, torch/optim/optimizer.py). Nothing is compiled here.
+    """
+    import torch
+
+    if "torch._dynamo" in sys.modules:
+        return
+    stand_in = ModuleType("torch._dynamo")
+    stand_in.__dict__.update(disable=lambda function, *_, **__: function, graph_break=lambda *_, **__: None)
+    sys.modules[stand_in.__name__] = torch._dynamo = stand_in
 
 
 def _limited_on_device(task: Task) -> Task:
