@@ -6,7 +6,7 @@ process. Then every advice is followed, even if the report does not give it: 16-
 threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process. One
 fit of each comes before the profile, because glibc treats memory according to the largest block that was freed before.
 
-Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 35 minutes on two
+Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 50 minutes on two
 cores. It writes three files to ``benchmarks/results/``:
 
 - ``estimates.md``: the table
@@ -24,13 +24,16 @@ import gc
 import inspect
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import msgspec
@@ -40,7 +43,6 @@ from torch import nn
 from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
-from benchmarks.step_clock import StepClock
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import estimate_width, verdict_of
@@ -55,7 +57,7 @@ from lightning_perf.statistics.values import Estimate
 
 RESULTS = Path(__file__).parents[1] / "results" / "estimates.md"
 CALIBRATION = Path("build") / "estimates" / "planted.md"
-METHOD = 2
+METHOD = 3
 """Version of the method: figures of different versions are not comparable."""
 
 WARM_UP_STEPS = 2
@@ -214,6 +216,21 @@ class Measured(msgspec.Struct):
     seconds: float
 
 
+class StepTimes(pl.Callback):
+    """Notes when each step ends."""
+
+    def __init__(self) -> None:
+        self._ends_s: list[float] = []
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """A step ends."""
+        self._ends_s.append(time.perf_counter())
+
+    def median_s(self) -> float:
+        """Return the median step time after the warm-up."""
+        return statistics.median(end - begin for begin, end in pairwise(self._ends_s[WARM_UP_STEPS - 1 :]))
+
+
 class Bench:
     """Trains one network in several settings, which share its weights.
 
@@ -246,10 +263,10 @@ class Bench:
         trainer.fit(training, batches.loader())
 
     def step_s(self, setting: Setting, steps: int) -> float:
-        """Return the mean step time of a fit after its warm-up, in seconds, for as many samples as the baseline has."""
-        clock = StepClock(WARM_UP_STEPS)
-        self.fit(setting, clock, WARM_UP_STEPS + steps)
-        return clock.seconds / steps / setting.batches
+        """Return the median step time of a fit after its warm-up in seconds, for as many samples as the baseline has."""
+        times = StepTimes()
+        self.fit(setting, times, WARM_UP_STEPS + steps)
+        return times.median_s() / setting.batches
 
     def warm_up(self, settings: Iterable[Setting]) -> None:
         """Train some steps in each setting."""
@@ -485,7 +502,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS}; planted: {CALIBRATION})")
     parser.add_argument("--set", choices=("unseen", "planted"), default="unseen", help="networks (default: unseen)")
-    parser.add_argument("--rounds", type=int, default=6, help="fits of each setting (default: 6)")
+    parser.add_argument("--rounds", type=int, default=8, help="fits of each setting (default: %(default)s)")
     parser.add_argument(
         "--block", type=float, default=1.2, metavar="SECONDS", help="timed part of a fit (default: %(default)s)"
     )
