@@ -263,7 +263,7 @@ class Bench:
         trainer.fit(training, batches.loader())
 
     def step_s(self, setting: Setting, steps: int) -> float:
-        """Return the median step time of a fit after its warm-up in seconds, for as many samples as the baseline has."""
+        """Return the median step time of a fit after its warm-up, in seconds, for as many samples as BASELINE has."""
         times = StepTimes()
         self.fit(setting, times, WARM_UP_STEPS + steps)
         return times.median_s() / setting.batches

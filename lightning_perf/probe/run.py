@@ -44,10 +44,6 @@ END_S = 0.3
 MOST_CALLS = 50
 """Calls that the file lists."""
 
-COLD_CACHES = 1.35
-"""Most by which an optimizer gains more in a training than in the probe, where its parameters are in the caches. Chosen
-on the networks of ``benchmarks/savings/plants.py``, where gains were up to 1.37 times the probed ones."""
-
 KEPT_OVERHEAD = 0.8
 """Least share of the time outside of operators that does not grow with the batch."""
 
@@ -106,6 +102,9 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
     """Make the result from the times of the worker process."""
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
     calls = usual_calls(plan.calls, measured.times, CURRENT)
+    optimizer_ns = _usual_optimizer_ns(plan, measured, pace)
+    fitting = _fitting_share(plan, calls.step_ns + optimizer_ns)
+    calls, optimizer_ns = calls.scaled(fitting), fitting * optimizer_ns
     plan = replace(plan, calls=calls)
     found = {(one.call, one.setting): one for one in measured.times}
     rows = []
@@ -130,13 +129,11 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
                 },
             )
         )
-    optimizer_ns = _usual_optimizer_ns(plan, measured, pace)
     changes = [
         *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
         _optimizer_change(plan, measured, optimizer_ns),
     ]
     rows.sort(key=lambda row: -row.recorded_ns)
-    operator_ns = sum(call.forward_ns + call.backward_ns for call in calls.calls) + calls.unmatched_ns
     processor = trace.metadata.processor
     recorded_on = processor.name if processor is not None and not calls.on_device else None
     return Probe(
@@ -144,7 +141,7 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
         rank=trace.metadata.rank if trace.metadata.rank is not None else rank_in_name(Path(trace.sources[0]).name),
         sources=tuple(Path(source).name for source in trace.sources),
         step_ns=plan.step_ns,
-        operator_ns=operator_ns / calls.steps,
+        operator_ns=calls.step_ns,
         covered_ns=covered,
         seconds=seconds,
         changes=tuple(change for change in changes if change is not None),
@@ -153,6 +150,16 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
         launch_ns=measured.launch_ns,
         same_device=recorded_on is None or recorded_on == measured.device,
     )
+
+
+def _fitting_share(plan: Plan, parts_ns: float) -> float:
+    """Return the share of the operators and the optimizer that fits into a step without the profiler, at most 1.
+
+    The profiler lengthens many parts of a step, and the recorded steps may have been slow ones.
+    """
+    if plan.host is None or not plan.usual_step_ns or not parts_ns:
+        return 1.0
+    return min(1.0, plan.usual_step_ns / parts_ns)
 
 
 def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: float) -> ProbedChange | None:
@@ -191,7 +198,8 @@ def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
     """
     recorded_ns, task = _recorded_optimizer_ns(plan), plan.task.optimizer
     times = measured.optimizer.get(task.implementation, ()) if task is not None else ()
-    return min(recorded_ns, SLOWER * pace * _median(times)) if times else recorded_ns
+    usual_ns = pace * _median(times)
+    return usual_ns if times and recorded_ns > SLOWER * usual_ns else recorded_ns
 
 
 def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:
@@ -202,8 +210,6 @@ def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> Probed
     if not saving.rounds:
         return None
     low, high = widen(saving)
-    if high > 0:
-        high *= min(COLD_CACHES, max(1.0, _recorded_optimizer_ns(plan) / usual_ns) ** 0.5)
     return _named("fused-optimizer", f"{task.name}(fused=True)", saving.saving_ns, low, high, saving)
 
 

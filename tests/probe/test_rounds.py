@@ -48,7 +48,7 @@ def counted(
     monkeypatch.setattr(rounds_module, "Prepared", lambda place, *_, **__: place + 1)
     task = Task(calls, b"", {}, settings, "cpu", 1, 6, seconds, 1 << 20)
     bound: list[Any] = [{setting.name: None for setting in settings} for _ in calls.calls]
-    measured = Rounds(task, bound, {}, time.perf_counter() + seconds)
+    measured = Rounds(task, bound, {}, None, time.perf_counter() + seconds)
     measured.run()
     return {(one.call, one.setting): len(one.forward_ns) for one in measured.times()}
 

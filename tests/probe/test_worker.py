@@ -19,6 +19,7 @@ from lightning_perf.errors import TraceError
 from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import OptimizerTask, Task
+from lightning_perf.probe.replay.optimizers import OptimizerTurns, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
 from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import CURRENT, Setting
@@ -94,6 +95,38 @@ def test_a_call_that_fails_is_left_out() -> None:
 def test_optimizers_are_measured_in_both_implementations(name: str) -> None:
     measured = measure(task(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), seconds=0.2))
     assert set(measured.optimizer) == {"loop", "fused", "threads"}
+
+
+def test_turns_of_an_optimizer_alternate() -> None:
+    whole = task(calls_of("convolutions"), optimizer=OptimizerTask("AdamW", "foreach"))
+    turns = OptimizerTurns(whole)
+    for _ in range(7):
+        turns.take_turn()
+    assert {name: len(times) for name, times in turns.times_ns().items()} == {"foreach": 3, "fused": 2, "threads": 2}
+    assert min(min(times) for times in turns.times_ns().values()) > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sampled_parameters_keep_the_share_of_large_ones(seed: int) -> None:
+    random = Random(seed)
+    sizes = [round(10 ** random.uniform(0, 5)) for _ in range(random.randint(1, 300))]
+    whole, large = sum(sizes) // 3, 20_000
+    sampled = sample_sizes(sizes, whole, large)
+    large_sum = sum(size for size in sizes if size >= large)
+    assert all(size <= large for size in sampled) or not large_sum
+    number = sum(size == large for size in sampled)
+    if large_sum:
+        # The number of large ones is rounded, and the small ones follow.
+        assert number >= 1
+        expected = number * large / large_sum
+        assert abs(number * large - whole * large_sum / sum(sizes)) <= max(large, 1)
+    else:
+        expected = whole / sum(sizes)
+    small = [size for size in sizes if size < large]
+    sampled_small = sum(sampled) - number * large * (large_sum > 0)
+    assert sampled_small <= expected * sum(small) + 1
+    assert sampled_small >= expected * sum(small) - len(small) or expected >= 1
+    assert sample_sizes(sizes, sum(sizes), large) == sizes
 
 
 def test_an_optimizer_that_needs_too_much_memory_is_left_out() -> None:

@@ -8,7 +8,7 @@ the call as a whole. The nodes of the autograd graph that a call created are its
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,6 +91,19 @@ class OperatorCalls:
     order: tuple[int, ...]
     parameters: tuple[ParameterShape, ...]
     unmatched_ns: int
+
+    @property
+    def step_ns(self) -> float:
+        """Time of all operators per step, forward and backward."""
+        return (sum(call.forward_ns + call.backward_ns for call in self.calls) + self.unmatched_ns) / self.steps
+
+    def scaled(self, factor: float) -> OperatorCalls:
+        """Return the calls with all times multiplied by a factor."""
+        calls = tuple(
+            replace(call, forward_ns=round(factor * call.forward_ns), backward_ns=round(factor * call.backward_ns))
+            for call in self.calls
+        )
+        return replace(self, calls=calls, unmatched_ns=round(factor * self.unmatched_ns))
 
 
 def operator_calls(trace: Trace) -> OperatorCalls | None:

@@ -1,20 +1,25 @@
-"""Times steps of an optimizer of torch over the recorded parameters, in several implementations."""
+"""Times steps of an optimizer of torch over the recorded parameters, in several variants.
+
+A training updates its parameters after a backward pass, which leaves neither them nor the optimizer's code in the
+caches. So the steps here take turns between the passes of the probed calls.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import cycle
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.arguments import TYPES
-from lightning_perf.probe.replay.messages import OptimizerTask
+from lightning_perf.probe.replay.messages import FUSED, THREADS, Task
 
-__all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size"]
+__all__ = ["IMPLEMENTATIONS", "OptimizerTurns", "largest_size", "sample_sizes"]
 
 IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 """Arguments of the optimizers of ``torch.optim`` for each implementation."""
@@ -22,61 +27,139 @@ IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fu
 MOST_ELEMENTS = 1 << 24
 """Elements of all parameters together. Of larger ones a part is updated, and the time is scaled up."""
 
+LARGE_ELEMENTS = (1 << 23) + (1 << 12)
+"""Elements of a large parameter, over 32 MiB: glibc returns such blocks to the system, so temporaries cost page faults
+(mallopt(3), M_MMAP_THRESHOLD). The part that is updated has parameters of this size if the recording has."""
+
 COPIES = 9
 """Tensors of a parameter's size that two Adam optimizers need at most: the parameter, its gradient, three states of
 each, and a temporary."""
 
+SHARE = 0.2
+"""Most of the time for steps of the optimizer, after the least number of turns."""
 
-class OptimizerTimer:
-    """Optimizers over parameters of the recorded sizes, one for each implementation.
+LEAST_TURNS = 3
+
+
+class _Variant(NamedTuple):
+    """A variant of the optimizer step: its name, its implementation and its threads."""
+
+    name: str
+    implementation: str
+    threads: int
+
+
+class OptimizerTurns:
+    """Optimizers over parameters of the recorded sizes, whose steps take turns: as recorded, fused, with more threads.
 
     Args:
-        task: The optimizer.
-        calls: The recording, with the shapes of the parameters.
-        device: Type of the device.
-        memory_bytes: Most memory for parameters, gradients and states.
+        task: The task, with an optimizer.
 
     Raises:
-        ValueError: The parameters need more memory, or torch has no such optimizer.
+        ValueError: The parameters need more memory than the task has, or torch has no such optimizer.
     """
 
-    def __init__(self, task: OptimizerTask, calls: OperatorCalls, device: str, memory_bytes: int) -> None:
-        sizes = [
-            (prod(parameter.shape), TYPES[parameter.type])
-            for parameter in calls.parameters
-            if parameter.type in TYPES
-            for _ in range(parameter.count)
-        ]
-        most = largest_size([size for size, _ in sizes], MOST_ELEMENTS)
-        used = [(min(size, most), dtype) for size, dtype in sizes]
-        if not used or sum(size * dtype.itemsize for size, dtype in used) * COPIES > memory_bytes:
-            raise ValueError("its parameters need too much memory")
-        self._scale = sum(size for size, _ in sizes) / max(1, sum(size for size, _ in used))
-        self._device = device
-        self._parameters: list[Tensor] = []
-        for size, dtype in used:
-            parameter = torch.full((size,), 0.5, dtype=dtype, device=device, requires_grad=True)
-            parameter.grad = torch.full_like(parameter, 0.01)
-            self._parameters.append(parameter)
-        self._optimizers: dict[str, Any] = {}
-        self._make = getattr(torch.optim, task.name)
-        self._options = _options(task)
-
-    def step_ns(self, implementation: str, clock: Callable[[], int]) -> int:
-        """Run one step and return its time in nanoseconds, for all elements of the recorded parameters."""
-        optimizer = self._optimizers.get(implementation)
-        if optimizer is None:
-            optimizer = self._make(self._parameters, **self._options, **IMPLEMENTATIONS[implementation])
-            self._optimizers[implementation] = optimizer
+    def __init__(self, task: Task) -> None:
+        assert task.optimizer is not None
+        self._task = task
+        recorded = task.optimizer.implementation
+        threads = next((setting.threads for setting in task.settings if setting.threads is not None), None)
+        variants = [_Variant(recorded, recorded, task.threads), _Variant(FUSED, FUSED, task.threads)]
+        if threads is not None:
+            variants.append(_Variant(THREADS, recorded, threads))
+        self._times: defaultdict[str, list[float]] = defaultdict(list)
+        self._parameters, self._scale = _parameters(task)
+        make = getattr(torch.optim, task.optimizer.name)
+        options = _options(task)
+        self._optimizers = {
+            implementation: make(self._parameters, **options, **IMPLEMENTATIONS[implementation])
+            for implementation in {variant.implementation for variant in variants}
+        }
+        for optimizer in self._optimizers.values():
             optimizer.step()  # makes the states
-        if self._device != "cpu":
+        self._variants = cycle(variants)
+        self._begin_s = time.perf_counter()
+        self._spent_s = 0.0
+        self._left = LEAST_TURNS * len(variants)
+        self.seconds = sum(self._step(variant) for variant in variants) / len(variants)
+        """Time of a step, about."""
+
+    def take_turn(self) -> None:
+        """Run a step of the next variant, unless the steps take too much of the time."""
+        if self._left <= 0 and self._spent_s > SHARE * (time.perf_counter() - self._begin_s):
+            return
+        self._left -= 1
+        variant = next(self._variants)
+        taken_s = self._step(variant)
+        self._spent_s += taken_s
+        self._times[variant.name].append(self._scale * taken_s * 1e9)
+
+    def times_ns(self) -> dict[str, tuple[float, ...]]:
+        """Return the times of all turns by variant, for all elements of the recorded parameters."""
+        return {name: tuple(times) for name, times in self._times.items()}
+
+    def _step(self, variant: _Variant) -> float:
+        """Run a step and return its time in seconds."""
+        torch.set_num_threads(variant.threads)
+        on_device = self._task.device != "cpu"
+        # Other programs lengthen the processor time of a thread less than the time on the clock.
+        clock = time.perf_counter if on_device or variant.threads > 1 else time.thread_time
+        if on_device:
             torch.cuda.synchronize()
-            clock = time.perf_counter_ns
-        start = clock()
-        optimizer.step()
-        if self._device != "cpu":
+        start_s = clock()
+        self._optimizers[variant.implementation].step()
+        if on_device:
             torch.cuda.synchronize()
-        return round(self._scale * (clock() - start))
+        taken_s = clock() - start_s
+        torch.set_num_threads(self._task.threads)
+        return taken_s
+
+
+def _parameters(task: Task) -> tuple[list[Tensor], float]:
+    """Return parameters with gradients, and the number of all recorded elements over theirs."""
+    recorded = [
+        (prod(parameter.shape), TYPES[parameter.type])
+        for parameter in task.calls.parameters
+        if parameter.type in TYPES
+        for _ in range(parameter.count)
+    ]
+    parts: list[tuple[int, torch.dtype]] = []
+    for dtype in dict.fromkeys(dtype for _, dtype in recorded):
+        sizes = [size for size, each in recorded if each == dtype]
+        share = sum(sizes) / max(1, sum(size for size, _ in recorded))
+        parts += [(size, dtype) for size in sample_sizes(sizes, int(share * MOST_ELEMENTS), LARGE_ELEMENTS)]
+    if not parts or sum(size * dtype.itemsize for size, dtype in parts) * COPIES > task.memory_bytes:
+        raise ValueError("its parameters need too much memory")
+    parameters = []
+    for size, dtype in parts:
+        parameter = torch.full((size,), 0.5, dtype=dtype, device=task.device, requires_grad=True)
+        parameter.grad = torch.full_like(parameter, 0.01)
+        parameters.append(parameter)
+    return parameters, sum(size for size, _ in recorded) / sum(size for size, _ in parts)
+
+
+def sample_sizes(sizes: Sequence[int], whole: int, large: int) -> list[int]:
+    """Return sizes that add up to about ``whole``, in which large and small ones have the shares that they had.
+
+    Args:
+        sizes: The sizes.
+        whole: The sum to reach. Sizes with a smaller sum stay as they are.
+        large: A large size. There is at least one of it if there was any.
+
+    Example:
+        >>> sample_sizes([100, 100, 100, 10, 10], 160, 50), sample_sizes([10, 1000], 510, 2000)
+        ([50, 50, 50, 5, 5], [10, 500])
+    """
+    if sum(sizes) <= whole:
+        return list(sizes)
+    small = [size for size in sizes if size < large]
+    large_sum = sum(sizes) - sum(small)
+    if not large_sum:
+        most = largest_size(small, whole)
+        return [min(size, most) for size in small]
+    number = max(1, round(whole * large_sum / sum(sizes) / large))
+    most = largest_size(small, round(number * large / large_sum * sum(small)))
+    return [large] * number + [size for each in small if (size := min(each, most))]
 
 
 def largest_size(sizes: Sequence[int], whole: int) -> int:
@@ -96,7 +179,9 @@ def largest_size(sizes: Sequence[int], whole: int) -> int:
     return max(ordered, default=0)
 
 
-def _options(task: OptimizerTask) -> dict[str, Any]:
+def _options(whole: Task) -> dict[str, Any]:
+    task = whole.optimizer
+    assert task is not None
     options: dict[str, Any] = {"lr": 1e-4}
     if task.name == "SGD":
         options |= {"momentum": 0.9 if task.momentum else 0.0, "nesterov": task.nesterov}

@@ -10,13 +10,19 @@ from collections.abc import Mapping, Sequence
 from lightning_perf.probe.replay.arguments import Bound
 from lightning_perf.probe.replay.measure import Pool, Prepared, run_pass
 from lightning_perf.probe.replay.messages import Task, Times
-from lightning_perf.probe.replay.selection import covered_share, select_calls
+from lightning_perf.probe.replay.optimizers import SHARE as OPTIMIZER_SHARE
+from lightning_perf.probe.replay.optimizers import OptimizerTurns
+from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import Setting
 
 __all__ = ["BATCH_ROUNDS", "Rounds"]
 
-LEAST_ROUNDS, MOST_ROUNDS = 2, 30
-"""Rounds after the one that warms up. Calls are chosen so that the time suffices for the least number."""
+LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 4, 30
+"""Rounds after the one that warms up. Calls are chosen so that the time suffices for the usual number. If they would
+cover too little, it suffices for the least number."""
+
+USUAL_COVERAGE = 0.9
+"""Share of the operators' time that the calls of the usual number of rounds should cover."""
 
 BATCH_ROUNDS = 8
 """Rounds for a larger batch, which takes the most time."""
@@ -39,13 +45,20 @@ class Rounds:
         task: The task.
         bound: For each call, its arguments by the name of the setting.
         skipped: Reasons for calls that cannot be made. Those of calls that fail are added.
+        optimizer: Takes a turn after each pass; ``None`` without one.
         deadline_s: The deadline, by `time.perf_counter`.
     """
 
     def __init__(
-        self, task: Task, bound: Sequence[Mapping[str, Bound]], skipped: dict[int, str], deadline_s: float
+        self,
+        task: Task,
+        bound: Sequence[Mapping[str, Bound]],
+        skipped: dict[int, str],
+        optimizer: OptimizerTurns | None,
+        deadline_s: float,
     ) -> None:
         self.skipped = skipped
+        self._optimizer = optimizer
         self._task, self._bound, self._deadline_s = task, bound, deadline_s
         self._settings = task.settings
         self._current = task.settings[0]
@@ -81,9 +94,19 @@ class Rounds:
 
     def _choose(self, speed: float) -> tuple[int, ...]:
         """Choose the calls that the time suffices for, with the speed of this machine over that of the recording."""
-        left_ns = max(0.0, self._deadline_s - time.perf_counter()) * 1e9
-        passes = sum(setting.batch for setting in self._settings) * (LEAST_ROUNDS + WARM_UP)
-        return select_calls(self._task.calls, self._possible, speed * left_ns / passes)
+        usual = self._calls_for(USUAL_ROUNDS, speed, COVERAGE)
+        if covered_share(self._task.calls, usual) >= USUAL_COVERAGE:
+            return usual
+        return self._calls_for(LEAST_ROUNDS, speed, USUAL_COVERAGE)
+
+    def _calls_for(self, rounds: int, speed: float, coverage: float) -> tuple[int, ...]:
+        """Choose the calls that the time suffices for, in a number of rounds after the one that warms up."""
+        left_s = max(0.0, self._deadline_s - time.perf_counter())
+        if self._optimizer is not None:
+            turns_s = self._optimizer.seconds * len(self._settings) * (rounds + 1)
+            left_s -= min(turns_s, OPTIMIZER_SHARE * left_s)
+        passes = sum(setting.batch for setting in self._settings) * (rounds + WARM_UP)
+        return select_calls(self._task.calls, self._possible, speed * left_s * 1e9 / passes, coverage)
 
     def _prepare(self) -> None:
         """Make the tensors of chosen calls that have none yet."""
@@ -113,6 +136,8 @@ class Rounds:
                     self.skipped[place] = reason
             for place, pair in measured.items():
                 self._times[place, setting.name].append(pair)
+            if self._optimizer is not None:
+                self._optimizer.take_turn()
         return time.perf_counter() - start_s
 
     def _add_calls(self, took_s: float) -> None:

@@ -9,7 +9,7 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 __all__ = ["COVERAGE", "covered_share", "select_calls"]
 
 COVERAGE = 0.97
-"""Share of the operators' time from which further calls are left out."""
+"""Share of the operators' time from which further calls are left out, if time allows."""
 
 SHORTEST_NS = 3_000
 """Shorter calls are left out: their time is that of calling them, which no setting changes."""
@@ -24,13 +24,16 @@ def covered_share(calls: OperatorCalls, chosen: Collection[int]) -> float:
     return sum(calls.calls[place].forward_ns + calls.calls[place].backward_ns for place in chosen) / max(1, whole)
 
 
-def select_calls(calls: OperatorCalls, possible: Collection[int], pass_ns: float) -> tuple[int, ...]:
+def select_calls(
+    calls: OperatorCalls, possible: Collection[int], pass_ns: float, coverage: float = COVERAGE
+) -> tuple[int, ...]:
     """Choose calls that cover much of the step and take little time, because the step repeats them.
 
     Args:
         calls: The calls.
         possible: Places of the calls that can be made.
         pass_ns: Most time for making each chosen call once, by the recorded times.
+        coverage: Share of the operators' time from which further calls are left out.
 
     Returns:
         Places of the chosen calls, in the order of the step. At least one if there is any.
@@ -42,7 +45,7 @@ def select_calls(calls: OperatorCalls, possible: Collection[int], pass_ns: float
     chosen: list[int] = []
     covered = spent_ns = 0.0
     for place in sorted(worthwhile, key=lambda place: -time_ns[place] / cost_ns[place]):
-        if covered >= COVERAGE * sum(time_ns):
+        if covered >= coverage * sum(time_ns):
             break
         if chosen and spent_ns + cost_ns[place] > pass_ns:
             continue

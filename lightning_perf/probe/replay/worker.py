@@ -7,17 +7,16 @@ import sys
 import time
 from contextlib import suppress
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from lightning_perf.probe.replay.messages import FUSED, THREADS, Begin, Measured, Ready, Task
+from lightning_perf.probe.replay.messages import Begin, Measured, Ready, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
+if TYPE_CHECKING:
+    from lightning_perf.probe.replay.optimizers import OptimizerTurns
+
 __all__ = ["main", "measure"]
-
-OPTIMIZER_SHARE = 0.2
-"""Share of the time for steps of the optimizer."""
-
-OPTIMIZER_ROUNDS = 30
 
 DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
@@ -78,12 +77,12 @@ def measure(task: Task) -> Measured:
 
     begin = time.perf_counter()
     torch.set_num_threads(task.threads)
-    optimizer_ns = _optimizer(task, begin + OPTIMIZER_SHARE * task.seconds)
-    rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), begin + task.seconds)
+    optimizer = _optimizer(task)
+    rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), optimizer, begin + task.seconds)
     rounds.run()
     return Measured(
         times=rounds.times(),
-        optimizer=optimizer_ns,
+        optimizer=optimizer.times_ns() if optimizer is not None else {},
         skipped=rounds.skipped,
         launch_ns=_launch_ns(task.device),
         seconds=time.perf_counter() - begin,
@@ -91,32 +90,15 @@ def measure(task: Task) -> Measured:
     )
 
 
-def _optimizer(task: Task, deadline: float) -> dict[str, tuple[float, ...]]:
-    """Return the times of an optimizer step, as recorded, fused, and with more threads if they are a setting."""
-    import torch
-
-    from lightning_perf.probe.replay.optimizers import OptimizerTimer
+def _optimizer(task: Task) -> OptimizerTurns | None:
+    """Return the optimizer to measure; ``None`` if there is none that can be made here."""
+    from lightning_perf.probe.replay.optimizers import OptimizerTurns
 
     if task.optimizer is None:
-        return {}
-    recorded = task.optimizer.implementation
-    threads = next((setting.threads for setting in task.settings if setting.threads is not None), None)
-    variants = [(recorded, recorded, task.threads), (FUSED, FUSED, task.threads)]
-    if threads is not None:
-        variants.append((THREADS, recorded, threads))
-    found: dict[str, list[float]] = {}
+        return None
     with suppress(ValueError, AttributeError, TypeError, RuntimeError, MemoryError):
-        timer = OptimizerTimer(task.optimizer, task.calls, task.device, task.memory_bytes)
-        for number in range(OPTIMIZER_ROUNDS + 1):
-            if number > 2 and time.perf_counter() > deadline:
-                break
-            for name, implementation, used in variants if number % 2 == 0 else reversed(variants):
-                torch.set_num_threads(used)
-                clock = time.thread_time_ns if used == 1 else time.perf_counter_ns
-                found.setdefault(name, []).append(timer.step_ns(implementation, clock))
-    torch.set_num_threads(task.threads)
-    # The first round warms up.
-    return {name: tuple(values[1:]) for name, values in found.items()} if len(found) > 1 else {}
+        return OptimizerTurns(task)
+    return None
 
 
 def _launch_ns(device: str) -> float | None:
