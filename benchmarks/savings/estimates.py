@@ -1,10 +1,10 @@
 """Check the estimates of findings: profile networks, follow every advice, and compare the gains with the estimates.
 
 The networks of `benchmarks.savings.unseen_networks` shaped no constant. Each one is profiled as a user would do it, in
-its own
-process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last, two
-threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process. One
-fit of each comes before the profile, because glibc treats memory according to the largest block that was freed before.
+its own process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last,
+two threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process.
+One fit of each comes before the profile, because glibc treats memory according to the largest block that was freed
+before. A gain compares the median steps of all fits.
 
 Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 50 minutes on two
 cores. It writes three files to ``benchmarks/results/``:

@@ -26,8 +26,10 @@ __all__ = [
     "Saving",
     "estimate_calls",
     "estimate_fixed",
+    "fit_into_step",
     "pace_of_recording",
     "usual_calls",
+    "usual_optimizer_ns",
     "widen",
 ]
 
@@ -135,6 +137,32 @@ def usual_calls(calls: OperatorCalls, times: Sequence[Times], current: str) -> O
     shrunk = sum(map(_whole_ns, usual.values())) / before if before else 1.0
     others = calls.scaled(shrunk)
     return replace(others, calls=tuple(usual.get(place) or call for place, call in enumerate(others.calls)))
+
+
+def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: float) -> float:
+    """Return the time that an optimizer step usually takes: that of the recording, unless the probe shows much less.
+
+    Args:
+        recorded_ns: Recorded time of a step.
+        probed_ns: Times of the same step in the probe, one per turn.
+        pace: Recorded time of the calls over their time in the probe.
+    """
+    usual_ns = pace * _median(probed_ns)
+    return usual_ns if probed_ns and recorded_ns > SLOWER * usual_ns else recorded_ns
+
+
+def fit_into_step(calls: OperatorCalls, optimizer_ns: float, step_ns: float) -> tuple[OperatorCalls, float]:
+    """Return the calls and the time of the optimizer, shortened alike if both together take longer than a step.
+
+    The profiler lengthens some parts of a step, and the recorded steps may have been slow ones.
+
+    Args:
+        calls: The calls.
+        optimizer_ns: Time of an optimizer step.
+        step_ns: Time of a step without the profiler.
+    """
+    share = step_ns / max(step_ns, calls.step_ns + optimizer_ns)
+    return (calls.scaled(share), share * optimizer_ns) if share < 1 else (calls, optimizer_ns)
 
 
 def _whole_ns(call: OperatorCall) -> int:

@@ -13,13 +13,14 @@ import msgspec
 from lightning_perf.errors import TraceError
 from lightning_perf.probe.estimate import (
     BATCH_ERROR,
-    SLOWER,
     STEP_ERROR,
     Saving,
     estimate_calls,
     estimate_fixed,
+    fit_into_step,
     pace_of_recording,
     usual_calls,
+    usual_optimizer_ns,
     widen,
 )
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
@@ -103,8 +104,8 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
     calls = usual_calls(plan.calls, measured.times, CURRENT)
     optimizer_ns = _usual_optimizer_ns(plan, measured, pace)
-    fitting = _fitting_share(plan, calls.step_ns + optimizer_ns)
-    calls, optimizer_ns = calls.scaled(fitting), fitting * optimizer_ns
+    if plan.host is not None and plan.usual_step_ns is not None:
+        calls, optimizer_ns = fit_into_step(calls, optimizer_ns, plan.usual_step_ns)
     plan = replace(plan, calls=calls)
     found = {(one.call, one.setting): one for one in measured.times}
     rows = []
@@ -152,16 +153,6 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
     )
 
 
-def _fitting_share(plan: Plan, parts_ns: float) -> float:
-    """Return the share of the operators and the optimizer that fits into a step without the profiler, at most 1.
-
-    The profiler lengthens many parts of a step, and the recorded steps may have been slow ones.
-    """
-    if plan.host is None or not plan.usual_step_ns or not parts_ns:
-        return 1.0
-    return min(1.0, plan.usual_step_ns / parts_ns)
-
-
 def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: float) -> ProbedChange | None:
     saving = estimate_calls(plan.calls, measured.times, CURRENT, setting.name, setting.batch)
     if not saving.rounds:
@@ -184,22 +175,19 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
     return _named(setting.name, _text(setting, plan), middle, low, high, saving)
 
 
-def _recorded_optimizer_ns(plan: Plan) -> float:
-    return plan.optimizer.host_ns / max(1, plan.optimizer.steps) if plan.optimizer is not None else 0.0
-
-
 def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
-    """Return the time that an optimizer step usually takes, as `usual_calls` does for the operators.
+    """Return the time that an optimizer step usually takes; 0 if the recording marks none.
 
     Args:
         plan: The plan.
         measured: The times of the probe.
         pace: Recorded time of the calls over their time in the probe.
     """
-    recorded_ns, task = _recorded_optimizer_ns(plan), plan.task.optimizer
-    times = measured.optimizer.get(task.implementation, ()) if task is not None else ()
-    usual_ns = pace * _median(times)
-    return usual_ns if times and recorded_ns > SLOWER * usual_ns else recorded_ns
+    if plan.optimizer is None:
+        return 0.0
+    task = plan.task.optimizer
+    probed = measured.optimizer.get(task.implementation, ()) if task is not None else ()
+    return usual_optimizer_ns(plan.optimizer.host_ns / max(1, plan.optimizer.steps), probed, pace)
 
 
 def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:

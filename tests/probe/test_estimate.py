@@ -13,8 +13,10 @@ from lightning_perf.probe.estimate import (
     Saving,
     estimate_calls,
     estimate_fixed,
+    fit_into_step,
     pace_of_recording,
     usual_calls,
+    usual_optimizer_ns,
     widen,
 )
 from lightning_perf.probe.replay.messages import Times
@@ -198,3 +200,20 @@ def test_nothing_is_unusual_without_a_probe() -> None:
 def test_an_optimizer_step() -> None:
     saving = estimate_fixed(100.0, {"loop": (8.0, 8.0, 8.0), "fused": (2.0, 2.0, 2.0)}, "loop", "fused")
     assert (saving.saving_ns, saving.noise_ns, saving.rounds) == (75.0, 0.0, 3)
+
+
+def test_an_optimizer_that_was_slow_in_the_recording() -> None:
+    assert usual_optimizer_ns(109.0, (90.0, 100.0, 500.0), 1.0) == 109.0
+    assert usual_optimizer_ns(300.0, (90.0, 100.0, 500.0), 1.0) == 100.0
+    assert usual_optimizer_ns(300.0, (100.0, 100.0), 1.2) == pytest.approx(120.0)
+    assert usual_optimizer_ns(300.0, (), 1.2) == 300.0
+
+
+def test_parts_that_take_longer_than_a_step_are_shortened_alike() -> None:
+    calls = recording(call(400, 200), call(200, 0), steps=2, unmatched_ns=400)
+    assert calls.step_ns == 600
+    assert fit_into_step(calls, 300.0, 900.0) == (calls, 300.0)
+    fitted, optimizer_ns = fit_into_step(calls, 300.0, 450.0)
+    assert (fitted.step_ns, optimizer_ns) == (300.0, 150.0)
+    assert [(one.forward_ns, one.backward_ns) for one in fitted.calls] == [(200, 100), (100, 0)]
+    assert fitted.unmatched_ns == 200

@@ -1,7 +1,7 @@
 """Times steps of an optimizer of torch over the recorded parameters, in several variants.
 
 A training updates its parameters after a backward pass, which leaves neither them nor the optimizer's code in the
-caches. So the steps here take turns between the passes of the probed calls.
+caches. So the variants here take turns between the passes over the probed calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Variant(NamedTuple):
 
 
 class OptimizerTurns:
-    """Optimizers over parameters of the recorded sizes, whose steps take turns: as recorded, fused, with more threads.
+    """Optimizers over parameters of the recorded sizes. They take turns: as recorded, fused, with more threads.
 
     Args:
         task: The task, with an optimizer.
@@ -143,7 +143,7 @@ def sample_sizes(sizes: Sequence[int], whole: int, large: int) -> list[int]:
 
     Args:
         sizes: The sizes.
-        whole: The sum to reach. Sizes with a smaller sum stay as they are.
+        whole: The sum to reach. Sizes with a smaller sum stay unchanged.
         large: A large size. There is at least one of it if there was any.
 
     Example:

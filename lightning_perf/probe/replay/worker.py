@@ -91,7 +91,7 @@ def measure(task: Task) -> Measured:
 
 
 def _optimizer(task: Task) -> OptimizerTurns | None:
-    """Return the optimizer to measure; ``None`` if there is none that can be made here."""
+    """Return the optimizer to measure; ``None`` without one, or if it cannot be made here."""
     from lightning_perf.probe.replay.optimizers import OptimizerTurns
 
     if task.optimizer is None:
