@@ -144,7 +144,7 @@ def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: flo
 
     Args:
         recorded_ns: Recorded time of a step.
-        probed_ns: Times of the same step in the probe, one per turn.
+        probed_ns: Times of the same step in the probe, one per step.
         pace: Recorded time of the calls over their time in the probe.
     """
     usual_ns = pace * _median(probed_ns)

@@ -15,7 +15,7 @@ ENVIRONMENT = {
     # oneDNN keeps 1,024 compiled primitives (oneDNN Developer Guide, "Primitive Cache"). A training needs fewer. A
     # probe needs those of all settings: without room for them, it would compile each convolution in each round.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32768",
-    # The state that glibc reaches in a long training (mallopt(3)): it returns freed blocks of over 32 MiB, and free
+    # The state that glibc reaches in a long training (mallopt(3)). It returns freed blocks of over 32 MiB, and free
     # memory of over 64 MiB at the end of the heap. So large tensors cost page faults, as in the training. Without
     # fixed thresholds, the settings would change them for each other.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),

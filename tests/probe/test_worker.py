@@ -19,7 +19,7 @@ from lightning_perf.errors import TraceError
 from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import OptimizerTask, Task
-from lightning_perf.probe.replay.optimizers import OptimizerTurns, sample_sizes
+from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
 from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import CURRENT, Setting
@@ -97,13 +97,13 @@ def test_optimizers_are_measured_in_both_implementations(name: str) -> None:
     assert set(measured.optimizer) == {"loop", "fused", "threads"}
 
 
-def test_turns_of_an_optimizer_alternate() -> None:
+def test_the_variants_of_an_optimizer_alternate() -> None:
     whole = task(calls_of("convolutions"), optimizer=OptimizerTask("AdamW", "foreach"))
-    turns = OptimizerTurns(whole)
+    timer = OptimizerTimer(whole)
     for _ in range(7):
-        turns.take_turn()
-    assert {name: len(times) for name, times in turns.times_ns().items()} == {"foreach": 3, "fused": 2, "threads": 2}
-    assert min(min(times) for times in turns.times_ns().values()) > 0
+        timer.step_next()
+    assert {name: len(times) for name, times in timer.times_ns().items()} == {"foreach": 3, "fused": 2, "threads": 2}
+    assert min(min(times) for times in timer.times_ns().values()) > 0
 
 
 @pytest.mark.parametrize("seed", range(20))

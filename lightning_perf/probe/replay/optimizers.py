@@ -1,7 +1,7 @@
 """Times steps of an optimizer of torch over the recorded parameters, in several variants.
 
 A training updates its parameters after a backward pass, which leaves neither them nor the optimizer's code in the
-caches. So the variants here take turns between the passes over the probed calls.
+caches. So the variants here alternate, between the passes over the probed calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_perf.probe.replay.arguments import TYPES
 from lightning_perf.probe.replay.messages import FUSED, THREADS, Task
 
-__all__ = ["IMPLEMENTATIONS", "OptimizerTurns", "largest_size", "sample_sizes"]
+__all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size", "sample_sizes"]
 
 IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 """Arguments of the optimizers of ``torch.optim`` for each implementation."""
@@ -36,9 +36,9 @@ COPIES = 9
 each, and a temporary."""
 
 SHARE = 0.2
-"""Most of the time for steps of the optimizer, after the least number of turns."""
+"""Most of the time for steps of the optimizer, after the least number of timer."""
 
-LEAST_TURNS = 3
+LEAST_STEPS = 3
 
 
 class _Variant(NamedTuple):
@@ -49,8 +49,8 @@ class _Variant(NamedTuple):
     threads: int
 
 
-class OptimizerTurns:
-    """Optimizers over parameters of the recorded sizes. They take turns: as recorded, fused, with more threads.
+class OptimizerTimer:
+    """Optimizers over parameters of the recorded sizes. They step alternately: as recorded, fused, with more threads.
 
     Args:
         task: The task, with an optimizer.
@@ -80,11 +80,11 @@ class OptimizerTurns:
         self._variants = cycle(variants)
         self._begin_s = time.perf_counter()
         self._spent_s = 0.0
-        self._left = LEAST_TURNS * len(variants)
+        self._left = LEAST_STEPS * len(variants)
         self.seconds = sum(self._step(variant) for variant in variants) / len(variants)
         """Time of a step, about."""
 
-    def take_turn(self) -> None:
+    def step_next(self) -> None:
         """Run a step of the next variant, unless the steps take too much of the time."""
         if self._left <= 0 and self._spent_s > SHARE * (time.perf_counter() - self._begin_s):
             return
@@ -95,7 +95,7 @@ class OptimizerTurns:
         self._times[variant.name].append(self._scale * taken_s * 1e9)
 
     def times_ns(self) -> dict[str, tuple[float, ...]]:
-        """Return the times of all turns by variant, for all elements of the recorded parameters."""
+        """Return the times of all steps by variant, for all elements of the recorded parameters."""
         return {name: tuple(times) for name, times in self._times.items()}
 
     def _step(self, variant: _Variant) -> float:

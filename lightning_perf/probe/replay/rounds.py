@@ -11,7 +11,7 @@ from lightning_perf.probe.replay.arguments import Bound
 from lightning_perf.probe.replay.measure import Pool, Prepared, run_pass
 from lightning_perf.probe.replay.messages import Task, Times
 from lightning_perf.probe.replay.optimizers import SHARE as OPTIMIZER_SHARE
-from lightning_perf.probe.replay.optimizers import OptimizerTurns
+from lightning_perf.probe.replay.optimizers import OptimizerTimer
 from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import Setting
 
@@ -45,7 +45,7 @@ class Rounds:
         task: The task.
         bound: For each call, its arguments by the name of the setting.
         skipped: Reasons for calls that cannot be made. Those of calls that fail are added.
-        optimizer: Takes a turn after each pass; ``None`` without one.
+        optimizer: Steps after each pass; ``None`` without one.
         deadline_s: The deadline, by `time.perf_counter`.
     """
 
@@ -54,7 +54,7 @@ class Rounds:
         task: Task,
         bound: Sequence[Mapping[str, Bound]],
         skipped: dict[int, str],
-        optimizer: OptimizerTurns | None,
+        optimizer: OptimizerTimer | None,
         deadline_s: float,
     ) -> None:
         self.skipped = skipped
@@ -103,8 +103,8 @@ class Rounds:
         """Choose the calls that the time suffices for, in a number of rounds after the one that warms up."""
         left_s = max(0.0, self._deadline_s - time.perf_counter())
         if self._optimizer is not None:
-            turns_s = self._optimizer.seconds * len(self._settings) * (rounds + 1)
-            left_s -= min(turns_s, OPTIMIZER_SHARE * left_s)
+            steps_s = self._optimizer.seconds * len(self._settings) * (rounds + 1)
+            left_s -= min(steps_s, OPTIMIZER_SHARE * left_s)
         passes = sum(setting.batch for setting in self._settings) * (rounds + WARM_UP)
         return select_calls(self._task.calls, self._possible, speed * left_s * 1e9 / passes, coverage)
 
@@ -137,7 +137,7 @@ class Rounds:
             for place, pair in measured.items():
                 self._times[place, setting.name].append(pair)
             if self._optimizer is not None:
-                self._optimizer.take_turn()
+                self._optimizer.step_next()
         return time.perf_counter() - start_s
 
     def _add_calls(self, took_s: float) -> None:

@@ -14,7 +14,7 @@ from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
 if TYPE_CHECKING:
-    from lightning_perf.probe.replay.optimizers import OptimizerTurns
+    from lightning_perf.probe.replay.optimizers import OptimizerTimer
 
 __all__ = ["main", "measure"]
 
@@ -90,14 +90,14 @@ def measure(task: Task) -> Measured:
     )
 
 
-def _optimizer(task: Task) -> OptimizerTurns | None:
+def _optimizer(task: Task) -> OptimizerTimer | None:
     """Return the optimizer to measure; ``None`` without one, or if it cannot be made here."""
-    from lightning_perf.probe.replay.optimizers import OptimizerTurns
+    from lightning_perf.probe.replay.optimizers import OptimizerTimer
 
     if task.optimizer is None:
         return None
     with suppress(ValueError, AttributeError, TypeError, RuntimeError, MemoryError):
-        return OptimizerTurns(task)
+        return OptimizerTimer(task)
     return None
 
 
