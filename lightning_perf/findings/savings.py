@@ -32,6 +32,9 @@ LEAST_MEASURED, LEAST_KNOWN = 0.35, 0.7
 """Shares of the operators' time that a probe must have measured, and must know with similar calls. Otherwise the
 general range is given."""
 
+LEAST_GAIN = 0.01
+"""Share of the step that a change must save in a probe at the lower end of its range."""
+
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
 
@@ -127,8 +130,8 @@ def choose_estimate(
         model: How the general range was estimated.
 
     Returns:
-        The estimate. ``None`` if the probe shows a loss or a gain too small to report. Also ``None`` if the rule does
-        not apply, and there was no probe or its range includes a loss.
+        The estimate. ``None`` if the probe shows a loss or a gain too small to report, or if it leaves open whether
+        there is a gain. Also ``None`` if the rule does not apply and there was no probe.
     """
     general = None if general_ns is None else Estimated(general_ns, model, "general")
     probed = probed_change(analysis, change)
@@ -143,7 +146,7 @@ def choose_estimate(
         return None
     if general_ns is not None and high_ns * general_ns[0] > low_ns * general_ns[1]:
         return general  # a gain is likely, but the probe was so noisy that the general range is narrower
-    if low_ns <= 0:
+    if probed.low_ns < LEAST_GAIN * step_ns(analysis):
         return None
     of_step = max(step_ns(analysis), 1.0)
     similar = f", and stands for {format_share(probed.similar_ns / of_step)} with the same operators"

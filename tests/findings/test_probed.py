@@ -80,6 +80,11 @@ def test_a_noisy_probe_leaves_the_narrower_general_range(name: str, low: float, 
     assert cpu_overhead(probed(convolution(), "batch", -0.5, 1.5)) is None  # the rule sees nothing either
 
 
+def test_a_gain_that_may_be_nothing_is_no_finding() -> None:
+    assert cpu_overhead(probed(convolution(), "batch", 0.09, 1.0)) is None
+    assert cpu_overhead(probed(convolution(), "batch", 0.11, 1.0)) is not None
+
+
 def test_a_gain_that_the_rule_missed() -> None:
     """Grouped convolutions mostly get slower with bfloat16, so the rule is silent."""
     recorded = convolution(groups=16)
