@@ -40,8 +40,8 @@ CONVOLUTIONS = ("conv2d", "convolution", "_convolution", "conv_transpose2d")
 SUMS = ("add", "add_")
 
 LIKE_INPUT = ("batch_norm",)
-"""Operators with an output of the type and layout of their first input, if that has no gaps. To compute it, torch needs a
-millisecond, and loads a compiler first."""
+"""Operators with an output of the type and layout of their first input, if that has no gaps. To compute it, torch needs
+a millisecond, and loads a compiler first."""
 
 RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}
 """Places of buffers, which need no gradient."""
