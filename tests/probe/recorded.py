@@ -63,9 +63,28 @@ class Recurrent(nn.Module):
         return logits
 
 
+class Tokens(nn.Module):
+    """A class token and places that are copied for each sample, as in a vision transformer, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.places = nn.Linear(9, 8), nn.Linear(3, 8)
+        self.token, self.norm = nn.Parameter(torch.zeros(1, 1, 8)), nn.LayerNorm(8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Logits."""
+        n, length, _ = patches.shape
+        places = self.places(torch.ones(1, length, 3)).repeat(n, 1, 1)
+        x = torch.cat([self.token.expand(n, -1, -1), self.patches(patches) + places], 1)
+        logits: Tensor = self.head(self.norm(x)[:, 0])
+        return logits
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "convolutions": (Residual, lambda batch: torch.rand(batch, 3, 12, 12)),
     "attention": (Attention, lambda batch: torch.randint(0, 11, (batch, 7))),
+    "tokens": (Tokens, lambda batch: torch.rand(batch, 7, 9)),
     "recurrent": (Recurrent, lambda batch: torch.rand(batch, 4, 7)),
 }
 

@@ -46,9 +46,12 @@ a millisecond, and loads a compiler first."""
 RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}
 """Places of buffers, which need no gradient."""
 
+REPEATING = ("expand", "broadcast_to", "repeat")
+"""Operators that may copy a tensor for each sample of the batch."""
+
 BY_PLACE = ("expand", "broadcast_to", "new_zeros", "new_empty", "new_ones")
 
-SIZES = ("view", "reshape", "_unsafe_view", "expand", "new_zeros", "new_empty", "new_ones", "broadcast_to")
+SIZES = ("view", "reshape", "_unsafe_view", "new_zeros", "new_empty", "new_ones", *REPEATING)
 """Operators with sizes among their arguments, which depend on the batch size."""
 
 Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
@@ -97,6 +100,13 @@ class _Flow:
         if is_sum or key not in self._sums:
             self._sums[key] = changed
         self._any_type[recorded.shape, recorded.strides] = (recorded, changed)
+
+    def forget(self, recorded: TensorInfo) -> None:
+        """Forget the producer of such a tensor: the latest one failed in this setting."""
+        key = _key(recorded)
+        self._produced.pop(key, None)
+        self._sums.pop(key, None)
+        self._any_type.pop((recorded.shape, recorded.strides), None)
 
     def of_list(self, info: TensorInfo) -> tuple[TensorInfo, TensorInfo]:
         """Return an element of a list in the recording, which does not have its type, and in the setting."""
@@ -188,6 +198,8 @@ def follow(
                     arguments = _with_gradients_of(recorded, arguments)
                     changed = _outputs(seen, place, arguments, setting, device) or []
                     if not changed and outputs:
+                        for before in outputs:
+                            flows[setting.name].forget(before)
                         continue
                 # If a call repeats with other inputs in this setting, the first one stands for all.
                 found[place].setdefault(setting.name, arguments)
@@ -253,19 +265,44 @@ def _with_gradients_of(recorded: Bound, made: Bound) -> Bound:
 def _resized_sizes(call: Bound, made: Bound, factor: int, batch_size: int | None) -> Bound:
     """Multiply the size among the arguments that grows with the batch."""
     before, after = call.arguments[0], made.arguments[0]
-    if not isinstance(before, TensorInfo) or not isinstance(after, TensorInfo) or before.shape == after.shape:
+    if not isinstance(before, TensorInfo) or not isinstance(after, TensorInfo):
         return made
     grown = next((at for at, (a, b) in enumerate(zip(before.shape, after.shape, strict=False)) if a != b), None)
-    if grown is None:
+    if grown is None and call.name not in REPEATING:
         return made
+
+    def place_of(sizes: Sequence[int]) -> int | None:
+        if grown is None:
+            return repeated_place(before.shape, sizes, batch_size)
+        if call.name == "repeat":
+            return None  # its sizes are factors, and its input has grown
+        whole = batch_size or before.shape[grown]
+        return grown_place(before.shape, grown, sizes, whole, by_place=call.name in BY_PLACE)
 
     def sizes(value: Argument) -> Argument:
         if not isinstance(value, list) or not all(type(size) is int for size in value):
             return value
-        at = grown_place(before.shape, grown, value, batch_size or before.shape[grown], by_place=call.name in BY_PLACE)
+        at = place_of(value)
         return value if at is None else [size * factor if place == at else size for place, size in enumerate(value)]
 
     return replace(made, arguments=tuple(sizes(value) for value in made.arguments))
+
+
+def repeated_place(shape: Sequence[int], sizes: Sequence[int], batch_size: int | None) -> int | None:
+    """Return the place among the sizes at which a tensor is copied for each sample; ``None`` if it is not.
+
+    Args:
+        shape: Shape of the tensor, which does not depend on the batch.
+        sizes: Sizes of the result, or factors.
+        batch_size: Samples per batch.
+
+    Example:
+        >>> repeated_place((1, 1, 192), (16, -1, -1), 16), repeated_place((4, 1), (1, 1, 4), 16)
+        (0, None)
+    """
+    own = [1] * (len(sizes) - len(shape)) + list(shape)
+    pairs = enumerate(zip(own, sizes, strict=True))
+    return next((place for place, (before, size) in pairs if before == 1 and size == batch_size and size > 1), None)
 
 
 def grown_place(
