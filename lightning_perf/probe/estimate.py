@@ -69,7 +69,7 @@ class Saving:
     Attributes:
         saving_ns: The estimate.
         noise_ns: Noise of the probe, on each side.
-        changed_ns: Sum of all changes, gains and losses alike.
+        changed_ns: Root of the squares of all gains and of all losses. Their errors are independent.
         measured_ns: Recorded time of the calls that were measured.
         similar_ns: Recorded time of further calls of the same operators, if enough were measured.
         other_ns: Recorded time of all other operators.
@@ -151,18 +151,41 @@ def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: flo
     return usual_ns if probed_ns and recorded_ns > SLOWER * usual_ns else recorded_ns
 
 
-def fit_into_step(calls: OperatorCalls, optimizer_ns: float, step_ns: float) -> tuple[OperatorCalls, float]:
-    """Return the calls and the time of the optimizer, shortened alike if both together take longer than a step.
+def fit_into_step(
+    recorded: OperatorCalls, usual: OperatorCalls, optimizer_ns: float, gaps_ns: float, step_ns: float
+) -> tuple[OperatorCalls, float]:
+    """Return the calls and the time of the optimizer, with times that add up to a step without the profiler.
 
-    The profiler lengthens some parts of a step, and the recorded steps may have been slow ones.
+    A call that the probe ran faster may have had a reason in the training that the probe lacks. So the calls get as
+    much of their recorded times as the step has room for. If even their usual times are too long, the calls and the
+    optimizer are shortened alike. The profiler lengthens some parts of a step, and recorded steps may be slow ones.
 
     Args:
-        calls: The calls.
+        recorded: The calls with their recorded times.
+        usual: The calls with their usual times, by `usual_calls`.
         optimizer_ns: Time of an optimizer step.
+        gaps_ns: Time of Python between operators.
         step_ns: Time of a step without the profiler.
     """
-    share = step_ns / max(step_ns, calls.step_ns + optimizer_ns)
-    return (calls.scaled(share), share * optimizer_ns) if share < 1 else (calls, optimizer_ns)
+    room_ns = step_ns - gaps_ns - optimizer_ns - usual.step_ns
+    if room_ns > 0:
+        missing_ns = recorded.step_ns - usual.step_ns
+        return (_between(usual, recorded, min(1.0, room_ns / missing_ns)) if missing_ns > 0 else usual), optimizer_ns
+    share = min(1.0, step_ns / (usual.step_ns + optimizer_ns))
+    return usual.scaled(share), share * optimizer_ns
+
+
+def _between(first: OperatorCalls, last: OperatorCalls, share: float) -> OperatorCalls:
+    """Return the calls with times between those of two others; a share of 1 gives the last."""
+
+    def time_ns(a: int, b: int) -> int:
+        return round(a + share * (b - a))
+
+    calls = tuple(
+        replace(a, forward_ns=time_ns(a.forward_ns, b.forward_ns), backward_ns=time_ns(a.backward_ns, b.backward_ns))
+        for a, b in zip(first.calls, last.calls, strict=True)
+    )
+    return replace(first, calls=calls, unmatched_ns=time_ns(first.unmatched_ns, last.unmatched_ns))
 
 
 def _whole_ns(call: OperatorCall) -> int:
@@ -221,12 +244,17 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
     return Saving(
         saving_ns=sum(saved for _, saved in measured.values()) + similar.saving_ns,
         noise_ns=math.hypot(_noise(ratios) * measured_ns, NOISE_SDS * similar.error_ns),
-        changed_ns=sum(abs(saved) for _, saved in measured.values()) + abs(similar.saving_ns),
+        changed_ns=_changed_ns([saved for _, saved in measured.values()] + [similar.saving_ns]),
         measured_ns=measured_ns,
         similar_ns=similar.recorded_ns,
         other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
         rounds=rounds,
     )
+
+
+def _changed_ns(savings: Sequence[float]) -> float:
+    gains = sum(saving for saving in savings if saving > 0)
+    return math.hypot(gains, sum(savings) - gains)
 
 
 class _Similar(NamedTuple):

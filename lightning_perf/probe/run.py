@@ -105,7 +105,7 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
     calls = usual_calls(plan.calls, measured.times, CURRENT)
     optimizer_ns = _usual_optimizer_ns(plan, measured, pace)
     if plan.host is not None and plan.usual_step_ns is not None:
-        calls, optimizer_ns = fit_into_step(calls, optimizer_ns, plan.usual_step_ns)
+        calls, optimizer_ns = fit_into_step(plan.calls, calls, optimizer_ns, plan.gaps_ns, plan.usual_step_ns)
     plan = replace(plan, calls=calls)
     found = {(one.call, one.setting): one for one in measured.times}
     rows = []

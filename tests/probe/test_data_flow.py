@@ -158,3 +158,15 @@ def test_channels_last_is_what_torch_takes_for_it(shape: tuple[int, ...], channe
     )
     if shape[2] * shape[3] > 1:
         assert is_channels_last(info) == is_last
+
+
+def test_a_gradient_passes_through_operators_that_return_their_input() -> None:
+    calls = operator_calls(recorded_training("attention", 6, None))
+    assert calls is not None
+    assert any(call.name == "aten::dropout" and not call.has_backward for call in calls.calls)
+    found, _ = follow(calls, (Setting(CURRENT),), 6, "cpu")
+    inputs = [
+        found[place][CURRENT].arguments[0] for place, call in enumerate(calls.calls) if call.name == "aten::linear"
+    ]
+    assert len(inputs) >= 4
+    assert all(info.gradient for info in inputs)

@@ -139,7 +139,7 @@ def test_gains_and_losses_do_not_hide_the_error() -> None:
     saving = estimate_calls(recording(call(1000, 0), call(1000, 0)), times, "current", "changed")
     assert saving.saving_ns == 0.0
     low, high = widen(saving)
-    down, up = errors(1000, 2000)
+    down, up = errors(500 * 2**0.5, 2000)  # the errors of gain and loss are independent
     assert (low, high) == pytest.approx((-down, up))
 
 
@@ -212,8 +212,17 @@ def test_an_optimizer_that_was_slow_in_the_recording() -> None:
 def test_parts_that_take_longer_than_a_step_are_shortened_alike() -> None:
     calls = recording(call(400, 200), call(200, 0), steps=2, unmatched_ns=400)
     assert calls.step_ns == 600
-    assert fit_into_step(calls, 300.0, 900.0) == (calls, 300.0)
-    fitted, optimizer_ns = fit_into_step(calls, 300.0, 450.0)
+    assert fit_into_step(calls, calls, 300.0, 10.0, 900.0) == (calls, 300.0)
+    fitted, optimizer_ns = fit_into_step(calls, calls, 300.0, 10.0, 450.0)
     assert (fitted.step_ns, optimizer_ns) == (300.0, 150.0)
     assert [(one.forward_ns, one.backward_ns) for one in fitted.calls] == [(200, 100), (100, 0)]
     assert fitted.unmatched_ns == 200
+
+
+def test_calls_get_their_recorded_times_if_the_step_has_room() -> None:
+    recorded, usual = recording(call(1000, 400), call(100, 0)), recording(call(500, 400), call(100, 0))
+    assert fit_into_step(recorded, usual, 100.0, 50.0, 1100.0)[0] == usual.scaled(1.0)
+    assert fit_into_step(recorded, usual, 100.0, 50.0, 1150.0)[0] == usual
+    half, optimizer_ns = fit_into_step(recorded, usual, 100.0, 50.0, 1400.0)
+    assert ([(one.forward_ns, one.backward_ns) for one in half.calls], optimizer_ns) == ([(750, 400), (100, 0)], 100.0)
+    assert fit_into_step(recorded, usual, 100.0, 50.0, 5000.0)[0] == recorded

@@ -43,6 +43,9 @@ LIKE_INPUT = ("batch_norm",)
 """Operators with an output of the type and layout of their first input, if that has no gaps. To compute it, torch needs
 a millisecond, and loads a compiler first."""
 
+UNCHANGED = ("dropout", "feature_dropout", "alpha_dropout", "contiguous", "to", "type_as")
+"""Operators that may return their input itself. They then have no backward pass, and the gradient passes through."""
+
 RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}
 """Places of buffers, which need no gradient."""
 
@@ -206,7 +209,8 @@ def follow(
                 if setting is not current and not _has_tensors(made):
                     continue  # the tensor of a factory depends on the batch like an input of the model
                 for before, after in zip(outputs, changed, strict=False):
-                    flows[setting.name].produce(before, after.with_gradient(has_backward), is_sum=made.name in SUMS)
+                    gradient = has_backward or _passes_gradient(recorded)
+                    flows[setting.name].produce(before, after.with_gradient(gradient), is_sum=made.name in SUMS)
     return found, skipped
 
 
@@ -233,6 +237,12 @@ def _arguments(call: Bound, flow: _Flow, setting: Setting, batch_size: int | Non
     if setting.batch != 1 and call.name in SIZES:
         made = _resized_sizes(call, made, setting.batch, batch_size)
     return made
+
+
+def _passes_gradient(call: Bound) -> bool:
+    """Return whether a call without a backward pass may be one that returned its input, with a gradient."""
+    first = call.arguments[0] if call.arguments else None
+    return call.name in UNCHANGED and isinstance(first, TensorInfo) and first.gradient
 
 
 def _residual_place(call: Bound) -> int | None:

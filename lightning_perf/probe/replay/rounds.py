@@ -35,7 +35,7 @@ ENOUGH = 0.75
 
 CLEAR_LOSS, HOPELESS = 1.25, 2.0
 """Ratios of times from which a setting is not measured again, after the least number of rounds and after one: nobody is
-advised to use it."""
+advised to use it. A larger batch warms up for longer than one round."""
 
 
 class Rounds:
@@ -156,7 +156,8 @@ class Rounds:
             enough = setting.batch > 1 and number >= BATCH_ROUNDS
             least = min(self._least_ratio.get(setting.name, math.inf), self._latest_ratio(setting))
             self._least_ratio[setting.name] = least
-            if enough or least > (CLEAR_LOSS if number >= LEAST_ROUNDS else HOPELESS):
+            limit = CLEAR_LOSS if number >= LEAST_ROUNDS else HOPELESS if setting.batch == 1 else math.inf
+            if enough or least > limit:
                 self._decided.add(setting.name)
 
     def _latest_ratio(self, setting: Setting) -> float:
