@@ -64,9 +64,11 @@ class Training(pl.LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """Return the optimizer of the network."""
+        # A language model would learn its batch by heart, and then compute slowly with gradients close to zero.
+        lr = 0.0 if self._of.tokens else 1e-5
         if self._of.optimizer == "adamw":
-            return AdamW(self.parameters(), lr=1e-5, fused=self._fused or None)
-        return SGD(self.parameters(), lr=1e-5, momentum=0.9, nesterov=True, fused=self._fused or None)
+            return AdamW(self.parameters(), lr=lr, fused=self._fused or None)
+        return SGD(self.parameters(), lr=lr, momentum=0.9, nesterov=True, fused=self._fused or None)
 
 
 class RandomBatches(IterableDataset[tuple[Tensor, Tensor]]):
