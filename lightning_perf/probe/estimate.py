@@ -24,6 +24,7 @@ __all__ = [
     "SLOWER",
     "STEP_ERROR",
     "Saving",
+    "StepParts",
     "estimate_calls",
     "estimate_fixed",
     "fit_into_step",
@@ -151,28 +152,40 @@ def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: flo
     return usual_ns if probed_ns and recorded_ns > SLOWER * usual_ns else recorded_ns
 
 
-def fit_into_step(
-    recorded: OperatorCalls, usual: OperatorCalls, optimizer_ns: float, gaps_ns: float, step_ns: float
-) -> tuple[OperatorCalls, float]:
-    """Return the calls and the time of the optimizer, with times that add up to a step without the profiler.
+class StepParts(NamedTuple):
+    """The parts of a step that a probe changes: the operator calls, and the time of the optimizer."""
 
-    A call that the probe ran faster may have had a reason in the training that the probe lacks. So the calls get as
-    much of their recorded times as the step has room for. If even their usual times are too long, the calls and the
-    optimizer are shortened alike. The profiler lengthens some parts of a step, and recorded steps may be slow ones.
+    calls: OperatorCalls
+    optimizer_ns: float
+
+    @property
+    def sum_ns(self) -> float:
+        """Time of both per step."""
+        return self.calls.step_ns + self.optimizer_ns
+
+
+def fit_into_step(recorded: StepParts, usual: StepParts, gaps_ns: float, step_ns: float) -> StepParts:
+    """Return the parts with times that fit into a step without the profiler.
+
+    A part that the probe ran faster may have had a reason in the training that the probe lacks. So the parts get as
+    much of their recorded times as the step has room for. If even their usual times are too long, they are shortened
+    alike. The profiler lengthens some parts of a step, and recorded steps may be slow ones.
 
     Args:
-        recorded: The calls with their recorded times.
-        usual: The calls with their usual times, by `usual_calls`.
-        optimizer_ns: Time of an optimizer step.
+        recorded: The parts with their recorded times.
+        usual: The parts with their usual times, by `usual_calls` and `usual_optimizer_ns`.
         gaps_ns: Time of Python between operators.
         step_ns: Time of a step without the profiler.
     """
-    room_ns = step_ns - gaps_ns - optimizer_ns - usual.step_ns
-    if room_ns > 0:
-        missing_ns = recorded.step_ns - usual.step_ns
-        return (_between(usual, recorded, min(1.0, room_ns / missing_ns)) if missing_ns > 0 else usual), optimizer_ns
-    share = min(1.0, step_ns / (usual.step_ns + optimizer_ns))
-    return usual.scaled(share), share * optimizer_ns
+    room_ns, missing_ns = step_ns - gaps_ns - usual.sum_ns, recorded.sum_ns - usual.sum_ns
+    if room_ns <= 0:
+        share = min(1.0, step_ns / usual.sum_ns)
+        return StepParts(usual.calls.scaled(share), share * usual.optimizer_ns)
+    if missing_ns <= 0:
+        return usual
+    share = min(1.0, room_ns / missing_ns)
+    optimizer_ns = usual.optimizer_ns + share * (recorded.optimizer_ns - usual.optimizer_ns)
+    return StepParts(_between(usual.calls, recorded.calls, share), optimizer_ns)
 
 
 def _between(first: OperatorCalls, last: OperatorCalls, share: float) -> OperatorCalls:

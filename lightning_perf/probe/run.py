@@ -15,6 +15,7 @@ from lightning_perf.probe.estimate import (
     BATCH_ERROR,
     STEP_ERROR,
     Saving,
+    StepParts,
     estimate_calls,
     estimate_fixed,
     fit_into_step,
@@ -102,10 +103,11 @@ def with_arguments(task: Task) -> Task:
 def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) -> Probe:
     """Make the result from the times of the worker process."""
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
-    calls = usual_calls(plan.calls, measured.times, CURRENT)
-    optimizer_ns = _usual_optimizer_ns(plan, measured, pace)
+    parts = StepParts(usual_calls(plan.calls, measured.times, CURRENT), _usual_optimizer_ns(plan, measured, pace))
     if plan.host is not None and plan.usual_step_ns is not None:
-        calls, optimizer_ns = fit_into_step(plan.calls, calls, optimizer_ns, plan.gaps_ns, plan.usual_step_ns)
+        as_recorded = StepParts(plan.calls, _recorded_optimizer_ns(plan))
+        parts = fit_into_step(as_recorded, parts, plan.gaps_ns, plan.usual_step_ns)
+    calls, optimizer_ns = parts
     plan = replace(plan, calls=calls)
     found = {(one.call, one.setting): one for one in measured.times}
     rows = []
@@ -175,6 +177,11 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
     return _named(setting.name, _text(setting, plan), middle, low, high, saving)
 
 
+def _recorded_optimizer_ns(plan: Plan) -> float:
+    """Return the recorded time of an optimizer step; 0 if the recording marks none."""
+    return plan.optimizer.host_ns / max(1, plan.optimizer.steps) if plan.optimizer is not None else 0.0
+
+
 def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
     """Return the time that an optimizer step usually takes; 0 if the recording marks none.
 
@@ -183,11 +190,9 @@ def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
         measured: The times of the probe.
         pace: Recorded time of the calls over their time in the probe.
     """
-    if plan.optimizer is None:
-        return 0.0
     task = plan.task.optimizer
     probed = measured.optimizer.get(task.implementation, ()) if task is not None else ()
-    return usual_optimizer_ns(plan.optimizer.host_ns / max(1, plan.optimizer.steps), probed, pace)
+    return usual_optimizer_ns(_recorded_optimizer_ns(plan), probed, pace)
 
 
 def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:

@@ -11,6 +11,7 @@ from lightning_perf.probe.estimate import (
     SLOWER,
     STEP_ERROR,
     Saving,
+    StepParts,
     estimate_calls,
     estimate_fixed,
     fit_into_step,
@@ -210,19 +211,20 @@ def test_an_optimizer_that_was_slow_in_the_recording() -> None:
 
 
 def test_parts_that_take_longer_than_a_step_are_shortened_alike() -> None:
-    calls = recording(call(400, 200), call(200, 0), steps=2, unmatched_ns=400)
-    assert calls.step_ns == 600
-    assert fit_into_step(calls, calls, 300.0, 10.0, 900.0) == (calls, 300.0)
-    fitted, optimizer_ns = fit_into_step(calls, calls, 300.0, 10.0, 450.0)
-    assert (fitted.step_ns, optimizer_ns) == (300.0, 150.0)
-    assert [(one.forward_ns, one.backward_ns) for one in fitted.calls] == [(200, 100), (100, 0)]
-    assert fitted.unmatched_ns == 200
+    parts = StepParts(recording(call(400, 200), call(200, 0), steps=2, unmatched_ns=400), 300.0)
+    assert parts.sum_ns == 900
+    assert fit_into_step(parts, parts, 10.0, 900.0) == parts
+    fitted = fit_into_step(parts, parts, 10.0, 450.0)
+    assert (fitted.calls.step_ns, fitted.optimizer_ns) == (300.0, 150.0)
+    assert [(one.forward_ns, one.backward_ns) for one in fitted.calls.calls] == [(200, 100), (100, 0)]
+    assert fitted.calls.unmatched_ns == 200
 
 
-def test_calls_get_their_recorded_times_if_the_step_has_room() -> None:
-    recorded, usual = recording(call(1000, 400), call(100, 0)), recording(call(500, 400), call(100, 0))
-    assert fit_into_step(recorded, usual, 100.0, 50.0, 1100.0)[0] == usual.scaled(1.0)
-    assert fit_into_step(recorded, usual, 100.0, 50.0, 1150.0)[0] == usual
-    half, optimizer_ns = fit_into_step(recorded, usual, 100.0, 50.0, 1400.0)
-    assert ([(one.forward_ns, one.backward_ns) for one in half.calls], optimizer_ns) == ([(750, 400), (100, 0)], 100.0)
-    assert fit_into_step(recorded, usual, 100.0, 50.0, 5000.0)[0] == recorded
+def test_parts_get_their_recorded_times_if_the_step_has_room() -> None:
+    recorded = StepParts(recording(call(1000, 400), call(100, 0)), 140.0)
+    usual = StepParts(recording(call(500, 400), call(100, 0)), 100.0)
+    assert fit_into_step(recorded, usual, 50.0, 1150.0) == usual
+    assert fit_into_step(recorded, usual, 50.0, 5000.0) == recorded
+    half = fit_into_step(recorded, usual, 50.0, 1420.0)
+    assert [(one.forward_ns, one.backward_ns) for one in half.calls.calls] == [(750, 400), (100, 0)]
+    assert half.optimizer_ns == pytest.approx(120.0)
