@@ -24,7 +24,7 @@ cover too little, it suffices for the least number."""
 USUAL_COVERAGE = 0.9
 """Share of the operators' time that the calls of the usual number of rounds should cover."""
 
-BATCH_ROUNDS = 8
+BATCH_ROUNDS = 16
 """Rounds for a larger batch, which takes the most time."""
 
 WARM_UP = 1.6
