@@ -13,6 +13,7 @@ import msgspec
 from lightning_perf.errors import TraceError
 from lightning_perf.probe.estimate import (
     BATCH_ERROR,
+    OPTIMIZER_ERROR,
     STEP_ERROR,
     Saving,
     StepParts,
@@ -163,7 +164,7 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
     middle = saving.saving_ns
     if setting.threads is not None and plan.task.optimizer is not None:
         optimizer = estimate_fixed(optimizer_ns, measured.optimizer, plan.task.optimizer.implementation, THREADS)
-        optimizer_low, optimizer_high = widen(optimizer)
+        optimizer_low, optimizer_high = widen(optimizer, OPTIMIZER_ERROR)
         low, middle, high = low + optimizer_low, middle + optimizer.saving_ns, high + optimizer_high
     if setting.batch > 1:
         # The optimizer, and Python between operators, take as long for a larger batch.
@@ -202,7 +203,7 @@ def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> Probed
     saving = estimate_fixed(usual_ns, measured.optimizer, task.implementation, FUSED)
     if not saving.rounds:
         return None
-    low, high = widen(saving)
+    low, high = widen(saving, OPTIMIZER_ERROR)
     return _named("fused-optimizer", f"{task.name}(fused=True)", saving.saving_ns, low, high, saving)
 
 

@@ -17,29 +17,17 @@ from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
-from tests.support.processes import run_ranks
+from tests.support.processes import fit_on_ranks
 
 SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
-
-
-ABORTED_AT_EXIT = "terminate called without an active exception"
-"""C++ says so when Python ends a thread of torch's that waits for the interpreter while it shuts down (before 3.14)."""
 
 
 def run(
     name: str, strategy: str, folder: str, *more: str, launcher: tuple[str, ...] = (), **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script; once more in an empty folder if a rank aborted after its training, while its process ended.
-
-    Gloo's threads free Python objects, so any training on several CPU processes may end that way, with or without us.
-    """
+    """Run the script."""
     command = [sys.executable, *launcher, SCRIPT, name, strategy, folder, *more]
-    done = run_ranks(command, 120, **variables)
-    if done.returncode and ABORTED_AT_EXIT in done.stderr and "`Trainer.fit` stopped" in done.stderr:
-        shutil.rmtree(folder)
-        Path(folder).mkdir()
-        done = run_ranks(command, 120, **variables)
-    return done
+    return fit_on_ranks(command, folder, 120, **variables)
 
 
 def free_port() -> int:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from lightning_perf.run_files.fit.account import account_paths, read_account
-from tests.callbacks.test_ddp import SCRIPT
+from tests.callbacks.test_ddp import run
 from tests.callbacks.training import PACKAGES, samples
-from tests.support.processes import run_ranks
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "strategy"), [(PACKAGES[0], "ddp_spawn"), (PACKAGES[1], "ddp")])
 def test_every_rank_has_an_account_and_names_its_own_delay(tmp_path: Path, name: str, strategy: str) -> None:
     """Every batch of the last rank sleeps for 100 ms, and the other rank waits for it in backward."""
-    done = run_ranks([sys.executable, SCRIPT, name, strategy, str(tmp_path), "straggler", "2"], 120)
+    done = run(name, strategy, str(tmp_path), "straggler", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "account" not in done.stderr
     (folder,) = {path.parent for path in tmp_path.rglob("account.rank0.jsonl")}
