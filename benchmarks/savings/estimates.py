@@ -24,16 +24,13 @@ import gc
 import inspect
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 import msgspec
@@ -43,6 +40,7 @@ from torch import nn
 from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
+from benchmarks.step_clock import StepTimes
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import estimate_width, verdict_of
@@ -216,21 +214,6 @@ class Measured(msgspec.Struct):
     seconds: float
 
 
-class StepTimes(pl.Callback):
-    """Notes when each step ends."""
-
-    def __init__(self) -> None:
-        self._ends_s: list[float] = []
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """A step ends."""
-        self._ends_s.append(time.perf_counter())
-
-    def median_s(self) -> float:
-        """Return the median step time after the warm-up."""
-        return statistics.median(end - begin for begin, end in pairwise(self._ends_s[WARM_UP_STEPS - 1 :]))
-
-
 class Bench:
     """Trains one network in several settings, which share its weights.
 
@@ -264,7 +247,7 @@ class Bench:
 
     def step_s(self, setting: Setting, steps: int) -> float:
         """Return the median step time of a fit after its warm-up, in seconds, for as many samples as BASELINE has."""
-        times = StepTimes()
+        times = StepTimes(WARM_UP_STEPS)
         self.fit(setting, times, WARM_UP_STEPS + steps)
         return times.median_s() / setting.batches
 

@@ -183,7 +183,7 @@ def fit_into_step(recorded: StepParts, usual: StepParts, gaps_ns: float, step_ns
     """
     room_ns, missing_ns = step_ns - gaps_ns - usual.sum_ns, recorded.sum_ns - usual.sum_ns
     if room_ns <= 0:
-        share = min(1.0, step_ns / usual.sum_ns)
+        share = min(1.0, step_ns / max(1.0, usual.sum_ns))
         return StepParts(usual.calls.scaled(share), share * usual.optimizer_ns)
     if missing_ns <= 0:
         return usual

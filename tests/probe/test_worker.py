@@ -16,7 +16,6 @@ import torch
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.errors import TraceError
-from lightning_perf.probe.others import OthersWatch
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import OptimizerTask, Task
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
@@ -25,7 +24,7 @@ from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.replay.worker import measure
 from lightning_perf.probe.run import probe_trace, with_arguments
-from lightning_perf.probe.worker_process import ProbeWorker
+from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
 from tests.probe.recorded import NETWORKS, recorded_training
 from tests.support.trace_builder import TraceBuilder
 

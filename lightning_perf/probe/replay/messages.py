@@ -95,7 +95,7 @@ class Measured(Message, frozen=True):
 
     Attributes:
         times: Times of calls.
-        optimizer: Times of an optimizer step by implementation, or with more `THREADS`, one per round, in nanoseconds.
+        optimizer: Times of an optimizer step by implementation, or with more `THREADS`, one per step, in nanoseconds.
         skipped: Calls that could not be run, with the reason.
         launch_ns: Cost of launching an empty kernel on the device; ``None`` on a processor.
         seconds: Time that the worker process measured for.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lightning_perf.probe.replay.arguments import TYPES
-from lightning_perf.probe.replay.messages import FUSED, THREADS, Task
+from lightning_perf.probe.replay.messages import FUSED, THREADS, OptimizerTask, Task
 
 __all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size", "sample_sizes"]
 
@@ -70,7 +70,7 @@ class OptimizerTimer:
         self._times: defaultdict[str, list[float]] = defaultdict(list)
         self._parameters, self._scale = _parameters(task)
         make = getattr(torch.optim, task.optimizer.name)
-        options = _options(task)
+        options = _options(task.optimizer)
         self._optimizers = {
             implementation: make(self._parameters, **options, **IMPLEMENTATIONS[implementation])
             for implementation in {variant.implementation for variant in variants}
@@ -93,6 +93,10 @@ class OptimizerTimer:
         taken_s = self._step(variant)
         self._spent_s += taken_s
         self._times[variant.name].append(self._scale * taken_s * 1e9)
+
+    def reserved_s(self, steps: int, left_s: float) -> float:
+        """Return the time to reserve for some steps, in seconds, at most a share of the time left."""
+        return min(steps * self.seconds, SHARE * left_s)
 
     def times_ns(self) -> dict[str, tuple[float, ...]]:
         """Return the times of all steps by variant, for all elements of the recorded parameters."""
@@ -179,9 +183,7 @@ def largest_size(sizes: Sequence[int], whole: int) -> int:
     return max(ordered, default=0)
 
 
-def _options(whole: Task) -> dict[str, Any]:
-    task = whole.optimizer
-    assert task is not None
+def _options(task: OptimizerTask) -> dict[str, Any]:
     options: dict[str, Any] = {"lr": 1e-4}
     if task.name == "SGD":
         options |= {"momentum": 0.9 if task.momentum else 0.0, "nesterov": task.nesterov}

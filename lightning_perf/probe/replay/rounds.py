@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from lightning_perf.probe.replay.arguments import Bound
 from lightning_perf.probe.replay.measure import Pool, Prepared, run_pass
 from lightning_perf.probe.replay.messages import Task, Times
-from lightning_perf.probe.replay.optimizers import SHARE as OPTIMIZER_SHARE
 from lightning_perf.probe.replay.optimizers import OptimizerTimer
 from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import Setting
@@ -103,8 +102,7 @@ class Rounds:
         """Choose the calls that the time suffices for, in a number of rounds after the one that warms up."""
         left_s = max(0.0, self._deadline_s - time.perf_counter())
         if self._optimizer is not None:
-            steps_s = self._optimizer.seconds * len(self._settings) * (rounds + 1)
-            left_s -= min(steps_s, OPTIMIZER_SHARE * left_s)
+            left_s -= self._optimizer.reserved_s(len(self._settings) * (rounds + 1), left_s)
         passes = sum(setting.batch for setting in self._settings) * (rounds + WARM_UP)
         return select_calls(self._task.calls, self._possible, speed * left_s * 1e9 / passes, coverage)
 
