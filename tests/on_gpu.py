@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ import lightning_perf
 from lightning_perf import PerfCallback, PrecisionCallback
 from lightning_perf.inference import MeasureOptions, measure_variants
 from lightning_perf.inference.measurement.measure import Effort
+from lightning_perf.probe.replay.graph import CudaQueue
+from lightning_perf.run_files.probe import read_probe
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings
@@ -345,6 +348,43 @@ def test_nvml_answers_for_the_trainings_device(tmp_path: Path) -> None:
     health.look()
     health.close()
     assert failed == []
+
+
+def test_a_probe_times_kernels_in_other_settings_and_replays_the_calls_from_a_graph(tmp_path: Path) -> None:
+    callback = PerfCallback(skip_first=5, active=3, repeat=1, dirpath=tmp_path / "perf", report="none", probe=True)
+    make_trainer(tmp_path, callback, max_epochs=1, **ON_GPU).fit(make_module(), loader(40))
+    probe = read_probe(tmp_path / "perf" / "probe.json")
+    assert probe.same_device
+    assert probe.launch_ns is not None
+    assert 500 < probe.launch_ns < 1e6
+    assert probe.covered_ns > 0.5 * probe.operator_ns
+    assert {"bf16", "fp16", "tf32", "batch"} <= {change.name for change in probe.changes}
+    graph = probe.change("cuda-graph")
+    assert graph is not None
+    assert graph.rounds >= 3
+    # The host takes most of a step of such a small network, and a graph saves it.
+    assert 0.05 * probe.step_ns < graph.saving_ns < probe.step_ns
+
+
+def test_a_replay_takes_the_device_no_longer_than_launches_and_the_host_less() -> None:
+    layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(50))).cuda()
+    inputs = torch.ones(8, 64, device="cuda")
+    queue = CudaQueue()
+
+    def run() -> None:
+        with torch.no_grad():
+            layers(inputs)
+
+    run()
+    replay = queue.capture(run)
+    launched, queued, replayed = (
+        statistics.median(measure(work) for _ in range(9))
+        for measure, work in ((queue.launched_ns, run), (queue.queued_ns, run), (queue.queued_ns, replay))
+    )
+    assert replayed < 1.2 * queued
+    assert queued < launched
+    with pytest.raises(RuntimeError, match="synchroniz"), queue.without_waits():
+        inputs.sum().item()
 
 
 def test_levers_are_tried_where_memory_holds_one_training_only() -> None:

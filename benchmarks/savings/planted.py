@@ -105,13 +105,15 @@ def fit(setup: Setup, data: PictureData, callback: pl.Callback, steps: int) -> N
 
 
 def profile(plant: Plant, data: PictureData) -> tuple[Finding, ...]:
-    """The findings of a profiled fit with the fault."""
+    """The findings of a profiled fit with the fault. A GPU is probed; `benchmarks.savings.estimates` probes CPUs."""
+    probes = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
         callback = PerfCallback(
-            skip_first=plant.warm_up, active=PROFILED_STEPS, repeat=1, dirpath=folder, report="none"
+            skip_first=plant.warm_up, active=PROFILED_STEPS, repeat=1, dirpath=folder, report="none", probe=probes
         )
         fit(plant.before, data, callback, plant.warm_up + 2 * PROFILED_STEPS)
-        return build_report(sorted(Path(folder).glob("rank*.pt.trace.json.gz"))).findings
+        traces = sorted(Path(folder).glob("rank*.pt.trace.json.gz"))
+        return build_report(traces, folder=Path(folder) if probes else None).findings
 
 
 def step_ms(plant: Plant, part: Part, data: PictureData) -> float:

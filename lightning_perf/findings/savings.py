@@ -35,6 +35,9 @@ general range is given."""
 LEAST_GAIN = 0.01
 """Share of the step that a change must save in a probe at the lower end of its range."""
 
+OF_STEP = ("fused-optimizer", "cuda-graph")
+"""Changes with a probed saving that is one of the step already. That of others is one of the kernels' time."""
+
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
 
@@ -138,7 +141,7 @@ def choose_estimate(
     if probed is None or not _is_measured(analysis, probed):
         return general
     low_ns, middle_ns, high_ns = probed.low_ns, probed.saving_ns, probed.high_ns
-    if analysis.breakdown.has_device and change != "fused-optimizer":
+    if analysis.breakdown.has_device and change not in OF_STEP:
         # Kernels were probed, and a step gains only while it waits for the device.
         low_ns, high_ns = device_saving_ns(analysis, max(0.0, low_ns), max(0.0, high_ns))
         middle_ns = (low_ns + high_ns) / 2

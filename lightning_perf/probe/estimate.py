@@ -29,6 +29,7 @@ __all__ = [
     "estimate_calls",
     "estimate_fixed",
     "fit_into_step",
+    "noise_of_ratios",
     "pace_of_recording",
     "usual_calls",
     "usual_optimizer_ns",
@@ -260,7 +261,7 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
     similar = _similar(calls, measured)
     return Saving(
         saving_ns=sum(saved for _, saved in measured.values()) + similar.saving_ns,
-        noise_ns=math.hypot(_noise(ratios) * measured_ns, NOISE_SDS * similar.error_ns),
+        noise_ns=math.hypot(noise_of_ratios(ratios) * measured_ns, NOISE_SDS * similar.error_ns),
         changed_ns=_changed_ns([saved for _, saved in measured.values()] + [similar.saving_ns]),
         measured_ns=measured_ns,
         similar_ns=similar.recorded_ns,
@@ -310,7 +311,7 @@ def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) 
     return _Similar(recorded_ns, float(saving_ns), variance**0.5)
 
 
-def _noise(ratios: Sequence[float]) -> float:
+def noise_of_ratios(ratios: Sequence[float]) -> float:
     """Return the noise of the median of the rounds' ratios, on each side.
 
     With many rounds it uses the median absolute deviation, which a disturbed round does not raise (Rousseeuw and Croux,
@@ -340,7 +341,7 @@ def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], cur
     if not rounds or np.median(old) <= 0:
         return Saving(0.0, 0.0, 0.0, 0.0, 0.0, recorded_ns, 0)
     ratio = float(np.median(new) / np.median(old))
-    noise_ns = _noise((new[:rounds] / old[:rounds]).tolist()) * recorded_ns
+    noise_ns = noise_of_ratios((new[:rounds] / old[:rounds]).tolist()) * recorded_ns
     saving = recorded_ns * (1 - ratio)
     return Saving(saving, noise_ns, abs(saving), recorded_ns, 0.0, 0.0, rounds)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.host.step_floor import StepFloor, step_floor
 from lightning_perf.analysis.kernels.arithmetic import arithmetic
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
@@ -45,6 +46,7 @@ class Plan:
         step_ns: Mean step time.
         host: The computing of the processor; ``None`` for a training on a device.
         optimizer: The optimizer steps; ``None`` if the recording marks none.
+        floor: The time that a step keeps with CUDA graphs; ``None`` for a training on a processor.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
     """
 
@@ -53,15 +55,20 @@ class Plan:
     step_ns: float
     host: HostCompute | None
     optimizer: OptimizerSteps | None
+    floor: StepFloor | None = None
     usual_step_ns: float | None = None
+
+    @property
+    def added_ns(self) -> float | None:
+        """Time that the profiler adds to a step; ``None`` if it is unknown."""
+        return max(0.0, self.step_ns - self.usual_step_ns) if self.usual_step_ns else None
 
     @property
     def gaps_ns(self) -> float:
         """Time of Python between operators in a step, without the time that the profiler adds there."""
         if self.host is None:
             return 0.0
-        added_ns = max(0.0, self.step_ns - self.usual_step_ns) if self.usual_step_ns else 0.0
-        return max(0.0, self.host.gaps_ns / self.host.steps - added_ns)
+        return max(0.0, self.host.gaps_ns / self.host.steps - (self.added_ns or 0.0))
 
 
 def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
@@ -104,7 +111,8 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
         memory_bytes=memory_bytes,
         optimizer=_optimizer(optimizer),
     )
-    return Plan(task, calls, breakdown(trace).wall.mean_ns or 0.0, host_compute(trace), optimizer)
+    step_ns = breakdown(trace).wall.mean_ns or 0.0
+    return Plan(task, calls, step_ns, host_compute(trace), optimizer, step_floor(trace))
 
 
 def _settings(

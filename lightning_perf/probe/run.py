@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from lightning_perf.analysis.model.workload import workload
 from lightning_perf.errors import TraceError
 from lightning_perf.probe.estimate import (
     BATCH_ERROR,
@@ -25,8 +26,9 @@ from lightning_perf.probe.estimate import (
     usual_optimizer_ns,
     widen,
 )
+from lightning_perf.probe.graph_saving import estimate_graph
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
-from lightning_perf.probe.replay.messages import FUSED, THREADS, Measured, Task
+from lightning_perf.probe.replay.messages import FUSED, THREADS, GraphTimes, Measured, Task
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.worker_process import ProbeWorker
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
@@ -87,7 +89,8 @@ def probe_trace(
     plan = without_busy_cores(plan, worker.wait_until_ready())
     left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
     measured = worker.measure(msgspec.structs.replace(plan.task, seconds=left_s))
-    return build_probe(trace, plan, measured, time.perf_counter() - begin)
+    graph = worker.replayed() if plan.task.device == "cuda" else None
+    return build_probe(trace, plan, measured, graph, time.perf_counter() - begin)
 
 
 def with_arguments(task: Task) -> Task:
@@ -101,8 +104,8 @@ def with_arguments(task: Task) -> Task:
     return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped)
 
 
-def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) -> Probe:
-    """Make the result from the times of the worker process."""
+def build_probe(trace: Trace, plan: Plan, measured: Measured, graph: GraphTimes | None, seconds: float) -> Probe:
+    """Make the result from the times of the worker process, and of a replay from a CUDA graph."""
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
     parts = StepParts(usual_calls(plan.calls, measured.times, CURRENT), _usual_optimizer_ns(plan, measured, pace))
     if plan.host is not None and plan.usual_step_ns is not None:
@@ -138,8 +141,10 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
         _optimizer_change(plan, measured, optimizer_ns),
     ]
     rows.sort(key=lambda row: -row.recorded_ns)
-    processor = trace.metadata.processor
-    recorded_on = processor.name if processor is not None and not calls.on_device else None
+    recorded_on = _recorded_on(trace, on_device=calls.on_device)
+    same_device = recorded_on is None or recorded_on == measured.device
+    if graph is not None and plan.floor is not None and same_device:
+        changes.append(estimate_graph(graph, calls, plan.floor, plan.step_ns, plan.added_ns))
     return Probe(
         device=measured.device,
         rank=trace.metadata.rank if trace.metadata.rank is not None else rank_in_name(Path(trace.sources[0]).name),
@@ -152,8 +157,16 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
         calls=tuple(rows[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
-        same_device=recorded_on is None or recorded_on == measured.device,
+        same_device=same_device,
     )
+
+
+def _recorded_on(trace: Trace, *, on_device: bool) -> str | None:
+    """Return the name of the device of a recording; ``None`` if it is unknown."""
+    if on_device:
+        return next(iter(workload(trace).devices), None)
+    processor = trace.metadata.processor
+    return processor.name if processor is not None else None
 
 
 def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: float) -> ProbedChange | None:

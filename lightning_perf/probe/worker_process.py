@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 
 from lightning_perf.machine.processor import busy_s, load_average
-from lightning_perf.probe.replay.messages import Begin, Measured, Ready, Task
-from lightning_perf.workers.process import WorkerProcess
+from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
+from lightning_perf.workers.process import WorkerError, WorkerProcess
 
 __all__ = ["OthersWatch", "ProbeWorker"]
 
@@ -26,6 +27,9 @@ ENVIRONMENT = {
 
 START_S = 120.0
 """Longest wait for the worker process to load torch."""
+
+REPLAY_S = 10.0
+"""Longest wait for a replay from a CUDA graph, which usually takes less than a second."""
 
 GRACE_S = 30.0
 """Time that a worker process may take beyond its task's, before it is ended."""
@@ -93,3 +97,13 @@ class ProbeWorker:
         """
         self._process.send(task)
         return self._process.receive(Measured, timeout_s=task.seconds + GRACE_S)
+
+    def replayed(self) -> GraphTimes | None:
+        """Return the times of the calls of the last task, which was for a device, replayed from a CUDA graph.
+
+        Returns:
+            The times. ``None`` if they cannot be replayed, or if the process failed in the attempt.
+        """
+        with suppress(WorkerError):
+            return self._process.receive(Replayed, timeout_s=REPLAY_S).times
+        return None

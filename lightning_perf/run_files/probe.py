@@ -21,7 +21,8 @@ class ProbedChange:
     """The effect of one change on the step time.
 
     Attributes:
-        name: ``bf16``, ``fp16``, ``tf32``, ``channels-last``, ``threads``, ``fused-optimizer`` or ``batch``.
+        name: ``bf16``, ``fp16``, ``tf32``, ``channels-last``, ``threads``, ``fused-optimizer``,
+            ``batch`` or ``cuda-graph``.
         setting: The value that was measured, e.g. ``bf16-mixed`` or ``2 threads``.
         saving_ns: Estimated saving in nanoseconds per step; negative for a loss.
         low_ns: Lower end of its range.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import lightning.pytorch as pl
 import pytest
@@ -16,8 +16,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
+from lightning_perf.analysis.host.step_floor import step_floor
+from lightning_perf.analysis.model.operator_calls import operator_calls
+from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.registry import find
 from lightning_perf.findings.savings import step_ns
+from lightning_perf.probe.graph_saving import estimate_graph
+from lightning_perf.probe.replay.messages import GraphTimes
+from lightning_perf.run_files.probe import Probe
 from recipes.signlang.training.module import SignModule
 from tests.findings.recordings import analysis
 from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of
@@ -144,3 +150,29 @@ def test_a_read_in_the_model_is_told_as_such(recorded: list[Node]) -> None:
         ("aten::item", "forward"),
         ("aten::item", "other"),
     }
+
+
+@pytest.mark.parametrize("change", [NO_READS, WHOLE], ids=["no reads", "reads"])
+@pytest.mark.parametrize("busy", [0.05, 0.1, 0.3, 0.6, 0.8])
+def test_the_gain_of_cuda_graphs_is_in_the_probed_range(busy: float, change: Change, recorded: list[Node]) -> None:
+    speed = a_device_that_needs(busy, recorded)
+    trace = Replay(Gpu(speed, speed), change).run(recorded).build()
+    calls, floor = operator_calls(trace), step_floor(trace)
+    assert calls is not None
+    assert floor is not None
+    before = analyze_rank(trace)
+    # In a graph, the kernels of this device are as far apart as in a full queue.
+    times = GraphTimes(calls.order, (calls.step_ns,) * 3, (calls.step_ns,) * 3, (calls.step_ns,) * 3)
+    estimate = estimate_graph(times, calls, floor, step_ns(before), added_ns=0.0)
+    probe = Probe("A GPU", 0, (), step_ns(before), calls.step_ns, estimate.measured_ns, 5.0, (estimate,))
+    after = analysis(Replay(Gpu(speed, speed, graph=True), change).run(recorded))
+    gain_ms = (step_ns(before) - step_ns(after)) / 1e6
+    found = [one for one in find([replace(before, probe=probe)]) if one.kind in ("launch-bound", "small-kernels")]
+    # If the device works most of the time, waits may be too short to name, above all if the host waits for it too.
+    assert found or busy > (0.3 if change is WHOLE else 0.6)
+    for finding in found:
+        assert finding.basis == "probed"
+        assert finding.saving_low_ms is not None
+        assert finding.saving_high_ms is not None
+        assert finding.saving_low_ms <= gain_ms <= 1.01 * finding.saving_high_ms
+    assert estimate.low_ns <= 1e6 * gain_ms <= 1.01 * estimate.high_ns

@@ -71,11 +71,13 @@ class Gpu:
         products: Time of products and convolutions, as a part of what they took there.
         others: Time of other operators, likewise.
         host: Time of operators on the host, as a part of `HOST_US`.
+        graph: Whether a graph holds the forward and the backward pass. The host then takes no time for them.
     """
 
     products: float = 1.0
     others: float = 1.0
     host: float = 1.0
+    graph: bool = False
 
 
 def steps_of(document: dict[str, Any]) -> list[Node]:
@@ -126,24 +128,25 @@ class Replay:
         if name.startswith("autograd::engine::evaluate_function"):
             thread = ENGINE
         begin_us = self._host_us
+        in_graph = self._gpu.graph and phase in ("forward", "backward")
         computes = is_operator and phase != "fetch" and node.own_us > HOST_US and _NO_KERNEL.search(name) is None
         # Batches are made on the host.
         host_us = 0.0
-        if is_operator:
+        if is_operator and not in_graph:
             host_us = node.own_us if phase == "fetch" else min(HOST_US, node.own_us) * self._gpu.host
         self._host_us += host_us / 2
         at = float(event["ts"])
         for child in node.children:
-            if not is_operator:
+            if not is_operator and not in_graph:
                 self._python(float(child.event["ts"]) - at)
             self._node(child, thread, phase)
             at = float(child.event["ts"]) + float(child.event["dur"])
-        if not is_operator:
+        if not is_operator and not in_graph:
             self._python(float(event["ts"]) + float(event["dur"]) - at)
         if name in _READS:
             self._read(thread)
         elif computes:
-            self._launch(name, node.own_us, thread)
+            self._launch(name, node.own_us, thread, 0.0 if in_graph else LAUNCH_US)
         self._host_us += host_us / 2
         self._builder.host(
             event["cat"], name, begin_us, max(0.001, self._host_us - begin_us), thread=thread, **event.get("args", {})
@@ -152,18 +155,18 @@ class Replay:
     def _python(self, took_us: float) -> None:
         self._host_us += min(max(0.0, took_us), PYTHON_US)
 
-    def _launch(self, operator: str, computes_us: float, thread: int) -> None:
+    def _launch(self, operator: str, computes_us: float, thread: int, call_us: float) -> None:
         product = _PRODUCTS.search(operator) is not None
         duration_us = computes_us * (self._gpu.products if product else self._gpu.others)
         kernel = "at::native::vectorized_elementwise_kernel"
         if product:
             kernel = "ampere_sgemm_128x64_nn"
-        start_us = max(self._device_us, self._host_us + LAUNCH_US + DELAY_US)
+        start_us = max(self._device_us, self._host_us + call_us + DELAY_US)
         self._builder.launch(
-            kernel, call_us=self._host_us, call_duration_us=LAUNCH_US, start_us=start_us, duration_us=duration_us,
+            kernel, call_us=self._host_us, call_duration_us=call_us, start_us=start_us, duration_us=duration_us,
             thread=thread,
         )  # fmt: skip
-        self._host_us += LAUNCH_US
+        self._host_us += call_us
         self._device_us = start_us + duration_us
 
     def _read(self, thread: int) -> None:

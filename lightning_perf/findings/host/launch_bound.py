@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.finding import MIN_SHARE, Basis, Finding, finding
 from lightning_perf.findings.host.cold_start import is_cold
+from lightning_perf.findings.host.cuda_graphs import GRAPH_FIX, estimate_graphs
+from lightning_perf.findings.host.small_kernels import small_kernels
 from lightning_perf.findings.savings import counted, each, step_ns, whole
 from lightning_perf.units import format_duration, format_share
 
@@ -20,7 +22,8 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     """Find steps in which the device has an empty queue because the host is still issuing operators.
 
     Model: fusing operators saves about a third of the host's work, replaying CUDA graphs nearly all of it. The work of
-    the device stays the same.
+    the device stays the same. A probe that replayed the calls from a CUDA graph narrows this range, and it may find a
+    gain where the waits are short.
     """
     launches = analysis.launches
     if launches is None or launches.launch_bound is None or not launches.calls or is_cold(analysis):
@@ -31,9 +34,17 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     operator_ns = max(0.0, bound.operator_ns / steps - (analysis.breakdown.category("runtime_alloc").mean_ns or 0.0))
     waiting_ns = (bound.launch_ns + bound.python_ns) / steps + operator_ns
     share = waiting_ns / step_ns(analysis) if step_ns(analysis) else 0.0
-    if share < LAUNCH_BOUND_SHARE:
-        return None
     short = launches.short_kernels / launches.kernels if launches.kernels else 0.0
+    is_bound = share >= LAUNCH_BOUND_SHARE
+    if not is_bound and (share < MIN_SHARE or small_kernels(analysis) is not None):
+        return None
+    estimate = estimate_graphs(
+        analysis,
+        (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns) if is_bound else None,
+        "Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",
+    )
+    if estimate is None:
+        return None
     graphs = " Some work is in graphs already: capture the rest, too." if launches.graphs is not None else ""
     return finding(
         "launch-bound",
@@ -49,10 +60,20 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(bound.python_ns / steps)} for the Python between them."
             ),
         ),
-        "Give the device more work per launch: model = torch.compile(model), or torch.compile(model, "
-        f'mode="reduce-overhead") for CUDA graphs. If memory allows, raise batch_size.{graphs}',
-        saving_ns=(FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
+        _action(estimate.basis) + graphs,
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model="Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
+    )
+
+
+def _action(basis: Basis) -> str:
+    """Return the fix: CUDA graphs if a probe measured them."""
+    if basis == "probed":
+        return f"Replay the model from CUDA graphs: {GRAPH_FIX}. If memory allows, raise batch_size."
+    return (
+        "Give the device more work per launch: model = torch.compile(model), or torch.compile(model, "
+        'mode="reduce-overhead") for CUDA graphs. If memory allows, raise batch_size.'
     )

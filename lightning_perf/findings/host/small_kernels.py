@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import counted, each, step_ns, worth_it
+from lightning_perf.findings.finding import Basis, Finding, finding
+from lightning_perf.findings.host.cuda_graphs import GRAPH_FIX, estimate_graphs
+from lightning_perf.findings.savings import Estimated, counted, each, step_ns, worth_it
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["small_kernels"]
 
 MIN_SHORT_SHARE = 0.5
 """Share of short kernels from which fusing them helps."""
+
+FUSE = "Fuse them: model = torch.compile(model)."
+_ACTIONS: dict[Basis, str] = {
+    "recording": FUSE,
+    "general": f'{FUSE} With mode="reduce-overhead" they are also replayed as a CUDA graph.',
+    "probed": f"Replay them from a CUDA graph: {GRAPH_FIX}. It also fuses kernels, which may save more.",
+}
+"""The fix by the basis of the estimate. If a graph saves nothing, fusing is left."""
 
 MAX_GAP_NS = 5_000
 """Longest time from one queued kernel to the next; usually it is about 1 µs. Longer gaps have other reasons: a wait for
@@ -22,7 +31,7 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
 
     Model: fused or replayed from a graph, kernels leave no gaps. Fusing also saves up to half of the short kernels' own
     time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only
-    fusing is left.
+    fusing is left. A probe that replayed the calls from a CUDA graph narrows the range.
     """
     launches, idle = analysis.launches, analysis.idle
     if launches is None or idle is None or not launches.kernels:
@@ -35,9 +44,11 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
     gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
-    low_ns = 0.0 if replayed else gap_ns / 2  # in a graph gaps are minimal, unless kernels are fused
-    high_ns = gap_ns + kernel_ns / 2
-    if short < MIN_SHORT_SHARE or not worth_it(high_ns, analysis):
+    if short < MIN_SHORT_SHARE or not worth_it(gap_ns + kernel_ns / 2, analysis):
+        return None
+    general_ns = (0.0 if replayed else gap_ns / 2, gap_ns + kernel_ns / 2)  # in a graph, gaps are minimal
+    estimate = _estimate(analysis, general_ns, kernel_ns / 2, replayed=replayed)
+    if estimate is None:
         return None
     return finding(
         "small-kernels",
@@ -49,11 +60,35 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(gap_ns)} between kernels that were queued in time."
             ),
         ),
-        "Fuse them: model = torch.compile(model)."
-        + ("" if replayed else ' With mode="reduce-overhead" they are also replayed as a CUDA graph.'),
-        saving_ns=(low_ns, high_ns),
+        _ACTIONS[estimate.basis],
+        saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"At least {'nothing' if replayed else 'half of the gaps'}, at most all gaps and half of the short "
-        "kernels' own time.",
+        model=estimate.model,
+        basis=estimate.basis,
         rank=analysis.rank,
     )
+
+
+def _estimate(
+    analysis: RankAnalysis, general_ns: tuple[float, float], fusing_ns: float, *, replayed: bool
+) -> Estimated | None:
+    """Return the saving: that of a replay by a probe, or the general range.
+
+    Args:
+        analysis: The rank.
+        general_ns: The general range.
+        fusing_ns: Most kernel time that fusing saves.
+        replayed: Whether most kernels are replayed from a graph already.
+    """
+    least = "nothing" if replayed else "half of the gaps"
+    model = f"At least {least}, at most all gaps and half of the short kernels' own time."
+    if replayed:
+        return Estimated(general_ns, model, "recording")
+    estimate = estimate_graphs(analysis, general_ns, model)
+    if estimate is None and worth_it(fusing_ns, analysis):
+        model = (
+            "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "
+            "kernels' own time."
+        )
+        return Estimated((0.0, fusing_ns), model, "recording")
+    return estimate

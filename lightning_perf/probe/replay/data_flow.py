@@ -43,7 +43,7 @@ LIKE_INPUT = ("batch_norm",)
 """Operators with an output of the type and layout of their first input, if that has no gaps. To compute it, torch needs
 a millisecond, and loads a compiler first."""
 
-UNCHANGED = ("dropout", "feature_dropout", "alpha_dropout", "contiguous", "to", "type_as")
+UNCHANGED = ("dropout", "feature_dropout", "alpha_dropout", "contiguous", "flatten", "to", "type_as")
 """Operators that may return their input itself. They then have no backward pass, and the gradient passes through."""
 
 RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}

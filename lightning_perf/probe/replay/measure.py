@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +18,13 @@ from torch import Tensor
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
 from lightning_perf.probe.replay.settings import Setting
 
-__all__ = ["Pool", "Prepared", "Timer", "run_pass"]
+__all__ = ["Pool", "Prepared", "Timer", "make_calls", "run_pass", "wait_on_device"]
 
 SEEDED = 1 << 16
 """Elements of a block of random values, which tensors repeat."""
+
+LEAST_QUEUED = 4
+"""Calls that should wait in the queue of a device while the next one is timed."""
 
 INDEX_OPERATORS = ("embedding", "embedding_bag")
 CLASS_OPERATORS = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
@@ -185,8 +188,8 @@ class Timer:
     """Measures single calls.
 
     On a processor with one thread it reads the processor time of this thread, which other programs do not lengthen as
-    much as the time on the clock. On a device, events bracket each call. A kernel that waits comes first, so that the
-    queue is full and gaps between launches do not count.
+    much as the time on the clock. On a device, events bracket each call. Whenever the queue is almost empty, a kernel
+    that waits comes first, so that gaps between launches do not count.
 
     Args:
         device: Type of the device.
@@ -198,18 +201,14 @@ class Timer:
         self._clock: Callable[[], int] = time.thread_time_ns if threads == 1 else time.perf_counter_ns
         self._events: list[tuple[Any, Any]] = []
 
-    def begin(self) -> None:
-        """Start a series of calls."""
-        if self.on_device:
-            torch.cuda.synchronize()
-            torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # about 10 ms, in which the calls queue up
-
     def call(self, run: Callable[[], Any]) -> tuple[Any, int]:
         """Run a function; return its result and its time, or on a device the number of its events."""
         if not self.on_device:
             start = self._clock()
             result = run()
             return result, self._clock() - start
+        if not self._events or self._events[max(0, len(self._events) - LEAST_QUEUED)][1].query():
+            wait_on_device()
         make: Callable[..., Any] = torch.cuda.Event
         start_event, end_event = make(enable_timing=True), make(enable_timing=True)
         start_event.record()
@@ -228,10 +227,85 @@ class Timer:
         return [0.0 if number is None else times[number] for number in numbers]
 
 
+def wait_on_device(cycles: int = 20_000_000) -> None:
+    """Let the device wait, so that work queues up behind. By default it waits for about 10 ms."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+class MadeCalls(NamedTuple):
+    """The calls of a pass, by their keys.
+
+    Attributes:
+        forward: Time of the forward pass of each call, as the timer returned it.
+        backward: Time of its backward pass, likewise.
+        failed: Reasons of calls that failed.
+    """
+
+    forward: dict[int, int]
+    backward: dict[int, int]
+    failed: dict[int, str]
+
+
+def make_calls(
+    calls: Mapping[int, Prepared],
+    setting: Setting,
+    device: str,
+    hold_bytes: int,
+    timed: Callable[[Callable[[], Any]], tuple[Any, int]],
+) -> MadeCalls:
+    """Make calls once: all forward passes, then all backward passes.
+
+    Args:
+        calls: The calls by any keys, in the order of the step.
+        setting: The setting.
+        device: Type of the device.
+        hold_bytes: Most memory of outputs that stay until the backward passes.
+        timed: Runs a function, and returns its result and a time.
+    """
+    made = MadeCalls({}, {}, {})
+    held: list[tuple[int, list[Tensor], list[Tensor]]] = []
+    held_bytes = 0
+    dtype = getattr(torch, setting.autocast) if setting.autocast else None
+
+    def flush() -> None:
+        nonlocal held_bytes
+        while held:
+            key, outputs, gradients = held.pop()
+            call = calls[key]
+            try:
+                _, made.backward[key] = timed(lambda: call.backward(outputs, gradients))  # noqa: B023
+            except Exception as error:  # any operator may fail, in its own way
+                made.failed[key] = _reason(error)
+            outputs.clear()
+        held_bytes = 0
+
+    with _tf32(setting, device):
+        mixed = torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext()
+        with mixed:
+            for key, call in calls.items():
+                try:
+                    with torch.set_grad_enabled(call.has_backward):
+                        arguments = call.enter()
+                        result, made.forward[key] = timed(lambda: call.bound.call(arguments))  # noqa: B023
+                    if call.has_backward:
+                        outputs = call.outputs(result)
+                        gradients = call.gradients(outputs)
+                        held.append((key, outputs, gradients))
+                        held_bytes += sum(output.numel() * output.element_size() for output in outputs)
+                    del result
+                except Exception as error:
+                    made.failed[key] = _reason(error)
+                if held_bytes > hold_bytes:
+                    with torch.autocast(device, enabled=False):
+                        flush()
+        flush()
+    return made
+
+
 def run_pass(
     calls: Mapping[int, Prepared], setting: Setting, device: str, threads: int, hold_bytes: int
 ) -> tuple[dict[int, tuple[float, float]], dict[int, str]]:
-    """Make all calls once in one setting.
+    """Make all calls once in one setting, and time them.
 
     Args:
         calls: The calls by their places, in the order of the step.
@@ -247,49 +321,11 @@ def run_pass(
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     timer = Timer(device, threads)
-    failed: dict[int, str] = {}
-    forward: dict[int, int] = {}
-    backward: dict[int, int | None] = {}
-    held: list[tuple[int, list[Tensor], list[Tensor]]] = []
-    held_bytes = 0
-    dtype = getattr(torch, setting.autocast) if setting.autocast else None
-
-    def flush() -> None:
-        nonlocal held_bytes
-        while held:
-            place, outputs, gradients = held.pop()
-            call = calls[place]
-            try:
-                _, backward[place] = timer.call(lambda: call.backward(outputs, gradients))  # noqa: B023
-            except Exception as error:  # any operator may fail, in its own way
-                failed[place] = _reason(error)
-            outputs.clear()
-        held_bytes = 0
-
-    with _tf32(setting, device):
-        timer.begin()
-        mixed = torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext()
-        with mixed:
-            for place, call in calls.items():
-                try:
-                    with torch.set_grad_enabled(call.has_backward):
-                        arguments = call.enter()
-                        result, forward[place] = timer.call(lambda: call.bound.call(arguments))  # noqa: B023
-                    if call.has_backward:
-                        outputs = call.outputs(result)
-                        gradients = call.gradients(outputs)
-                        held.append((place, outputs, gradients))
-                        held_bytes += sum(output.numel() * output.element_size() for output in outputs)
-                    del result
-                except Exception as error:
-                    failed[place] = _reason(error)
-                if held_bytes > hold_bytes:
-                    with torch.autocast(device, enabled=False):
-                        flush()
-        flush()
-    places = [place for place in forward if place not in failed]
-    times = timer.finish([*(forward[place] for place in places), *(backward.get(place) for place in places)])
-    return {place: (times[at], times[at + len(places)]) for at, place in enumerate(places)}, failed
+    made = make_calls(calls, setting, device, hold_bytes, timer.call)
+    places = [place for place in made.forward if place not in made.failed]
+    numbers = [*(made.forward[place] for place in places), *(made.backward.get(place) for place in places)]
+    times = timer.finish(numbers)
+    return {place: (times[at], times[at + len(places)]) for at, place in enumerate(places)}, made.failed
 
 
 def _tf32(setting: Setting, device: str) -> Any:

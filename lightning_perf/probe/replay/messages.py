@@ -6,7 +6,7 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.settings import Setting
 from lightning_perf.workers.channel import Message
 
-__all__ = ["FUSED", "THREADS", "Begin", "Measured", "OptimizerTask", "Ready", "Task", "Times"]
+__all__ = ["FUSED", "THREADS", "Begin", "GraphTimes", "Measured", "OptimizerTask", "Ready", "Replayed", "Task", "Times"]
 
 FUSED, THREADS = "fused", "threads"
 """Names of an optimizer's fused implementation, and of the recorded implementation with more threads."""
@@ -90,6 +90,22 @@ class Times(Message, frozen=True):
     backward_ns: tuple[float, ...]
 
 
+class GraphTimes(Message, frozen=True):
+    """The times of a step's calls, forward and backward, in nanoseconds, one per repetition.
+
+    Attributes:
+        places: Places of the calls in `OperatorCalls.calls`, in their order, as often as the step makes them.
+        launched_ns: From an empty queue until the device is ready, if the host makes one call after the other.
+        queued_ns: Time of the device for the same calls, if the host has made them before it begins.
+        replayed_ns: Time of the device for a replay of a CUDA graph of them.
+    """
+
+    places: tuple[int, ...]
+    launched_ns: tuple[float, ...]
+    queued_ns: tuple[float, ...]
+    replayed_ns: tuple[float, ...]
+
+
 class Measured(Message, frozen=True):
     """The result of a task.
 
@@ -108,3 +124,13 @@ class Measured(Message, frozen=True):
     launch_ns: float | None
     seconds: float
     device: str
+
+
+class Replayed(Message, frozen=True):
+    """The second result of a task on a device.
+
+    Attributes:
+        times: Times of the step's calls replayed from a CUDA graph; ``None`` if they cannot be.
+    """
+
+    times: GraphTimes | None

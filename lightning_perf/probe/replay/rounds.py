@@ -91,6 +91,17 @@ class Rounds:
             for (place, name), pairs in sorted(self._times.items())
         )
 
+    def step_calls(self) -> tuple[list[int], list[Prepared]]:
+        """Return the places of all calls of a step that can be made, in their order, and the calls as recorded."""
+        made = self._calls[self._current.name]
+        places = [place for place in self._task.calls.order if self._is_possible(place)]
+        for place in set(places) - made.keys():
+            made[place] = self._prepared(place, self._current)
+        return places, [made[place] for place in places]
+
+    def _is_possible(self, place: int) -> bool:
+        return self._current.name in self._bound[place] and place not in self.skipped
+
     def _choose(self, speed: float) -> tuple[int, ...]:
         """Choose the calls that the time suffices for, with the speed of this machine over that of the recording."""
         usual = self._calls_for(USUAL_ROUNDS, speed, COVERAGE)

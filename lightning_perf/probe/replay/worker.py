@@ -9,12 +9,13 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lightning_perf.probe.replay.messages import Begin, Measured, Ready, Task
+from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
 if TYPE_CHECKING:
     from lightning_perf.probe.replay.optimizers import OptimizerTimer
+    from lightning_perf.probe.replay.rounds import Rounds
 
 __all__ = ["main", "measure"]
 
@@ -22,6 +23,9 @@ DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
 
 LAUNCHES = 2000
+
+GRAPH_SHARE = 0.15
+"""Share of the time on a device for replaying the calls from a CUDA graph."""
 
 
 def main(channel: Channel) -> None:
@@ -37,7 +41,11 @@ def main(channel: Channel) -> None:
     else:
         task = _limited_on_device(task)
     torch.manual_seed(0)
-    channel.send(measure(task))
+    begin = time.perf_counter()
+    measured, rounds = _measure(task)
+    channel.send(measured)
+    if task.device == "cuda":  # last, because a failed capture may leave the device unusable
+        channel.send(Replayed(_graph_times(task, rounds, begin + task.seconds)))
 
 
 def _leave_out_dynamo() -> None:
@@ -71,6 +79,10 @@ def measure(task: Task) -> Measured:
     Args:
         task: The task. Its time begins now.
     """
+    return _measure(task)[0]
+
+
+def _measure(task: Task) -> tuple[Measured, Rounds]:
     import torch
 
     from lightning_perf.probe.replay.rounds import Rounds
@@ -78,9 +90,10 @@ def measure(task: Task) -> Measured:
     begin = time.perf_counter()
     torch.set_num_threads(task.threads)
     optimizer = _optimizer(task)
-    rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), optimizer, begin + task.seconds)
+    rounds_s = task.seconds * (1.0 if task.device == "cpu" else 1.0 - GRAPH_SHARE)
+    rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), optimizer, begin + rounds_s)
     rounds.run()
-    return Measured(
+    measured = Measured(
         times=rounds.times(),
         optimizer=optimizer.times_ns() if optimizer is not None else {},
         skipped=rounds.skipped,
@@ -88,6 +101,25 @@ def measure(task: Task) -> Measured:
         seconds=time.perf_counter() - begin,
         device=_device_name(task.device),
     )
+    return measured, rounds
+
+
+def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | None:
+    """Return the times of the step's calls replayed from a CUDA graph; ``None`` if they cannot be."""
+    from lightning_perf.probe.replay.graph import CudaQueue, time_graph
+
+    with suppress(RuntimeError):  # too little memory for the calls that the rounds left out
+        places, calls = rounds.step_calls()
+        return time_graph(
+            places,
+            calls,
+            task.settings[0],
+            device=task.device,
+            hold_bytes=task.memory_bytes,
+            deadline_s=deadline_s,
+            queue=CudaQueue(),
+        )
+    return None
 
 
 def _optimizer(task: Task) -> OptimizerTimer | None:

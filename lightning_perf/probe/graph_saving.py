@@ -1,0 +1,72 @@
+"""Estimates the saving of CUDA graphs from a replay of the step's calls: waits that vanish, and shorter gaps."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from lightning_perf.analysis.host.step_floor import StepFloor
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.probe.estimate import noise_of_ratios
+from lightning_perf.probe.replay.messages import GraphTimes
+from lightning_perf.run_files.probe import ProbedChange
+
+__all__ = ["estimate_graph"]
+
+GRAPH_ERROR = 0.15
+"""Share by which a saving may be smaller. On the simulated device of the tests it was 0 to 13 % smaller."""
+
+WAITS_OF_STEP = 0.5
+"""Waits of the host for the device, per step, from which it counts as unable to get ahead."""
+
+
+def estimate_graph(
+    times: GraphTimes, calls: OperatorCalls, floor: StepFloor, step_ns: float, added_ns: float | None
+) -> ProbedChange:
+    """Estimate the saving of CUDA graphs of the model.
+
+    The host takes next to no time for a graph and gets ahead of the device. A step then takes as long as the device
+    works, or as long as the host needs outside of the model. At most, that is saved. A host that waits for the device
+    in each step cannot get ahead: at least, the step then takes as long as both together. A part of the model's calls
+    may stay outside of the graph. The replay also shows how much shorter the gaps between kernels are.
+
+    Args:
+        times: The times of the replay.
+        calls: The recorded calls, with times of the device.
+        floor: The time that the step keeps.
+        step_ns: The step time of the recording.
+        added_ns: Time that the profiler adds to a step; ``None`` if it is unknown. Then the least saving is at most the
+            wait in the probe, which ran without the profiler and without the Python of a training.
+
+    Returns:
+        The change.
+    """
+    queued_ns, replayed_ns = median(times.queued_ns), median(times.replayed_ns)
+    usual_ns = step_ns - (added_ns or 0.0)
+    most_ns = max(0.0, usual_ns - max(floor.fixed_ns, floor.busy_ns))
+    runs_ahead = floor.waits_for_device < WAITS_OF_STEP
+    least_ns = most_ns if runs_ahead else max(0.0, usual_ns - floor.fixed_ns - floor.busy_ns)
+    if added_ns is None:
+        least_ns = min(least_ns, max(0.0, median(times.launched_ns) - queued_ns))
+    held = len(times.places) / len(calls.order)
+    device_ns = sum(_call_ns(calls, place) for place in times.places)
+    gaps_ns = device_ns * (1.0 - replayed_ns / queued_ns)
+    ratios = [after / before for before, after in zip(times.queued_ns, times.replayed_ns, strict=True)]
+    noise_ns = noise_of_ratios(ratios) * device_ns
+    low_ns = (1.0 - GRAPH_ERROR) * held * least_ns + gaps_ns - noise_ns
+    high_ns = most_ns + gaps_ns + noise_ns
+    return ProbedChange(
+        name="cuda-graph",
+        setting="CUDA graphs",
+        saving_ns=(low_ns + high_ns) / 2,
+        low_ns=low_ns,
+        high_ns=high_ns,
+        noise_ns=noise_ns,
+        measured_ns=device_ns,
+        rounds=len(times.replayed_ns),
+    )
+
+
+def _call_ns(calls: OperatorCalls, place: int) -> float:
+    """Return the time of one call, forward and backward."""
+    call = calls.calls[place]
+    return (call.forward_ns + call.backward_ns) / call.calls
