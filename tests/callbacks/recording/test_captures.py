@@ -189,7 +189,7 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
     report = analyze(tmp_path / "perf")
     (capture,) = report.captures
     assert capture.folder == f"slow-step-{capture.step + 1}"
-    assert capture.step == 52
+    assert capture.step in (50, 51, 52)  # the third slow one; a busy machine may slow down steps before 50, too
     assert (capture.trigger, capture.ranks, capture.rank, capture.recorded_steps) == (
         CaptureTrigger.SLOW_STEPS,
         (0,),
