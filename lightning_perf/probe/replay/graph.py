@@ -149,9 +149,9 @@ class CudaQueue:
         raise NotReplayedError("the host is too slow")
 
     def capture(self, run: Run) -> Run:
-        """See `Queue`."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        """See `Queue`. It captures on the current stream, but on another one if that is the default stream."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        with torch.cuda.graph(graph, stream=None if stream == torch.cuda.default_stream() else stream):
             run()
         torch.cuda.synchronize()
         return graph.replay

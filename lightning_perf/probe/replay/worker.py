@@ -106,19 +106,24 @@ def _measure(task: Task) -> tuple[Measured, Rounds]:
 
 def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | None:
     """Return the times of the step's calls replayed from a CUDA graph; ``None`` if they cannot be."""
+    import torch
+
     from lightning_perf.probe.replay.graph import CudaQueue, time_graph
 
     with suppress(RuntimeError):  # too little memory for the calls that the rounds left out
         places, calls = rounds.step_calls()
-        return time_graph(
-            places,
-            calls,
-            task.settings[0],
-            device=task.device,
-            hold_bytes=task.memory_bytes,
-            deadline_s=deadline_s,
-            queue=CudaQueue(),
-        )
+        torch.cuda.synchronize()
+        # The stream of the warm-up is that of the capture: autograd may not wait for another one within a capture.
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            return time_graph(
+                places,
+                calls,
+                task.settings[0],
+                device=task.device,
+                hold_bytes=task.memory_bytes,
+                deadline_s=deadline_s,
+                queue=CudaQueue(),
+            )
     return None
 
 
