@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.savings import Estimated, choose_estimate
+from lightning_perf.findings.savings import Estimated, choose_estimate, step_ns
+from lightning_perf.units import format_duration
 
 __all__ = ["GRAPH_FIX", "estimate_graphs"]
 
@@ -24,8 +25,10 @@ def estimate_graphs(analysis: RankAnalysis, general_ns: tuple[float, float] | No
     estimate = choose_estimate(analysis, "cuda-graph", general_ns, model)
     if estimate is None or estimate.basis != "probed":
         return estimate
+    kept_ns = max(0.0, step_ns(analysis) - estimate.saving_ns[1])
     return replace(
         estimate,
-        model="The calls of the model were replayed from a CUDA graph, on this device. At least the waits for launches "
-        "in the forward and the backward pass vanish, and at most all of them.",
+        model="The calls of the model were replayed from a CUDA graph, on this device. A graph needs no Python and one "
+        f"launch. A step then keeps at least {format_duration(kept_ns)}: the device's work, or the host's time outside "
+        "of the forward and the backward pass.",
     )
