@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ __all__ = [
     "cpu_name",
     "device_facts",
     "flag_facts",
+    "has_cpp_compiler",
     "host_facts",
     "host_notes",
     "nvml_uuid",
@@ -323,3 +325,8 @@ def _tf32(backend: Any, which: str) -> str | bool | None:
         return bool(allowed)
     except RuntimeError:
         return None
+
+
+def has_cpp_compiler() -> bool:
+    """Return whether there is a C++ compiler for ``torch.compile``: that of ``CXX``, ``g++`` or ``clang++``."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)

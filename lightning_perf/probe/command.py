@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples=(
             "lightning-perf probe lightning_logs/version_0/perf",
             "lightning-perf probe rank0.pt.trace.json.gz --seconds 30    # from elsewhere",
+            "lightning-perf probe lightning_logs/version_0/perf --compile --save",
         ),
         exit_codes={ExitCode.SUCCESS: "the probe was printed"},
     )
@@ -43,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_SECONDS,
         metavar="SECONDS",
         help="time for the probe; more time measures more operators more often (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="also compile the recorded operators of a training on a processor, which takes a minute or more",
     )
     parser.add_argument(
         "--save", action="store_true", help="write probe.json into the run's folder, so that analyze uses it"
@@ -67,8 +73,9 @@ def run(options: argparse.Namespace) -> int:
         print_error(f"--seconds {options.seconds:g}: must be greater than 0")
         return ExitCode.USAGE
     if not options.quiet:
-        print_progress(f"probing for about {options.seconds:g} s")
-    probe, folder = probe_path(Path(options.path), options.seconds)
+        compiling = ", and compiling for a minute or more" if options.compile else ""
+        print_progress(f"probing for about {options.seconds:g} s{compiling}")
+    probe, folder = probe_path(Path(options.path), options.seconds, compiles=options.compile)
     if options.save:
         if folder is None:
             raise TraceError(options.path, "is not the folder of a run", "Give the folder, or leave out --save")

@@ -25,12 +25,13 @@ class _Sources(msgspec.Struct):
     sources: tuple[str, ...]
 
 
-def probe_path(path: Path, seconds: float) -> tuple[Probe, Path | None]:
+def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> tuple[Probe, Path | None]:
     """Probe a recording.
 
     Args:
         path: A trace, the folder of a run, or a report. Of several ranks, the first one is probed.
         seconds: Time for the probe.
+        compiles: Whether to compile the recorded calls, too.
 
     Returns:
         The probe, and the folder of the run; ``None`` for a single trace.
@@ -44,7 +45,8 @@ def probe_path(path: Path, seconds: float) -> tuple[Probe, Path | None]:
         with ProbeWorker() as worker:
             trace = concatenate([read_trace(window) for window in windows])
             usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
-            return probe_trace(trace, worker, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns), folder
+            probe = probe_trace(trace, worker, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns, compiles=compiles)
+            return probe, folder
     except WorkerError as error:
         raise TraceError(
             path, f"could not be probed: {error}", "Try again with more memory or more --seconds"

@@ -14,6 +14,7 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
 from lightning_perf.probe.replay.messages import OptimizerTask, Task
 from lightning_perf.probe.replay.settings import CURRENT, Setting
@@ -47,6 +48,7 @@ class Plan:
         host: The computing of the processor; ``None`` for a training on a device.
         optimizer: The optimizer steps; ``None`` if the recording marks none.
         floor: The time that a step keeps with CUDA graphs; ``None`` for a training on a processor.
+        python_ns: Time of Python between operators in the forward pass of a training on a processor, as recorded.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
     """
 
@@ -56,6 +58,7 @@ class Plan:
     host: HostCompute | None
     optimizer: OptimizerSteps | None
     floor: StepFloor | None = None
+    python_ns: float = 0.0
     usual_step_ns: float | None = None
 
     @property
@@ -112,7 +115,9 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
         optimizer=_optimizer(optimizer),
     )
     step_ns = breakdown(trace).wall.mean_ns or 0.0
-    return Plan(task, calls, step_ns, host_compute(trace), optimizer, step_floor(trace))
+    host = host_compute(trace)
+    python_ns = phases(trace).time_ns("forward", "host_other") or 0.0 if host is not None else 0.0
+    return Plan(task, calls, step_ns, host, optimizer, step_floor(trace), python_ns)
 
 
 def _settings(

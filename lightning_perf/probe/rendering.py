@@ -48,6 +48,8 @@ def probe_parts(probe: Probe, top: int) -> Iterator[RenderableType]:
         yield Text("No other setting could be measured.", "yellow")
     if probe.launch_ns is not None:
         yield Text(f"Launching a kernel takes {format_duration(probe.launch_ns)} on this machine.")
+    if probe.compile_s is not None:
+        yield Text(f"Compiling the operators took {format_duration(1e9 * probe.compile_s)}.")
     if probe.calls:
         yield Text()
         yield _calls_table(probe.calls[:top], [change.name for change in probe.changes])

@@ -7,11 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.errors import TraceError
+from lightning_perf.machine.environment import has_cpp_compiler
+from lightning_perf.probe.compile_saving import compile_calls, estimate_compile
 from lightning_perf.probe.estimate import (
     BATCH_ERROR,
     OPTIMIZER_ERROR,
@@ -28,12 +31,13 @@ from lightning_perf.probe.estimate import (
 )
 from lightning_perf.probe.graph_saving import estimate_graph
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
-from lightning_perf.probe.replay.messages import FUSED, THREADS, GraphTimes, Measured, Task
+from lightning_perf.probe.replay.messages import FUSED, THREADS, CompiledTimes, GraphTimes, Measured, Task
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.worker_process import ProbeWorker
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
 from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.trace import Trace
+from lightning_perf.workers.process import WorkerError
 
 __all__ = ["DEFAULT_SECONDS", "probe_trace", "with_arguments"]
 
@@ -60,6 +64,7 @@ def probe_trace(
     *,
     has_cuda: bool = False,
     usual_step_ns: float | None = None,
+    compiles: bool = False,
 ) -> Probe:
     """Probe a recording on this machine, in the worker process.
 
@@ -69,6 +74,7 @@ def probe_trace(
         seconds: Time for all of it, from now on.
         has_cuda: Whether this machine has a CUDA device.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
+        compiles: Whether to compile the calls of a step, too. This takes minutes, which do not count as seconds.
 
     Returns:
         The result.
@@ -90,7 +96,21 @@ def probe_trace(
     left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
     measured = worker.measure(msgspec.structs.replace(plan.task, seconds=left_s))
     graph = worker.replayed() if plan.task.device == "cuda" else None
-    return build_probe(trace, plan, measured, graph, time.perf_counter() - begin)
+    compiled, reason = _compiled(plan.task) if compiles else (None, None)
+    probe = build_probe(trace, plan, Results(measured, graph, compiled), time.perf_counter() - begin)
+    return probe if reason is None else replace(probe, skipped={"torch.compile": reason, **probe.skipped})
+
+
+def _compiled(task: Task) -> tuple[CompiledTimes | None, str | None]:
+    """Return the times of the compiled calls, or the reason why there are no such times."""
+    if task.device != "cpu":
+        return None, "for a training on a GPU, lightning-perf tune measures it"
+    if not has_cpp_compiler():
+        return None, "it needs a C++ compiler: install g++"
+    try:
+        return compile_calls(task), None
+    except WorkerError as error:
+        return None, str(error)
 
 
 def with_arguments(task: Task) -> Task:
@@ -104,8 +124,23 @@ def with_arguments(task: Task) -> Task:
     return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped)
 
 
-def build_probe(trace: Trace, plan: Plan, measured: Measured, graph: GraphTimes | None, seconds: float) -> Probe:
-    """Make the result from the times of the worker process, and of a replay from a CUDA graph."""
+class Results(NamedTuple):
+    """The results of the worker processes.
+
+    Attributes:
+        measured: Times of calls in all settings.
+        graph: Times of a replay from a CUDA graph; ``None`` without one.
+        compiled: Times of the compiled calls; ``None`` without them.
+    """
+
+    measured: Measured
+    graph: GraphTimes | None
+    compiled: CompiledTimes | None
+
+
+def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> Probe:
+    """Make the result from the times of the worker processes."""
+    measured = results.measured
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
     parts = StepParts(usual_calls(plan.calls, measured.times, CURRENT), _usual_optimizer_ns(plan, measured, pace))
     if plan.host is not None and plan.usual_step_ns is not None:
@@ -143,8 +178,11 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, graph: GraphTimes 
     rows.sort(key=lambda row: -row.recorded_ns)
     recorded_on = _recorded_on(trace, on_device=calls.on_device)
     same_device = recorded_on is None or recorded_on == measured.device
-    if graph is not None and plan.floor is not None and same_device:
-        changes.append(estimate_graph(graph, calls, plan.floor, plan.step_ns, plan.added_ns))
+    if results.graph is not None and plan.floor is not None and same_device:
+        changes.append(estimate_graph(results.graph, calls, plan.floor, plan.step_ns, plan.added_ns))
+    if results.compiled is not None:
+        python_ns = max(0.0, plan.python_ns - (plan.added_ns or 0.0))
+        changes.append(estimate_compile(results.compiled, calls, python_ns))
     return Probe(
         device=measured.device,
         rank=trace.metadata.rank if trace.metadata.rank is not None else rank_in_name(Path(trace.sources[0]).name),
@@ -157,6 +195,7 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, graph: GraphTimes 
         calls=tuple(rows[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
+        compile_s=results.compiled.compile_s if results.compiled is not None else None,
         same_device=same_device,
     )
 

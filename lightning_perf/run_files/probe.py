@@ -22,7 +22,7 @@ class ProbedChange:
 
     Attributes:
         name: ``bf16``, ``fp16``, ``tf32``, ``channels-last``, ``threads``, ``fused-optimizer``,
-            ``batch`` or ``cuda-graph``.
+            ``batch``, ``cuda-graph`` or ``compile``.
         setting: The value that was measured, e.g. ``bf16-mixed`` or ``2 threads``.
         saving_ns: Estimated saving in nanoseconds per step; negative for a loss.
         low_ns: Lower end of its range.
@@ -81,6 +81,7 @@ class Probe:
         calls: The measured calls, the longest first.
         skipped: Reasons for operators that could not be measured, by their names.
         launch_ns: Cost of launching an empty kernel on this device; ``None`` on a processor.
+        compile_s: Time that compiling the calls took; ``None`` if they were not compiled.
         same_device: Whether the recording was made on this device, as far as it is known.
         schema_version: `SCHEMA_VERSION` of the writer.
     """
@@ -96,6 +97,7 @@ class Probe:
     calls: tuple[ProbedCall, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
     launch_ns: float | None = None
+    compile_s: float | None = None
     same_device: bool = True
     schema_version: int = SCHEMA_VERSION
 

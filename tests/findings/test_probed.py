@@ -129,3 +129,29 @@ def test_threads_that_a_probe_found_idle() -> None:
     finding = cpu_threads(probed(busy, "threads", 4.0, 5.0))
     assert finding is not None
     assert finding.basis == "probed"
+
+
+def both(*changes: ProbedChange) -> RankAnalysis:
+    """A rank with 10 ms of operators, compiled in 20 s, of which some changes were probed."""
+    probe = Probe("A CPU", 0, (), 10 * MS, 10 * MS, 9 * MS, 5.0, changes, compile_s=20.0)
+    return replace(convolution(), probe=probe)
+
+
+def change(name: str, low_ms: float, high_ms: float) -> ProbedChange:
+    return ProbedChange(name, f"{name}=X", (low_ms + high_ms) / 2 * MS, low_ms * MS, high_ms * MS, 0.0, 9 * MS, 5)
+
+
+@pytest.mark.parametrize(("compiled", "fix"), [((2.0, 3.0), "torch.compile"), ((0.5, 1.0), "DataLoader(batch=X)")])
+def test_the_fix_that_saves_more_is_given(compiled: tuple[float, float], fix: str) -> None:
+    finding = cpu_overhead(both(change("batch", 1.0, 2.0), change("compile", *compiled)))
+    assert finding is not None
+    assert fix in finding.action
+    assert (finding.saving_low_ms, finding.saving_high_ms) == max((1.0, 2.0), compiled)
+    assert ("Compiling took 20.0 s here." in finding.model) == (fix == "torch.compile")
+
+
+def test_a_compiler_that_saves_nothing_is_not_advised() -> None:
+    assert cpu_overhead(both(change("compile", -1.0, 0.1))) is None
+    only = cpu_overhead(both(change("compile", 1.0, 2.0)))
+    assert only is not None
+    assert only.basis == "probed"

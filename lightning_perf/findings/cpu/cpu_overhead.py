@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import choose_estimate, counted, each, probed_change, share_of_step, step_ns, whole
+from lightning_perf.findings.savings import (
+    Estimated,
+    choose_estimate,
+    counted,
+    each,
+    probed_change,
+    share_of_step,
+    step_ns,
+    whole,
+)
 from lightning_perf.units import format_count, format_duration
 
 __all__ = ["cpu_overhead"]
@@ -22,7 +34,7 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
     """Find steps on a processor that are mostly Python and short operators.
 
     Model: the fixed cost of a step is divided among two to four times as many samples. The saving is for as many
-    samples as a step has now.
+    samples as a step has now. If a probe compiled the calls, and this saves more, it is the fix.
     """
     compute = analysis.host_compute
     processor = analysis.metadata.processor
@@ -32,24 +44,12 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
     short_ns = compute.short_ns / compute.steps
     overhead_ns = python_ns + short_ns
     share = overhead_ns / step_ns(analysis)
-    estimate = choose_estimate(
-        analysis,
-        "batch",
-        (SAVED[0] * overhead_ns, SAVED[1] * overhead_ns) if share >= MIN_OVERHEAD else None,
-        "Twice the batch saves each sample up to half of that, four times the batch up to three quarters.",
-    )
-    if estimate is None:
+    fixes = [_larger_batch(analysis, overhead_ns if share >= MIN_OVERHEAD else None), _compiled(analysis)]
+    fix = max((one for one in fixes if one is not None), key=_Fix.order, default=None)
+    if fix is None:
         return None
     part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
-    title = f"Overhead: {part} is Python and short operators"
-    action = (
-        "Give each step more work: raise batch_size two to four times and scale the learning rate with it. Or merge "
-        "operators: model = torch.compile(model). lightning-perf tune measures both."
-    )
-    probed = probed_change(analysis, "batch")
-    if probed is not None and share < MIN_OVERHEAD:
-        title = f"Small batches: with {probed.setting}, each sample takes less time"
-        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
+    title = f"Overhead: {part} is Python and short operators" if share >= MIN_OVERHEAD else fix.title
     return finding(
         "cpu-overhead",
         title,
@@ -61,10 +61,62 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(python_ns)}."
             ),
         ),
-        action,
-        saving_ns=estimate.saving_ns,
+        fix.action,
+        saving_ns=fix.estimate.saving_ns,
         step_ns=step_ns(analysis),
-        model=f"{estimate.model} The saving is for as many samples as a step has now.",
-        basis=estimate.basis,
+        model=fix.estimate.model,
+        basis=fix.estimate.basis,
         rank=analysis.rank,
+    )
+
+
+class _Fix(NamedTuple):
+    """A fix with its saving, and the title that it gives a finding without much overhead."""
+
+    action: str
+    estimate: Estimated
+    title: str
+
+    def order(self) -> tuple[bool, float]:
+        """Return the key by which the fix to give is the largest: a probed one, with the larger saving."""
+        return self.estimate.basis == "probed", sum(self.estimate.saving_ns)
+
+
+def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+    """Return the fix of a larger batch.
+
+    Args:
+        analysis: The rank.
+        overhead_ns: The overhead of a step; None if it is too small for a general range.
+    """
+    estimate = choose_estimate(
+        analysis,
+        "batch",
+        None if overhead_ns is None else (SAVED[0] * overhead_ns, SAVED[1] * overhead_ns),
+        "Twice the batch saves each sample up to half of that, four times the batch up to three quarters.",
+    )
+    if estimate is None:
+        return None
+    estimate = replace(estimate, model=f"{estimate.model} The saving is for as many samples as a step has now.")
+    probed = probed_change(analysis, "batch")
+    if probed is not None and overhead_ns is None:
+        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
+        return _Fix(action, estimate, f"Small batches: with {probed.setting}, each sample takes less time")
+    action = (
+        "Give each step more work: raise batch_size two to four times and scale the learning rate with it. Or merge "
+        "operators: model = torch.compile(model). lightning-perf tune measures both."
+    )
+    return _Fix(action, estimate, "")
+
+
+def _compiled(analysis: RankAnalysis) -> _Fix | None:
+    """Return the fix of compiling the model, if a probe compiled its calls."""
+    estimate = choose_estimate(analysis, "compile", None, "")
+    if estimate is None or analysis.probe is None:
+        return None
+    took = format_duration(1e9 * (analysis.probe.compile_s or 0.0))
+    return _Fix(
+        "Merge operators: model = torch.compile(model).",
+        replace(estimate, model=f"{estimate.model} Compiling took {took} here."),
+        "Separate operators: compiled, the step takes less time",
     )

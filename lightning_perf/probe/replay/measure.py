@@ -121,7 +121,7 @@ class Prepared:
         self._first: Tensor | None = None
         self._trigger = torch.zeros((), device=pool.device, requires_grad=True)
         self._gradients: list[Tensor] | None = None
-        limit = _integer_limit(bound)
+        limit = integer_limit(bound)
         self.arguments = [
             self._made(value, (place, at), limit, first=at == 0, has_backward=has_backward)
             for at, value in enumerate(bound.arguments)
@@ -172,7 +172,7 @@ class Prepared:
         engine.run_backward(tuple(outputs), tuple(gradients), False, False, tuple(inputs), True, accumulate_grad=False)
 
 
-def _integer_limit(bound: Bound) -> int | None:
+def integer_limit(bound: Bound) -> int | None:
     """Return the limit of the integers that an operator takes as places: rows of a table, or classes."""
     infos = [value for value in bound.arguments if isinstance(value, TensorInfo)]
     if not infos or not infos[0].shape:

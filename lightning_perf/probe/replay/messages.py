@@ -6,7 +6,19 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.settings import Setting
 from lightning_perf.workers.channel import Message
 
-__all__ = ["FUSED", "THREADS", "Begin", "GraphTimes", "Measured", "OptimizerTask", "Ready", "Replayed", "Task", "Times"]
+__all__ = [
+    "FUSED",
+    "THREADS",
+    "Begin",
+    "CompiledTimes",
+    "GraphTimes",
+    "Measured",
+    "OptimizerTask",
+    "Ready",
+    "Replayed",
+    "Task",
+    "Times",
+]
 
 FUSED, THREADS = "fused", "threads"
 """Names of an optimizer's fused implementation, and of the recorded implementation with more threads."""
@@ -104,6 +116,22 @@ class GraphTimes(Message, frozen=True):
     launched_ns: tuple[float, ...]
     queued_ns: tuple[float, ...]
     replayed_ns: tuple[float, ...]
+
+
+class CompiledTimes(Message, frozen=True):
+    """The times of a step's calls, forward and backward, in nanoseconds, one per round.
+
+    Attributes:
+        places: Places of the calls in `OperatorCalls.calls`, in their order, as often as the step makes them.
+        eager_ns: The calls one by one.
+        compiled_ns: The same calls compiled.
+        compile_s: Time of the compiler.
+    """
+
+    places: tuple[int, ...]
+    eager_ns: tuple[float, ...]
+    compiled_ns: tuple[float, ...]
+    compile_s: float
 
 
 class Measured(Message, frozen=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 
 import torch
 
+from lightning_perf.machine.environment import has_cpp_compiler
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
@@ -32,7 +32,7 @@ class Compiled:
         """See `Change`."""
         if self.mode == "reduce-overhead" and machine.device != "cuda":
             return "CUDA graphs need a CUDA GPU"
-        if machine.device == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
+        if machine.device == "cpu" and not has_cpp_compiler():
             return "needs a C++ compiler: install g++"
         return "the module is compiled already" if _is_compiled(training.module) else None
 

@@ -35,7 +35,7 @@ LEVERS: tuple[Lever, ...] = (
     Lever("workers-4-prefetch-4", "workers", Workers(4, prefetch=4), ("input-bound",)),
     Lever("pin-memory", "pinning", PinnedMemory(), ("pageable-copies",)),
     Lever("fewer-micro-batches", "accumulation", FewerMicroBatches()),
-    Lever("compile", "compile", Compiled("default"), _COMPILE, cost=3.0),
+    Lever("compile", "compile", Compiled("default"), _COMPILE, cost=3.0, probe="compile"),
     Lever("compile-reduce-overhead", "compile", Compiled("reduce-overhead"), _COMPILE, cost=3.0, probe="cuda-graph"),
     Lever("compile-max-autotune", "compile", Compiled("max-autotune-no-cudagraphs"), _COMPILE, cost=10.0),
     Lever("batch-size-x2", "batch-size", BatchSize(2), _BATCH_SIZE, changes_training=True, probe="batch"),

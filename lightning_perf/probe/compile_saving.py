@@ -1,0 +1,69 @@
+"""Compiles the recorded calls of a step in a worker process, and estimates the saving of ``torch.compile``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from statistics import median
+
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.probe.estimate import STEP_ERROR, noise_of_ratios
+from lightning_perf.probe.replay.messages import CompiledTimes, Task
+from lightning_perf.run_files.probe import ProbedChange
+from lightning_perf.workers.process import WorkerProcess
+
+__all__ = ["compile_calls", "estimate_compile"]
+
+MOST_S = 600.0
+"""Longest wait for the compiler."""
+
+COMPILE_ERROR = 0.2
+"""Share by which the change of the operators' time may differ: the compiler sees a guess of the data flow."""
+
+
+def compile_calls(task: Task) -> CompiledTimes:
+    """Compile the calls of a task in a worker process, and return their times.
+
+    Raises:
+        WorkerError: The compiler failed, or takes too long.
+    """
+    with WorkerProcess("lightning_perf.probe.replay.compile_worker:main", task, path=sys.path) as process:
+        return process.receive(CompiledTimes, timeout_s=MOST_S)
+
+
+def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: float) -> ProbedChange:
+    """Estimate the saving of ``torch.compile``.
+
+    The operators of the step change as the compiled calls did. At most, the Python between the operators of the forward
+    pass is saved as well. At least, all of it stays, because the compiler adds checks of its own.
+
+    Args:
+        times: The times of the calls, compiled and one by one.
+        calls: The recorded calls, with the times that they usually have.
+        python_ns: Time of Python between operators in the forward pass.
+
+    Returns:
+        The change.
+    """
+    known_ns = sum(_call_ns(calls, place) for place in times.places)
+    ratio = median(times.compiled_ns) / median(times.eager_ns)
+    pairs = zip(times.eager_ns, times.compiled_ns, strict=True)
+    noise_ns = noise_of_ratios([after / before for before, after in pairs]) * known_ns
+    saving_ns = known_ns * (1.0 - ratio)
+    error_ns = math.hypot(COMPILE_ERROR * abs(saving_ns) + STEP_ERROR * known_ns, noise_ns)
+    return ProbedChange(
+        name="compile",
+        setting="torch.compile",
+        saving_ns=saving_ns + python_ns / 2,
+        low_ns=saving_ns - error_ns,
+        high_ns=saving_ns + error_ns + python_ns,
+        noise_ns=noise_ns,
+        measured_ns=known_ns,
+        rounds=len(times.compiled_ns),
+    )
+
+
+def _call_ns(calls: OperatorCalls, place: int) -> float:
+    """Return the time of one call, forward and backward."""
+    call = calls.calls[place]
+    return (call.forward_ns + call.backward_ns) / call.calls

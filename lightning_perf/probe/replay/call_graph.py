@@ -1,0 +1,165 @@
+"""Puts the recorded calls of a step together to one module, so that a compiler can fuse them.
+
+A recording does not say which tensor a call reads. A call reads the latest tensor of the recorded type, shape and
+strides that no call has read yet, else the latest one. Tensors that one call returned are read in their order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
+from lightning_perf.probe.replay.data_flow import weights_of
+from lightning_perf.probe.replay.measure import Pool, integer_limit
+
+__all__ = ["CallGraph", "build_call_graph"]
+
+_Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
+
+
+class CallGraph(NamedTuple):
+    """Calls of a step as a module.
+
+    Attributes:
+        module: Takes `inputs`, and returns the results with a gradient of calls that no other call with one reads.
+        inputs: Parameters, and inputs of the model.
+        places: Places of the calls in it, in the order of the step.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Tensor, ...]
+    places: tuple[int, ...]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """Return the inputs with a gradient."""
+        return [tensor for tensor in self.inputs if tensor.requires_grad]
+
+
+class _Result(NamedTuple):
+    """A tensor that a call returned: its node, and the number of the call."""
+
+    node: fx.Node
+    call: int
+
+
+class _Builder:
+    def __init__(self, pool: Pool) -> None:
+        self.graph = fx.Graph()
+        self.values: dict[fx.Node, Tensor] = {}
+        self.inputs: dict[Any, fx.Node] = {}
+        self.unread: dict[fx.Node, list[fx.Node]] = {}
+        """Results with a gradient, by the call that returned them. No call with a gradient reads any result of it."""
+        self._pool = pool
+        self._unread: defaultdict[_Key, list[_Result]] = defaultdict(list)
+        self._latest: dict[_Key, fx.Node] = {}
+
+    def add(self, number: int, bound: Bound) -> bool:
+        """Add a call, and return whether it can be made.
+
+        Args:
+            number: Its number in the step.
+            bound: The operator and its arguments.
+        """
+        limit, weights = integer_limit(bound), weights_of(bound)
+
+        def tensor(info: TensorInfo, at: tuple[int, ...]) -> fx.Node:
+            if at[0] in weights:
+                return self._input(info, (number, *at), limit)
+            return self._read(_key(info)) or self._input(info, _key(info), limit)
+
+        def made(value: Argument, at: int) -> Any:
+            if isinstance(value, list) and value and isinstance(value[0], TensorInfo):
+                return [tensor(part, (at, number)) for number, part in enumerate(value)]
+            return tensor(value, (at,)) if isinstance(value, TensorInfo) else value
+
+        nodes = [made(value, at) for at, value in enumerate(bound.arguments)]
+        split = len(nodes) - len(bound.keywords)
+        arguments, keywords = tuple(nodes[:split]), dict(zip(bound.keywords, nodes[split:], strict=True))
+        target = _out_of_place(bound)
+        try:
+            result = target(
+                *fx.node.map_arg(arguments, self.values.__getitem__),
+                **fx.node.map_arg(keywords, self.values.__getitem__),
+            )
+        except Exception:  # any operator may fail, in its own way
+            return False
+        node = self.graph.call_function(target, arguments, keywords)
+        found = [one for one in self._returned(node, result, number) if self.values[one].requires_grad]
+        if found:
+            for read in node.all_input_nodes:
+                self.unread.pop(read.all_input_nodes[0] if read.target is operator.getitem else read, None)
+            self.unread[node] = found
+        return True
+
+    def _input(self, info: TensorInfo, key: Any, limit: int | None) -> fx.Node:
+        if key not in self.inputs:
+            node = self.graph.placeholder(f"input_{len(self.inputs)}")
+            tensor = self._pool.tensor(info, ("input", key), limit).detach()
+            self.values[node] = tensor.requires_grad_(info.gradient)
+            self.inputs[key] = node
+        return self.inputs[key]
+
+    def _read(self, key: _Key) -> fx.Node | None:
+        unread = self._unread[key]
+        if not unread:
+            return self._latest.get(key)
+        latest = unread[-1].call
+        at = next(place for place, result in enumerate(unread) if result.call == latest)
+        return unread.pop(at).node
+
+    def _returned(self, node: fx.Node, result: Any, number: int) -> list[fx.Node]:
+        """Note the tensors that a call returned, and return their nodes."""
+        if isinstance(result, Tensor):
+            return [self._produce(node, result, number)]
+        return [
+            self._produce(self.graph.call_function(operator.getitem, (node, at)), part, number)
+            for at, part in enumerate(result if isinstance(result, tuple | list) else ())
+            if isinstance(part, Tensor)
+        ]
+
+    def _produce(self, node: fx.Node, value: Tensor, number: int) -> fx.Node:
+        key = (value.dtype, tuple(value.shape), tuple(value.stride()))
+        self.values[node] = value
+        self._unread[key].append(_Result(node, number))
+        self._latest[key] = node
+        return node
+
+
+def build_call_graph(order: Sequence[int], bound: Mapping[int, Bound], pool: Pool) -> CallGraph:
+    """Put calls together to a module.
+
+    Args:
+        order: Places of the calls, in the order of the step.
+        bound: Operators with their arguments, by place. Places without one are left out.
+        pool: Makes the tensors.
+    """
+    builder = _Builder(pool)
+    possible = [place for place in order if place in bound]
+    with torch.enable_grad():
+        added = [builder.add(number, bound[place]) for number, place in enumerate(possible)]
+    builder.graph.output(tuple(node for nodes in builder.unread.values() for node in nodes))
+    return CallGraph(
+        fx.GraphModule(torch.nn.Module(), builder.graph),
+        tuple(builder.values[node] for node in builder.inputs.values()),
+        tuple(place for place, is_in in zip(possible, added, strict=True) if is_in),
+    )
+
+
+def _key(info: TensorInfo) -> _Key:
+    return info.dtype, info.shape, info.strides
+
+
+def _out_of_place(bound: Bound) -> Any:
+    """Return the operator, or one that does not write to its input, if there is one."""
+    own = getattr(getattr(torch.ops.aten, bound.name), bound.overload)
+    if not bound.in_place:
+        return own
+    other = getattr(torch.ops.aten, bound.name.removesuffix("_"), None)
+    return getattr(other, bound.overload, own)

@@ -1,0 +1,98 @@
+"""Calls of a step as one module: its data flow against the real network's, and its estimate by hand."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls, operator_calls
+from lightning_perf.machine.environment import has_cpp_compiler
+from lightning_perf.probe.compile_saving import COMPILE_ERROR, estimate_compile
+from lightning_perf.probe.estimate import STEP_ERROR
+from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph
+from lightning_perf.probe.replay.compile_worker import time_compiled
+from lightning_perf.probe.replay.measure import Pool
+from lightning_perf.probe.replay.messages import CompiledTimes, Task
+from lightning_perf.probe.replay.settings import CURRENT, Setting
+from lightning_perf.probe.run import probe_trace, with_arguments
+from lightning_perf.probe.worker_process import ProbeWorker
+from tests.probe.recorded import NETWORKS, recorded_training
+from tests.probe.test_graph import Counted, operators_of_a_step
+
+
+def task_of(name: str) -> Task:
+    calls = operator_calls(recorded_training(name))
+    assert calls is not None
+    return with_arguments(
+        Task(
+            calls=calls, bound=b"", skipped={}, settings=(Setting(CURRENT),), device="cpu", threads=1, batch_size=6,
+            seconds=1.0, memory_bytes=1 << 28,
+        )
+    )  # fmt: skip
+
+
+def graph_of(name: str) -> CallGraph:
+    task = task_of(name)
+    bound = {place: settings[CURRENT] for place, settings in enumerate(pickle.loads(task.bound))}
+    return build_call_graph(task.calls.order, bound, Pool("cpu", 1 << 28))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_calls_end_in_the_loss_like_those_of_the_network(name: str) -> None:
+    made = graph_of(name)
+    outputs = made.module(*made.inputs)
+    assert [tuple(output.shape) for output in outputs] == [()], "a result that nobody reads: the flow is wrong"
+    with Counted() as counted:
+        (loss,) = made.module(*made.inputs)
+        gradients = torch.autograd.grad(loss, made.leaves, allow_unused=True)
+    real = operators_of_a_step(name)
+    heavy = [name for name in real if name.startswith(("convolution", "mm", "addmm", "bmm", "native", "_scaled"))]
+    assert heavy
+    assert {name: counted.operators[name] for name in heavy} == {name: real[name] for name in heavy}
+    assert sum(gradient is not None for gradient in gradients) == sum(
+        parameter.requires_grad for parameter in NETWORKS[name][0]().parameters()
+    )
+
+
+def test_both_modules_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    task = task_of("attention")
+    times = time_compiled(task)
+    assert times.places == task.calls.order
+    assert len(times.eager_ns) == len(times.compiled_ns) >= 4
+    assert min(*times.eager_ns, *times.compiled_ns) > 0
+
+
+@pytest.mark.skipif(not has_cpp_compiler(), reason="needs a C++ compiler")
+def test_a_recording_is_compiled_in_a_worker_process() -> None:
+    trace = recorded_training("attention")
+    with ProbeWorker() as worker:
+        probe = probe_trace(trace, worker, 1.0, compiles=True)
+    change = probe.change("compile")
+    assert change is not None, probe.skipped
+    assert probe.compile_s is not None
+    assert change.low_ns < change.saving_ns < change.high_ns
+    assert change.measured_ns == pytest.approx(probe.operator_ns, rel=0.2)
+
+
+def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    with ProbeWorker() as worker:
+        probe = probe_trace(recorded_training("attention"), worker, 0.5, compiles=True)
+    assert probe.change("compile") is None
+    assert probe.changes
+    assert "install g++" in probe.skipped["torch.compile"]
+
+
+def test_the_estimate_by_hand() -> None:
+    # 24 µs of calls per step, of which the compiler leaves three quarters. Python takes 10 µs in the forward pass.
+    call = OperatorCall("aten::linear", "", "", "", "", 4, 40_000, 56_000, has_backward=True)
+    calls = OperatorCalls(4, False, None, (call,), (0,), (), 0)
+    change = estimate_compile(CompiledTimes((0,), (40e3,) * 5, (30e3,) * 5, 20.0), calls, python_ns=10e3)
+    error = COMPILE_ERROR * 6e3 + STEP_ERROR * 24e3
+    assert change.measured_ns == pytest.approx(24e3)
+    assert change.low_ns == pytest.approx(6e3 - error)
+    assert change.high_ns == pytest.approx(6e3 + error + 10e3)
