@@ -31,6 +31,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import lightning.pytorch as pl
 import msgspec
@@ -85,6 +86,7 @@ class Setting:
         threads: Threads of torch.
         batches: Size of the batch, relative to that of the baseline.
         fused: Whether the optimizer is fused.
+        compiled: Whether the network is compiled.
     """
 
     rule: str = ""
@@ -93,6 +95,7 @@ class Setting:
     threads: int = 1
     batches: int = 1
     fused: bool = False
+    compiled: bool = False
 
 
 BASELINE = Setting()
@@ -226,6 +229,7 @@ class Bench:
         self._network = network
         self._module = network.make()
         self._in_channels_last: nn.Module | None = None
+        self._compiled: nn.Module | None = None
 
     def has_images(self) -> bool:
         """Return whether channels last changes anything."""
@@ -271,6 +275,10 @@ class Bench:
             return Profile(report.step_times.p50_ns / 1e6, {finding.kind: finding for finding in findings})
 
     def _weights(self, setting: Setting) -> nn.Module:
+        if setting.compiled:
+            if self._compiled is None:
+                self._compiled = cast("nn.Module", torch.compile(self._module))
+            return self._compiled
         if not setting.channels_last:
             return self._module
         if self._in_channels_last is None:
