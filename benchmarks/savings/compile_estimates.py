@@ -22,19 +22,8 @@ import torch
 
 from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
-from benchmarks.savings.estimates import (
-    BASELINE,
-    METHOD,
-    PROFILED_STEPS,
-    Bench,
-    Given,
-    Measured,
-    Row,
-    Setting,
-    alternate,
-    goals,
-    line,
-)
+from benchmarks.savings.estimates import METHOD, PROFILED_STEPS, Given, Measured, Row, goals, line
+from benchmarks.savings.fits import BASELINE, Fits, Setting, measure_apart
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
@@ -63,19 +52,17 @@ SKIPPED_STEPS = 10
 def measure(name: str, network: Network, *, rounds: int, block_s: float) -> Measured:
     """Probe a network with its compiled calls, and measure the gain of compiling it."""
     began = time.monotonic()
-    bench = Bench(network)
+    fits = Fits(network, BASELINE)
     with tempfile.TemporaryDirectory() as folder:
         callback = PerfCallback(
             dirpath=folder, report="none", skip_first=SKIPPED_STEPS, active=PROFILED_STEPS, repeat=1, probe=False
         )
-        bench.fit(BASELINE, callback, SKIPPED_STEPS + 3 + PROFILED_STEPS)
+        fits.fit(callback, SKIPPED_STEPS + 3 + PROFILED_STEPS)
         probe, _ = probe_path(next(Path(folder).rglob("*.pt.trace.json.gz")).parent, 5.0, compiles=True)
     change = probe.change("compile")
     if change is None:
         raise SystemExit(f"{name}: {probe.skipped['torch.compile']}")
-    bench.warm_up([COMPILED])
-    steps = max(2, min(200, round(block_s / bench.step_s(BASELINE, 2))))
-    times = alternate(bench, {"": BASELINE, "torch.compile": COMPILED}, steps, rounds)
+    times = measure_apart(name, {"": BASELINE, "torch.compile": COMPILED}, rounds=rounds, block_s=block_s)
     step_s = sum(times[""]) / rounds
     row = Row(
         name,
@@ -94,8 +81,8 @@ def page(measured: list[Measured], rounds: int) -> str:
     found = goals([row for row in rows if row.network not in FITTED])
     return (
         "# Estimates of torch.compile and measured gains\n\n"
-        f"Written by `python -m benchmarks.savings.compile_estimates`: {rounds} fits of each setting, alternating "
-        f"in one process per network. {device_name()}, one thread; load average {os.getloadavg()[0]:.1f} at the end, "
+        f"Written by `python -m benchmarks.savings.compile_estimates`: {rounds} fits of each setting, alternating, "
+        f"with one process per setting. {device_name()}, one thread; load average {os.getloadavg()[0]:.1f} at the end, "
         f"including this benchmark. {versions_text()}.\n\n"
         f"{found.inside} of {found.given} gains of networks that no constant was fitted to are inside, "
         f"{found.outside} certainly outside. The error of the estimate was fitted to {', '.join(FITTED)}.\n\n"

@@ -2,9 +2,9 @@
 
 The networks of `benchmarks.savings.unseen_networks` shaped no constant. Each one is profiled as a user would do it, in
 its own process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last,
-two threads, twice the batch and a fused optimizer. Short fits with and without each advice alternate in that process.
-One fit of each comes before the profile, because glibc treats memory according to the largest block that was freed
-before. A gain compares the median steps of all fits.
+two threads, twice the batch and a fused optimizer. Each setting has a process of its own, as a user's trainings have:
+glibc treats memory according to the largest block that a process freed before. Short fits of all settings alternate. A
+gain compares the median steps of all fits.
 
 Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 50 minutes on two
 cores. It writes three files to ``benchmarks/results/``:
@@ -19,29 +19,23 @@ After a change to the estimates, ``--estimates-only`` profiles the networks agai
 from __future__ import annotations
 
 import argparse
-import copy
-import gc
 import inspect
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
-import lightning.pytorch as pl
 import msgspec
 import torch
-from torch import nn
 
 from benchmarks.options import make_parser
-from benchmarks.quiet import QUIET_TRAINER, be_quiet
-from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
-from benchmarks.step_clock import StepTimes
+from benchmarks.quiet import be_quiet
+from benchmarks.savings.fits import BASELINE, Fits, Setting, measure_apart
+from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import estimate_width, verdict_of
@@ -56,10 +50,9 @@ from lightning_perf.statistics.values import Estimate
 
 RESULTS = Path(__file__).parents[1] / "results" / "estimates.md"
 CALIBRATION = Path("build") / "estimates" / "planted.md"
-METHOD = 3
+METHOD = 4
 """Version of the method: figures of different versions are not comparable."""
 
-WARM_UP_STEPS = 2
 PROFILED_STEPS = 3
 PROBE_S = 5.0
 
@@ -75,30 +68,6 @@ HARM = 0.03
 """Advice that makes the step slower by more than this share is wrong."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One way to train a network.
-
-    Attributes:
-        rule: ID of the rule that advises it; empty for the baseline.
-        precision: Of the Trainer.
-        channels_last: Whether weights are in channels last.
-        threads: Threads of torch.
-        batches: Size of the batch, relative to that of the baseline.
-        fused: Whether the optimizer is fused.
-        compiled: Whether the network is compiled.
-    """
-
-    rule: str = ""
-    precision: str = "32-true"
-    channels_last: bool = False
-    threads: int = 1
-    batches: int = 1
-    fused: bool = False
-    compiled: bool = False
-
-
-BASELINE = Setting()
 ADVICE: dict[str, Setting] = {
     "bf16-mixed": Setting("cpu-bf16", precision="bf16-mixed"),
     "channels last": Setting("cpu-channels-last", channels_last=True),
@@ -217,81 +186,26 @@ class Measured(msgspec.Struct):
     seconds: float
 
 
-class Bench:
-    """Trains one network in several settings, which share its weights.
-
-    Args:
-        network: The network.
-    """
-
-    def __init__(self, network: Network) -> None:
-        torch.manual_seed(0)
-        self._network = network
-        self._module = network.make()
-        self._in_channels_last: nn.Module | None = None
-        self._compiled: nn.Module | None = None
-
-    def has_images(self) -> bool:
-        """Return whether channels last changes anything."""
-        return any(isinstance(part, nn.Conv2d) for part in self._module.modules())
-
-    def fit(self, setting: Setting, callback: pl.Callback, steps: int) -> None:
-        """Train some steps."""
-        torch.set_num_threads(setting.threads)
-        training = Training(self._network, fused=setting.fused, module=self._weights(setting))
-        batches = RandomBatches(self._network, setting.batches * self._network.batch_size, steps)
-        trainer = pl.Trainer(
-            max_epochs=1,
-            precision=setting.precision,  # type: ignore[arg-type]
-            accelerator="cpu",
-            callbacks=[callback],
-            **QUIET_TRAINER,
-        )
-        trainer.fit(training, batches.loader())
-
-    def step_s(self, setting: Setting, steps: int) -> float:
-        """Return the median step time of a fit after its warm-up, in seconds, for as many samples as BASELINE has."""
-        times = StepTimes(WARM_UP_STEPS)
-        self.fit(setting, times, WARM_UP_STEPS + steps)
-        return times.median_s() / setting.batches
-
-    def warm_up(self, settings: Iterable[Setting]) -> None:
-        """Train some steps in each setting."""
-        for setting in (*settings, BASELINE):
-            self.step_s(setting, 1)
-
-    def profile(self, *, held_back: bool) -> Profile:
-        """Profile a fit, and return also the findings that its report holds back if asked to."""
-        with tempfile.TemporaryDirectory() as folder:
-            skipped = 10
-            steps: dict[str, object] = {"skip_first": skipped, "warmup": 2, "active": PROFILED_STEPS, "repeat": 1}
-            if "probe" in inspect.signature(PerfCallback).parameters:
-                steps["probe"] = PROBE_S
-            callback = PerfCallback(dirpath=folder, report="none", **steps)  # type: ignore[arg-type]
-            self.fit(BASELINE, callback, skipped + 3 + PROFILED_STEPS)
-            report = analyze(next(Path(folder).rglob("*.pt.trace.json.gz")).parent)
-            assert report.step_times is not None
-            findings = (*report.findings, *(held.finding for held in report.held_back if held_back))
-            return Profile(report.step_times.p50_ns / 1e6, {finding.kind: finding for finding in findings})
-
-    def _weights(self, setting: Setting) -> nn.Module:
-        if setting.compiled:
-            if self._compiled is None:
-                self._compiled = cast("nn.Module", torch.compile(self._module))
-            return self._compiled
-        if not setting.channels_last:
-            return self._module
-        if self._in_channels_last is None:
-            self._in_channels_last = copy.deepcopy(self._module).to(memory_format=torch.channels_last)
-        return self._in_channels_last
+def profile(fits: Fits, *, held_back: bool) -> Profile:
+    """Profile a fit, and return also the findings that its report holds back if asked to."""
+    fits.step_s(1)
+    with tempfile.TemporaryDirectory() as folder:
+        skipped = 10
+        steps: dict[str, object] = {"skip_first": skipped, "warmup": 2, "active": PROFILED_STEPS, "repeat": 1}
+        if "probe" in inspect.signature(PerfCallback).parameters:
+            steps["probe"] = PROBE_S
+        callback = PerfCallback(dirpath=folder, report="none", **steps)  # type: ignore[arg-type]
+        fits.fit(callback, skipped + 3 + PROFILED_STEPS)
+        report = analyze(next(Path(folder).rglob("*.pt.trace.json.gz")).parent)
+        assert report.step_times is not None
+        findings = (*report.findings, *(held.finding for held in report.held_back if held_back))
+        return Profile(report.step_times.p50_ns / 1e6, {finding.kind: finding for finding in findings})
 
 
 def estimate_again(measured: Measured, network: Network, *, held_back: bool) -> Measured:
     """Profile a network, and return its measured gains with the new estimates."""
-    bench = Bench(network)
-    bench.warm_up([ADVICE[row.advice] for row in measured.rows])
-    profile = bench.profile(held_back=held_back)
-    rows = [replace(row, given=profile.given(row.rule)) for row in measured.rows]
+    found = profile(Fits(network, BASELINE), held_back=held_back)
+    rows = [replace(row, given=found.given(row.rule)) for row in measured.rows]
     return Measured(measured.network, METHOD, rows, measured.seconds)
 
 
@@ -309,14 +223,12 @@ def measure(
         held_back: Whether to use estimates that the report holds back, because the machine is busy.
     """
     began = time.monotonic()
-    bench = Bench(network)
+    fits = Fits(network, BASELINE)
     settings = {advice: ADVICE[advice] for advice in only}
-    if not bench.has_images():
+    if not fits.has_images():
         settings.pop("channels last", None)
-    bench.warm_up(settings.values())
-    profile = bench.profile(held_back=held_back)
-    steps = max(2, min(200, round(block_s / bench.step_s(BASELINE, 2))))
-    times = alternate(bench, {"": BASELINE, **settings}, steps, rounds)
+    found = profile(fits, held_back=held_back)
+    times = measure_apart(name, {"": BASELINE, **settings}, rounds=rounds, block_s=block_s)
     step_s = sum(times[""]) / rounds
     rows = [
         Row(
@@ -324,23 +236,12 @@ def measure(
             advice,
             setting.rule,
             step_s * 1e3,
-            profile.given(setting.rule),
+            found.given(setting.rule),
             paired_ratio(times[""], times[advice]).map(lambda ratio: 1 - ratio),
         )
         for advice, setting in settings.items()
     ]
     return Measured(name, METHOD, rows, time.monotonic() - began)
-
-
-def alternate(bench: Bench, settings: Mapping[str, Setting], steps: int, rounds: int) -> dict[str, list[float]]:
-    """Return the step times of some settings, one fit of each per round, in a random order within a round."""
-    order = random.Random(0)
-    times: dict[str, list[float]] = {name: [] for name in settings}
-    for _ in range(rounds):
-        for name in order.sample(list(settings), len(settings)):
-            gc.collect()
-            times[name].append(bench.step_s(settings[name], steps))
-    return times
 
 
 def line(row: Row) -> str:
@@ -441,8 +342,8 @@ def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
     seen = "that no constant was fitted to" if options.set == "unseen" else "that constants were fitted to"
     return (
         f"# Estimates and measured gains\n\nWritten by `python -m benchmarks.savings.estimates`, method {METHOD}: "
-        f"{len(measured)} networks {seen}, {options.rounds} fits of each setting, alternating in one process per "
-        f"network, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
+        f"{len(measured)} networks {seen}, {options.rounds} fits of each setting, alternating, with one process per "
+        f"setting, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
         f"average {os.getloadavg()[0]:.1f} at the end, including this benchmark. {versions_text()}.\n\n"
         f"{BUSY if options.busy else ''}{summary(rows)}\n\n"
         "Estimates and gains are percentages of the step. A gain is *inside* if it is in the estimated range, and "

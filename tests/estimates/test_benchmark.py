@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from benchmarks.savings.estimates import (
     ADVICE,
-    BASELINE,
     METHOD,
-    Bench,
     Given,
     Measured,
     Profile,
@@ -26,6 +25,7 @@ from benchmarks.savings.estimates import (
     line,
     summary,
 )
+from benchmarks.savings.fits import BASELINE, Fits, Setting
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
@@ -107,20 +107,20 @@ def test_networks_and_advice() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*num_workers.*", "ignore:.*DataLoader.*")
-def test_settings_share_weights_and_count_samples() -> None:
-    made: list[nn.Module] = []
-
+@pytest.mark.parametrize("setting", [BASELINE, *ADVICE.values()], ids=["baseline", *ADVICE])
+def test_settings_start_with_the_same_weights_and_count_samples(setting: Setting) -> None:
     def make() -> nn.Module:
-        made.append(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)))
-        return made[-1]
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
 
-    bench = Bench(Network(make, 2, (3, 8, 8)))
-    assert bench.has_images()
-    for setting in (BASELINE, *ADVICE.values()):
-        clock = StepClock(1)
-        bench.fit(setting, clock, 3)
-        assert clock.seconds > 0
-    assert len(made) == 1
+    torch.manual_seed(0)
+    expected = make()
+    made: list[nn.Module] = []
+    fits = Fits(Network(lambda: made.append(make()) or made[-1], 2, (3, 8, 8)), setting)
+    assert fits.has_images()
+    assert all(torch.equal(a, b) for a, b in zip(made[0].parameters(), expected.parameters(), strict=True))
+    clock = StepClock(1)
+    fits.fit(clock, 3)
+    assert clock.seconds > 0
 
 
 @pytest.mark.slow
