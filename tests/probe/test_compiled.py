@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,7 +67,10 @@ def test_both_modules_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(*times.eager_ns, *times.compiled_ns) > 0
 
 
-@pytest.mark.skipif(not has_cpp_compiler(), reason="needs a C++ compiler")
+HAS_HEADERS = Path(sysconfig.get_path("include"), "Python.h").exists()
+
+
+@pytest.mark.skipif(not (has_cpp_compiler() and HAS_HEADERS), reason="needs a C++ compiler and Python's headers")
 def test_a_recording_is_compiled_in_a_worker_process() -> None:
     trace = recorded_training("attention")
     with ProbeWorker() as worker:
