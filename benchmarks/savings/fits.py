@@ -18,10 +18,14 @@ from torch import nn
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
 from benchmarks.step_clock import StepTimes
+from lightning_perf.workers.memory_limit import free_bytes
 
 __all__ = ["BASELINE", "Fits", "Setting", "measure_apart"]
 
 WARM_UP_STEPS = 2
+
+PARAMETER_BYTES, PROCESS_BYTES = 32, 3 << 29
+"""Memory per parameter, with gradient, optimizer states and temporaries, and of a process without them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ class Fits:
     def has_images(self) -> bool:
         """Return whether channels last changes anything."""
         return any(isinstance(part, nn.Conv2d) for part in self._module.modules())
+
+    def settings_in_memory(self) -> int:
+        """Return the number of processes like this one that memory has room for, at least the baseline and another."""
+        parameters = sum(parameter.numel() for parameter in self._module.parameters())
+        return max(2, free_bytes() // (PARAMETER_BYTES * parameters + PROCESS_BYTES))
 
     def fit(self, callback: pl.Callback, steps: int) -> None:
         """Train some steps."""

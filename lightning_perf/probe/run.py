@@ -70,7 +70,7 @@ def probe_trace(
 
     Args:
         trace: The recording.
-        worker: The worker process. The caller starts and ends it.
+        worker: The worker process. The caller starts and ends it. It also ends before calls are compiled.
         seconds: Time for all of it, from now on.
         has_cuda: Whether this machine has a CUDA device.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
@@ -96,7 +96,11 @@ def probe_trace(
     left_s = max(LEAST_SHARE * seconds, begin + seconds - END_S - time.perf_counter())
     measured = worker.measure(msgspec.structs.replace(plan.task, seconds=left_s))
     graph = worker.replayed() if plan.task.device == "cuda" else None
-    compiled, reason = _compiled(plan.task) if compiles else (None, None)
+    compiled: CompiledTimes | None = None
+    reason: str | None = None
+    if compiles:
+        worker.end()
+        compiled, reason = _compiled(plan.task)
     probe = build_probe(trace, plan, Results(measured, graph, compiled), time.perf_counter() - begin)
     return probe if reason is None else replace(probe, skipped={"torch.compile": reason, **probe.skipped})
 

@@ -69,6 +69,7 @@ class ProbeWorker:
 
     def __init__(self) -> None:
         self._others = OthersWatch()
+        self._has_ended = False
         self._process = WorkerProcess(
             "lightning_perf.probe.replay.worker:main", Begin(), path=sys.path, environment=ENVIRONMENT
         )
@@ -79,7 +80,13 @@ class ProbeWorker:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._process.kill()  # it would take a second to end by itself
+        self.end()
+
+    def end(self) -> None:
+        """End the process, which may hold gigabytes. Otherwise it ends with the ``with`` block."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._process.kill()  # it would take a second to end by itself
 
     def wait_until_ready(self) -> float:
         """Wait until torch is loaded, and return the cores that other programs kept busy meanwhile.
