@@ -30,7 +30,7 @@ PROBE = Probe(
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a run whose probe has the result above."""
-    monkeypatch.setattr("lightning_perf.probe.folder.probe_path", lambda path, _: (PROBE, path))
+    monkeypatch.setattr("lightning_perf.probe.folder.probe_path", lambda path, _, **__: (PROBE, path))
     return tmp_path
 
 

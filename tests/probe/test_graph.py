@@ -183,28 +183,28 @@ def two_calls() -> OperatorCalls:
 
 
 def test_the_estimate_by_hand() -> None:
-    # The device works for 60 of 200 µs. The profiler adds 20. Without the model, the host still needs 90. Two of three
-    # calls are in the graph, with 25 µs of kernels, which the replay makes 10 % shorter.
+    # The device works for 60 of 200 µs. The profiler adds 20. Outside of the model, the host needs 80, and a long gap
+    # takes 10. Two of three calls are in the graph, with 25 µs of kernels, which the replay makes 10 % shorter.
     times = GraphTimes((0, 1), (70e3,) * 3, (40e3,) * 3, (36e3,) * 3)
-    floor = StepFloor(fixed_ns=90e3, busy_ns=60e3, waits_for_device=0.0)
+    floor = StepFloor(outside_ns=80e3, long_ns=10e3, busy_ns=60e3, waits_for_device=0.0)
     ahead = estimate_graph(times, two_calls(), floor, 200e3, added_ns=20e3)
     assert ahead.measured_ns == pytest.approx(25e3)
     assert ahead.noise_ns == 0
-    assert ahead.low_ns == pytest.approx(0.85 * 2 / 3 * 90e3 + 2.5e3)
-    assert ahead.high_ns == pytest.approx(90e3 + 2.5e3)
+    assert ahead.low_ns == pytest.approx(0.8 * 2 / 3 * 90e3 + 2.5e3)
+    assert ahead.high_ns == pytest.approx(100e3 + 2.5e3)
     # A host that waits for the device does not get ahead of it: 90 and 60 of 180 µs stay.
     waiting = estimate_graph(times, two_calls(), replace(floor, waits_for_device=1.0), 200e3, added_ns=20e3)
-    assert waiting.low_ns == pytest.approx(0.85 * 2 / 3 * 30e3 + 2.5e3)
+    assert waiting.low_ns == pytest.approx(0.8 * 2 / 3 * 30e3 + 2.5e3)
     assert waiting.high_ns == ahead.high_ns
     # Without the time of usual steps, the sure wait is that of the probe: 70 µs by the clock for 40 µs of the device.
     unknown = estimate_graph(times, two_calls(), floor, 200e3, added_ns=None)
-    assert unknown.low_ns == pytest.approx(0.85 * 2 / 3 * 30e3 + 2.5e3)
-    assert unknown.high_ns == pytest.approx(110e3 + 2.5e3)
+    assert unknown.low_ns == pytest.approx(0.8 * 2 / 3 * 30e3 + 2.5e3)
+    assert unknown.high_ns == pytest.approx(120e3 + 2.5e3)
 
 
 def test_a_device_that_always_works_gains_the_gaps_only() -> None:
     times = GraphTimes((0, 1, 1), (50e3,) * 5, (50e3, 49e3, 51e3, 50e3, 50e3), (40e3,) * 5)
-    floor = StepFloor(fixed_ns=90e3, busy_ns=200e3, waits_for_device=0.0)
+    floor = StepFloor(outside_ns=90e3, long_ns=0.0, busy_ns=200e3, waits_for_device=0.0)
     change = estimate_graph(times, two_calls(), floor, 200e3, added_ns=None)
     assert change.low_ns < 0.2 * 30e3 < change.high_ns
     assert change.high_ns - change.low_ns == pytest.approx(2 * change.noise_ns)

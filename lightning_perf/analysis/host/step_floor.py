@@ -27,16 +27,16 @@ MODEL = ("forward", "backward")
 class StepFloor:
     """The time that a step keeps if the host launches the forward and the backward pass in no time, in ns per step.
 
-    A gap of the device of over `LONGEST_DISPATCH_NS` has a cause of its own, so it stays.
-
     Attributes:
-        fixed_ns: Time of the host outside of both passes, without its waits for the device. The long gaps of the device
-            in them are added.
+        outside_ns: Time of the host outside of both passes, without its waits for the device.
+        long_ns: Gaps of the device of over `LONGEST_DISPATCH_NS` in both passes. They may have causes of their own,
+            which stay.
         busy_ns: Time in which the device works.
         waits_for_device: Calls per step in which the host waits for the device, however short.
     """
 
-    fixed_ns: float
+    outside_ns: float
+    long_ns: float
     busy_ns: float
     waits_for_device: float
 
@@ -62,7 +62,8 @@ def step_floor(trace: Trace) -> StepFloor | None:
     synchronizes = (runtime_kinds(trace) == RuntimeKind.SYNC) & in_averaged_steps(trace, start_ns)
     count = int(averaged.sum())
     return StepFloor(
-        fixed_ns=(outside_ns + float(waits_ns[in_model & is_long].sum())) / count,
+        outside_ns=outside_ns / count,
+        long_ns=float(waits_ns[in_model & is_long].sum()) / count,
         busy_ns=float(device_busy(trace).covered(steps.start_ns[averaged], steps.end_ns[averaged]).sum()) / count,
         waits_for_device=int(synchronizes.sum()) / count,
     )
