@@ -9,6 +9,7 @@ from statistics import median
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.estimate import STEP_ERROR, noise_of_ratios
 from lightning_perf.probe.replay.messages import CompiledTimes, Task
+from lightning_perf.probe.worker_process import ENVIRONMENT
 from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.workers.process import WorkerProcess
 
@@ -28,7 +29,8 @@ def compile_calls(task: Task) -> CompiledTimes:
     Raises:
         WorkerError: The compiler failed, or takes too long.
     """
-    with WorkerProcess("lightning_perf.probe.replay.compile_worker:main", task, path=sys.path) as process:
+    target = "lightning_perf.probe.replay.compile_worker:main"
+    with WorkerProcess(target, task, path=sys.path, environment=ENVIRONMENT) as process:
         return process.receive(CompiledTimes, timeout_s=MOST_S)
 
 

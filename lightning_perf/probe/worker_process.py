@@ -11,7 +11,7 @@ from lightning_perf.machine.processor import busy_s, load_average
 from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
 from lightning_perf.workers.process import WorkerError, WorkerProcess
 
-__all__ = ["OthersWatch", "ProbeWorker"]
+__all__ = ["ENVIRONMENT", "OthersWatch", "ProbeWorker"]
 
 ENVIRONMENT = {
     # oneDNN keeps 1,024 compiled primitives (oneDNN Developer Guide, "Primitive Cache"). A training needs fewer. A
