@@ -20,7 +20,7 @@ MOST_S = 600.0
 
 COMPILE_ERROR = 0.2
 """Share by which the change of the operators' time may differ: the compiler sees a guess of the data flow. Of the gains
-in ``benchmarks/results/compile_estimates.md``, all five over 5 % of the step were inside the range with it."""
+over 5 % of the step in ``benchmarks/results/compile_estimates.md``, four of five are inside the range with it."""
 
 
 def compile_calls(task: Task) -> CompiledTimes:
