@@ -36,15 +36,17 @@ ABORTED_AT_EXIT = "terminate called without an active exception"
 
 
 def fit_on_ranks(
-    command: list[str], folder: str | Path, timeout_s: float, **variables: str
+    command: list[str], folder: str | Path, timeout_s: float, *, said: str = "`Trainer.fit` stopped", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a script that trains on two CPU ranks; once more in an empty folder if a rank aborted after its training.
+
+    The training is over if the script has said a certain text on its standard error.
 
     Gloo's threads free Python objects, so any training on several CPU processes may abort while its process ends, with
     or without us.
     """
     done = run_ranks(command, timeout_s, **variables)
-    if done.returncode and ABORTED_AT_EXIT in done.stderr and "`Trainer.fit` stopped" in done.stderr:
+    if done.returncode and ABORTED_AT_EXIT in done.stderr and said in done.stderr:
         shutil.rmtree(folder)
         Path(folder).mkdir()
         done = run_ranks(command, timeout_s, **variables)
