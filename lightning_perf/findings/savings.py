@@ -6,18 +6,20 @@ host. Savings of kernel time are therefore scaled to the time in which compute i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import MIN_SHARE, Basis
 from lightning_perf.run_files.probe import ProbedChange
-from lightning_perf.units import format_count, format_share
+from lightning_perf.units import format_count, format_duration, format_share
 
 __all__ = [
+    "GRAPH_FIX",
     "RECORD_STACKS",
     "Estimated",
     "choose_estimate",
+    "choose_graph_estimate",
     "counted",
     "device_saving_ns",
     "each",
@@ -37,6 +39,9 @@ LEAST_GAIN = 0.01
 
 OF_STEP = ("fused-optimizer", "cuda-graph")
 """Changes with a probed saving that is one of the step already. That of others is one of the kernels' time."""
+
+GRAPH_FIX = 'model = torch.compile(model, mode="reduce-overhead")'
+"""The fix that gives a model CUDA graphs."""
 
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
@@ -159,6 +164,28 @@ def choose_estimate(
         "The rest of the step stays."
     )
     return Estimated((low_ns, high_ns), model, "probed")
+
+
+def choose_graph_estimate(
+    analysis: RankAnalysis, general_ns: tuple[float, float] | None, model: str
+) -> Estimated | None:
+    """Choose between a replay from a CUDA graph by a probe and the general range, as `choose_estimate` does.
+
+    Args:
+        analysis: The rank.
+        general_ns: The general range of the saving; ``None`` if the rule does not apply.
+        model: How the general range was estimated.
+    """
+    estimate = choose_estimate(analysis, "cuda-graph", general_ns, model)
+    if estimate is None or estimate.basis != "probed":
+        return estimate
+    kept_ns = max(0.0, step_ns(analysis) - estimate.saving_ns[1])
+    return replace(
+        estimate,
+        model="The calls of the model were replayed from a CUDA graph, on this device. A graph needs no Python and one "
+        f"launch. A step then keeps at least {format_duration(kept_ns)}: the device's work, or the host's time outside "
+        "of the forward and the backward pass.",
+    )
 
 
 def whole(analysis: RankAnalysis) -> str:

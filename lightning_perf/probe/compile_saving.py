@@ -48,7 +48,7 @@ def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: floa
     Returns:
         The change.
     """
-    known_ns = sum(_call_ns(calls, place) for place in times.places)
+    known_ns = calls.time_ns(times.places)
     ratio = median(times.compiled_ns) / median(times.eager_ns)
     pairs = zip(times.eager_ns, times.compiled_ns, strict=True)
     noise_ns = noise_of_ratios([after / before for before, after in pairs]) * known_ns
@@ -64,9 +64,3 @@ def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: floa
         measured_ns=known_ns,
         rounds=len(times.compiled_ns),
     )
-
-
-def _call_ns(calls: OperatorCalls, place: int) -> float:
-    """Return the time of one call, forward and backward."""
-    call = calls.calls[place]
-    return (call.forward_ns + call.backward_ns) / call.calls

@@ -50,7 +50,7 @@ def estimate_graph(
     if added_ns is None:
         least_ns = min(least_ns, max(0.0, median(times.launched_ns) - queued_ns))
     held = len(times.places) / len(calls.order)
-    device_ns = sum(_call_ns(calls, place) for place in times.places)
+    device_ns = calls.time_ns(times.places)
     gaps_ns = device_ns * (1.0 - replayed_ns / queued_ns)
     ratios = [after / before for before, after in zip(times.queued_ns, times.replayed_ns, strict=True)]
     noise_ns = noise_of_ratios(ratios) * device_ns
@@ -66,9 +66,3 @@ def estimate_graph(
         measured_ns=device_ns,
         rounds=len(times.replayed_ns),
     )
-
-
-def _call_ns(calls: OperatorCalls, place: int) -> float:
-    """Return the time of one call, forward and backward."""
-    call = calls.calls[place]
-    return (call.forward_ns + call.backward_ns) / call.calls

@@ -8,6 +8,7 @@ the call as a whole. The nodes of the autograd graph that a call created are its
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,6 +97,11 @@ class OperatorCalls:
     def step_ns(self) -> float:
         """Time of all operators per step, forward and backward."""
         return (sum(call.forward_ns + call.backward_ns for call in self.calls) + self.unmatched_ns) / self.steps
+
+    def time_ns(self, places: Iterable[int]) -> float:
+        """Return the time of single calls, forward and backward: one for each place in `calls`."""
+        made = (self.calls[place] for place in places)
+        return sum((call.forward_ns + call.backward_ns) / call.calls for call in made)
 
     def scaled(self, factor: float) -> OperatorCalls:
         """Return the calls with all times multiplied by a factor."""

@@ -6,9 +6,8 @@ from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import MIN_SHARE, Basis, Finding, finding
 from lightning_perf.findings.host.cold_start import is_cold
-from lightning_perf.findings.host.cuda_graphs import GRAPH_FIX, estimate_graphs
 from lightning_perf.findings.host.small_kernels import small_kernels
-from lightning_perf.findings.savings import counted, each, step_ns, whole
+from lightning_perf.findings.savings import GRAPH_FIX, choose_graph_estimate, counted, each, step_ns, whole
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["launch_bound"]
@@ -38,7 +37,7 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     is_bound = share >= LAUNCH_BOUND_SHARE
     if not is_bound and (share < MIN_SHARE or small_kernels(analysis) is not None):
         return None
-    estimate = estimate_graphs(
+    estimate = choose_graph_estimate(
         analysis,
         (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns) if is_bound else None,
         "Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",

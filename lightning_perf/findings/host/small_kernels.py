@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Basis, Finding, finding
-from lightning_perf.findings.host.cuda_graphs import GRAPH_FIX, estimate_graphs
-from lightning_perf.findings.savings import Estimated, counted, each, step_ns, worth_it
+from lightning_perf.findings.savings import (
+    GRAPH_FIX,
+    Estimated,
+    choose_graph_estimate,
+    counted,
+    each,
+    step_ns,
+    worth_it,
+)
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["small_kernels"]
@@ -84,7 +91,7 @@ def _estimate(
     model = f"At least {least}, at most all gaps and half of the short kernels' own time."
     if replayed:
         return Estimated(general_ns, model, "recording")
-    estimate = estimate_graphs(analysis, general_ns, model)
+    estimate = choose_graph_estimate(analysis, general_ns, model)
     if estimate is None and worth_it(fusing_ns, analysis):
         model = (
             "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "

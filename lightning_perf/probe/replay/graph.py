@@ -25,7 +25,7 @@ GROUP = 64
 
 REPETITIONS, LEAST_REPETITIONS = 9, 3
 
-Run = Callable[[], None]
+Run = Callable[[], object]
 """Starts work on the device."""
 
 
@@ -99,15 +99,11 @@ def time_graph(
             if number >= LEAST_REPETITIONS and time.perf_counter() > deadline_s:
                 break
             launched.append(queue.launched_ns(step))
-            queued.append(sum(queue.queued_ns(partial(_run_group, run, group)) for group in groups))
+            queued.append(sum(queue.queued_ns(partial(run, group)) for group in groups))
             replayed.append(queue.queued_ns(replay))
     except (NotReplayedError, RuntimeError):  # torch's error for a failed capture, and for too little memory
         return None
     return GraphTimes(tuple(places[key] for key in kept), tuple(launched), tuple(queued), tuple(replayed))
-
-
-def _run_group(run: Callable[[Sequence[int]], Any], group: Sequence[int]) -> None:
-    run(group)
 
 
 def _untimed(run: Callable[[], Any]) -> tuple[Any, int]:
@@ -117,8 +113,8 @@ def _untimed(run: Callable[[], Any]) -> tuple[Any, int]:
 class CudaQueue:
     """The queue of the current CUDA device."""
 
-    FIRST_WAIT_CYCLES, WAITS = 20_000_000, 4
-    """Cycles of the first wait, about 10 ms, and waits that are tried. Each is twice as long as the one before."""
+    WAITS = 4
+    """Waits that are tried, each twice as long as the one before."""
 
     def launched_ns(self, run: Run) -> float:
         """See `Queue`."""
@@ -138,7 +134,7 @@ class CudaQueue:
         for number in range(self.WAITS):
             begin, end = make(enable_timing=True), make(enable_timing=True)
             torch.cuda.synchronize()
-            wait_on_device(self.FIRST_WAIT_CYCLES << number)
+            wait_on_device(2**number)
             begin.record()
             run()
             in_time = not begin.query()

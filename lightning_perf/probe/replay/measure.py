@@ -18,13 +18,16 @@ from torch import Tensor
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
 from lightning_perf.probe.replay.settings import Setting
 
-__all__ = ["Pool", "Prepared", "Timer", "make_calls", "run_pass", "wait_on_device"]
+__all__ = ["Pool", "Prepared", "Timer", "integer_limit", "make_calls", "run_pass", "wait_on_device"]
 
 SEEDED = 1 << 16
 """Elements of a block of random values, which tensors repeat."""
 
 LEAST_QUEUED = 4
 """Calls that should wait in the queue of a device while the next one is timed."""
+
+WAIT_CYCLES = 20_000_000
+"""Clock cycles of a device in about 10 ms."""
 
 INDEX_OPERATORS = ("embedding", "embedding_bag")
 CLASS_OPERATORS = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
@@ -227,9 +230,9 @@ class Timer:
         return [0.0 if number is None else times[number] for number in numbers]
 
 
-def wait_on_device(cycles: int = 20_000_000) -> None:
-    """Let the device wait, so that work queues up behind. By default it waits for about 10 ms."""
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+def wait_on_device(times: int = 1) -> None:
+    """Let the device wait for some times 10 ms, about, so that work queues up behind."""
+    torch.cuda._sleep(times * WAIT_CYCLES)  # type: ignore[no-untyped-call]
 
 
 class MadeCalls(NamedTuple):
