@@ -34,8 +34,11 @@ LEAST_MEASURED, LEAST_KNOWN = 0.35, 0.7
 """Shares of the operators' time that a probe must have measured, and must know with similar calls. Otherwise the
 general range is given."""
 
-LEAST_GAIN = 0.01
-"""Share of the step that a change must save in a probe at the lower end of its range."""
+LEAST_GAIN, LEAST_COSTLY_GAIN = 0.01, 0.03
+"""Shares of the step that a change must save in a probe at the lower end of its range: any change, and a costly one."""
+
+COSTLY = ("batch", "compile")
+"""Changes with a cost of their own. A larger batch needs another learning rate, and compiling takes time."""
 
 OF_STEP = ("fused-optimizer", "cuda-graph")
 """Changes with a probed saving that is one of the step already. That of others is one of the kernels' time."""
@@ -154,7 +157,7 @@ def choose_estimate(
         return None
     if general_ns is not None and high_ns * general_ns[0] > low_ns * general_ns[1]:
         return general  # a gain is likely, but the probe was so noisy that the general range is narrower
-    if probed.low_ns < LEAST_GAIN * step_ns(analysis):
+    if probed.low_ns < (LEAST_COSTLY_GAIN if change in COSTLY else LEAST_GAIN) * step_ns(analysis):
         return None
     of_step = max(step_ns(analysis), 1.0)
     similar = f", and stands for {format_share(probed.similar_ns / of_step)} with the same operators"

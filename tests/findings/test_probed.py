@@ -81,8 +81,15 @@ def test_a_noisy_probe_leaves_the_narrower_general_range(name: str, low: float, 
 
 
 def test_a_gain_that_may_be_nothing_is_no_finding() -> None:
-    assert cpu_overhead(probed(convolution(), "batch", 0.09, 1.0)) is None
-    assert cpu_overhead(probed(convolution(), "batch", 0.11, 1.0)) is not None
+    busy = analysis(convolving(on_processor(threads=1, load=7.5)))  # the rule itself sees nothing
+    assert cpu_threads(probed(busy, "threads", 0.09, 1.0)) is None
+    assert cpu_threads(probed(busy, "threads", 0.11, 1.0)) is not None
+
+
+@pytest.mark.parametrize("name", ["batch", "compile"])
+def test_a_change_with_a_cost_of_its_own_must_save_more(name: str) -> None:
+    assert cpu_overhead(both(change(name, 0.29, 1.0))) is None
+    assert cpu_overhead(both(change(name, 0.31, 1.0))) is not None
 
 
 def test_a_gain_that_the_rule_missed() -> None:
