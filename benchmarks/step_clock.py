@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from itertools import pairwise
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
-__all__ = ["StepClock", "StepTimes"]
+__all__ = ["StepClock"]
 
 
 class StepClock(pl.Callback):
@@ -39,26 +37,6 @@ class StepClock(pl.Callback):
     def seconds(self) -> float:
         """Wall time of the steps after the warm-up."""
         return self._end_s - self._begin_s
-
-
-class StepTimes(pl.Callback):
-    """The end of each step of a fit on a processor.
-
-    Args:
-        warm_up_steps: Steps that are not timed; at least one.
-    """
-
-    def __init__(self, warm_up_steps: int) -> None:
-        self._warm_up_steps = warm_up_steps
-        self._ends_s: list[float] = []
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """A step ends."""
-        self._ends_s.append(time.perf_counter())
-
-    def median_s(self) -> float:
-        """Return the median step time after the warm-up, in seconds."""
-        return statistics.median(end - begin for begin, end in pairwise(self._ends_s[self._warm_up_steps - 1 :]))
 
 
 def _now_s() -> float:

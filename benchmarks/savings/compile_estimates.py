@@ -1,7 +1,7 @@
 """Check the estimates of ``lightning-perf probe --compile``: probe networks, compile them, and compare the gains.
 
 Each network is recorded in its own process. Its recorded calls are compiled in a worker process of the probe, and the
-gain of ``torch.compile`` is estimated. Then short fits with and without ``torch.compile`` alternate.
+gain of ``torch.compile`` is estimated. Then fits with and without ``torch.compile`` alternate every few steps.
 
 Run as ``python -m benchmarks.savings.compile_estimates`` on a quiet machine without a GPU, with a C++ compiler. It
 takes about three minutes per network on two cores, and writes ``benchmarks/results/compile_estimates.md``.
@@ -23,12 +23,11 @@ import torch
 from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
 from benchmarks.savings.estimates import METHOD, PROFILED_STEPS, WORTH, Given, Measured, Row, goals, line
-from benchmarks.savings.fits import BASELINE, Fits, Setting, measure_apart
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart, usual_s
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.probe.folder import probe_path
-from lightning_perf.statistics.location import paired_ratio
 
 RESULTS = Path(__file__).parents[1] / "results" / "compile_estimates.md"
 
@@ -64,14 +63,14 @@ def measure(name: str, network: Network, *, rounds: int, block_s: float) -> Meas
     if change is None:
         raise SystemExit(f"{name}: {probe.skipped['torch.compile']}")
     times = measure_apart(name, {"": BASELINE, "torch.compile": COMPILED}, rounds=rounds, block_s=block_s)
-    step_s = sum(times[""]) / rounds
+    step_s = usual_s(times[""])
     row = Row(
         name,
         "torch.compile",
         COMPILED.rule,
         step_s * 1e3,
         Given(change.low_ns / (step_s * 1e9), change.high_ns / (step_s * 1e9), "probed"),
-        paired_ratio(times[""], times["torch.compile"]).map(lambda ratio: 1 - ratio),
+        gain_of(times[""], times["torch.compile"]),
     )
     return Measured(name, METHOD, [row], time.monotonic() - began)
 
@@ -83,9 +82,9 @@ def page(measured: list[Measured], rounds: int) -> str:
     large = goals([row for row in rows if (row.gain.low or 0.0) > WORTH])
     return (
         "# Estimates of torch.compile and measured gains\n\n"
-        f"Written by `python -m benchmarks.savings.compile_estimates`: {rounds} fits of each setting, alternating, "
-        f"with one process per setting. {device_name()}, one thread; load average {os.getloadavg()[0]:.1f} at the end, "
-        f"including this benchmark. {versions_text()}.\n\n"
+        f"Written by `python -m benchmarks.savings.compile_estimates`: {rounds} rounds of a few steps in each "
+        f"setting, with one process per setting. {device_name()}, one thread; load average {os.getloadavg()[0]:.1f} at "
+        f"the end, including this benchmark. {versions_text()}.\n\n"
         f"{found.inside} of {found.given} gains are inside the estimate. Of gains over 5 %, {large.inside} of "
         f"{large.given} are. The error of the estimate was chosen before these measurements.\n\n"
         "Estimates and gains are percentages of the step. A report leaves out an estimate that starts below 1 %.\n\n"
@@ -97,9 +96,9 @@ def page(measured: list[Measured], rounds: int) -> str:
 def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__, RESULTS)
-    parser.add_argument("--rounds", type=int, default=8, help="fits of each setting (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of both settings (default: %(default)s)")
     parser.add_argument(
-        "--block", type=float, default=1.2, metavar="SECONDS", help="timed part of a fit (default: %(default)s)"
+        "--block", type=float, default=0.3, metavar="SECONDS", help="timed steps of a round (default: %(default)s)"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="only networks with TEXT in their name")
     parser.add_argument("--measure", help=argparse.SUPPRESS)

@@ -3,8 +3,8 @@
 The networks of `benchmarks.savings.unseen_networks` shaped no constant. Each one is profiled as a user would do it, in
 its own process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last,
 two threads, twice the batch and a fused optimizer. Each setting has a process of its own, as a user's trainings have:
-glibc treats memory according to the largest block that a process freed before. Short fits of all settings alternate. A
-gain compares the median steps of all fits.
+glibc treats memory according to the largest block that a process freed before. Settings alternate every few steps. A
+gain compares the lower quartiles of the step times of all rounds.
 
 Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 50 minutes on two
 cores. It writes three files to ``benchmarks/results/``:
@@ -29,12 +29,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import lightning.pytorch as pl
 import msgspec
 import torch
 
 from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
-from benchmarks.savings.fits import BASELINE, Fits, Setting, measure_apart
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart, usual_s
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
@@ -45,7 +46,6 @@ from lightning_perf.report.build import analyze
 from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.estimates import ESTIMATES, ESTIMATES_NAME, EstimateOutcome, Source
 from lightning_perf.statistics.collapse import clopper_pearson
-from lightning_perf.statistics.location import paired_ratio
 from lightning_perf.statistics.values import Estimate
 
 RESULTS = Path(__file__).parents[1] / "results" / "estimates.md"
@@ -120,7 +120,7 @@ class Row:
         network: The network.
         advice: The advice.
         rule: ID of the rule that would give it.
-        step_ms: Step time of the baseline, mean over the rounds.
+        step_ms: Step time of the baseline, lower quartile of the rounds.
         given: The estimate; None if the report did not give the advice.
         gain: Measured gain as a share of the step, for as many samples.
     """
@@ -188,7 +188,7 @@ class Measured(msgspec.Struct):
 
 def profile(fits: Fits, *, held_back: bool) -> Profile:
     """Profile a fit, and return also the findings that its report holds back if asked to."""
-    fits.step_s(1)
+    fits.fit(pl.Callback(), 3)  # loads kernels
     with tempfile.TemporaryDirectory() as folder:
         skipped = 10
         steps: dict[str, object] = {"skip_first": skipped, "warmup": 2, "active": PROFILED_STEPS, "repeat": 1}
@@ -217,8 +217,8 @@ def measure(
     Args:
         name: Its name.
         network: The network.
-        rounds: Fits of each setting.
-        block_s: Time that the timed steps of a fit take, about.
+        rounds: Times that each setting trains for a few steps.
+        block_s: Time that the timed steps of a round take, about.
         only: The kinds of advice to follow.
         held_back: Whether to use estimates that the report holds back, because the machine is busy.
     """
@@ -234,9 +234,10 @@ def measure(
     for at in range(0, len(names), together):
         group = {advice: settings[advice] for advice in names[at : at + together]}
         times = measure_apart(name, {"": BASELINE, **group}, rounds=rounds, block_s=block_s)
+        step_ms = 1e3 * usual_s(times[""])
         for advice, setting in group.items():
-            gain = paired_ratio(times[""], times[advice]).map(lambda ratio: 1 - ratio)
-            rows.append(Row(name, advice, setting.rule, sum(times[""]) / rounds * 1e3, found.given(setting.rule), gain))
+            gain = gain_of(times[""], times[advice])
+            rows.append(Row(name, advice, setting.rule, step_ms, found.given(setting.rule), gain))
     return Measured(name, METHOD, rows, time.monotonic() - began)
 
 
@@ -338,8 +339,8 @@ def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
     seen = "that no constant was fitted to" if options.set == "unseen" else "that constants were fitted to"
     return (
         f"# Estimates and measured gains\n\nWritten by `python -m benchmarks.savings.estimates`, method {METHOD}: "
-        f"{len(measured)} networks {seen}, {options.rounds} fits of each setting, alternating, with one process per "
-        f"setting, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
+        f"{len(measured)} networks {seen}, {options.rounds} rounds of a few steps in each setting, with one process "
+        f"per setting, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
         f"average {os.getloadavg()[0]:.1f} at the end, including this benchmark. {versions_text()}.\n\n"
         f"{BUSY if options.busy else ''}{summary(rows)}\n\n"
         "Estimates and gains are percentages of the step. A gain is *inside* if it is in the estimated range, and "
@@ -390,9 +391,9 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS}; planted: {CALIBRATION})")
     parser.add_argument("--set", choices=("unseen", "planted"), default="unseen", help="networks (default: unseen)")
-    parser.add_argument("--rounds", type=int, default=8, help="fits of each setting (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of all settings (default: %(default)s)")
     parser.add_argument(
-        "--block", type=float, default=1.2, metavar="SECONDS", help="timed part of a fit (default: %(default)s)"
+        "--block", type=float, default=0.3, metavar="SECONDS", help="timed steps of a round (default: %(default)s)"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="only networks with TEXT in their name")
     parser.add_argument("--advice", default="", metavar="TEXT", help="only advice with TEXT in its name")

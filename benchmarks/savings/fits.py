@@ -1,28 +1,38 @@
-"""Short fits of a network in several settings, which alternate. Each setting has a process of its own."""
+"""Fits of a network in several settings, which alternate every few steps. Each setting has a process of its own."""
 
 from __future__ import annotations
 
 import multiprocessing
 import random
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import cast
+from typing import Any, cast
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
+from scipy.stats import bootstrap
 from torch import nn
 
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
-from benchmarks.step_clock import StepTimes
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["BASELINE", "Fits", "Setting", "measure_apart"]
+__all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart", "usual_s"]
 
-WARM_UP_STEPS = 2
+WARM_UP_STEPS = 5
+
+ENDLESS = 10**9
+"""Steps of a fit that ends when it is told to."""
+
+QUANTILE, CONFIDENCE, LEAST_ROUNDS = 0.25, 0.95, 6
 
 PARAMETER_BYTES, PROCESS_BYTES = 32, 3 << 29
 """Memory per parameter, with gradient, optimizer states and temporaries, and of a process without them."""
@@ -93,14 +103,41 @@ class Fits:
         batches = RandomBatches(network, setting.batches * network.batch_size, steps)
         trainer.fit(Training(network, fused=setting.fused, module=self._module), batches.loader())
 
-    def step_s(self, steps: int) -> float:
-        """Return the median step time of a fit after its warm-up, in seconds, for as many samples as BASELINE has."""
-        times = StepTimes(WARM_UP_STEPS)
-        self.fit(times, WARM_UP_STEPS + steps)
-        return times.median_s() / self._setting.batches
+
+class _Paced(pl.Callback):
+    """Makes as many steps of a fit as a connection asks for, again and again, and sends their median time.
+
+    Args:
+        connection: Asks for the number of steps. The fit ends when the other side closes it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._left = 0
+        self._ends_s: list[float] = []
+
+    def on_train_start(self, trainer: pl.Trainer, *_: object) -> None:
+        """Wait for the first steps."""
+        self._wait(trainer)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
+        """A step ends. After the last one that was asked for, wait for further ones."""
+        self._ends_s.append(time.perf_counter())
+        self._left -= 1
+        if not self._left:
+            # Another process ran before the first step, which therefore meets a cold cache.
+            self._connection.send(statistics.median(end - begin for begin, end in pairwise(self._ends_s[1:])))
+            self._wait(trainer)
+
+    def _wait(self, trainer: pl.Trainer) -> None:
+        try:
+            self._left = self._connection.recv() + 1
+        except EOFError:
+            trainer.should_stop = True
+        self._ends_s = [time.perf_counter()]
 
 
-class FitsApart:
+class FitApart:
     """Trains one network in one setting, in a process of its own.
 
     Args:
@@ -114,8 +151,9 @@ class FitsApart:
         self._process = context.Process(target=_serve, args=(theirs, name, setting), daemon=True)
         self._process.start()
         theirs.close()
+        self._batches = setting.batches
 
-    def __enter__(self) -> FitsApart:
+    def __enter__(self) -> FitApart:
         return self
 
     def __exit__(
@@ -125,39 +163,61 @@ class FitsApart:
         self._process.join()
 
     def step_s(self, steps: int) -> float:
-        """Return the median step time of a fit, as `Fits` does."""
+        """Return the median time of the next steps after one, in seconds, for as many samples as BASELINE has."""
         self._connection.send(steps)
-        return float(self._connection.recv())
+        return float(self._connection.recv()) / self._batches
 
 
 def _serve(connection: Connection, name: str, setting: Setting) -> None:
-    """Fit as often as asked to, until the other side closes the connection."""
+    """Train until the other side closes the connection."""
     be_quiet()
-    fits = Fits((PLANTED | UNSEEN)[name], setting)
-    while True:
-        try:
-            steps = connection.recv()
-        except EOFError:
-            return
-        connection.send(fits.step_s(steps))
+    Fits((PLANTED | UNSEEN)[name], setting).fit(_Paced(connection), ENDLESS)
 
 
 def measure_apart(name: str, settings: Mapping[str, Setting], *, rounds: int, block_s: float) -> dict[str, list[float]]:
-    """Return the step times of some settings, one fit of each per round, in a random order within a round.
+    """Return the step times of some settings, one for each round, in a random order within a round.
 
     Args:
         name: Name of the network.
         settings: The settings by their names. The first one is the baseline.
-        rounds: Fits of each setting, after one that warms up.
-        block_s: Time that the timed steps of a fit take, about.
+        rounds: Times that each setting trains for a few steps.
+        block_s: Time that the timed steps of a round take, about.
     """
     order = random.Random(0)
     times: dict[str, list[float]] = {each: [] for each in settings}
     with ExitStack() as stack:
-        fits = {each: stack.enter_context(FitsApart(name, setting)) for each, setting in settings.items()}
-        warm = {each: one.step_s(2) for each, one in fits.items()}
-        steps = max(2, min(200, round(block_s / next(iter(warm.values())))))
+        fits = {each: stack.enter_context(FitApart(name, setting)) for each, setting in settings.items()}
+        warm = {each: one.step_s(WARM_UP_STEPS) for each, one in fits.items()}
+        steps = max(1, round(block_s / next(iter(warm.values()))))
         for _ in range(rounds):
             for each in order.sample(list(fits), len(fits)):
                 times[each].append(fits[each].step_s(steps))
     return times
+
+
+def usual_s(times_s: Sequence[float]) -> float:
+    """Return the step time that others do not disturb: the lower quartile of the rounds."""
+    return float(np.quantile(times_s, QUANTILE))
+
+
+def gain_of(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate:
+    """Return the gain as a share of the step, from the lower quartiles of all rounds.
+
+    Other users of a shared processor make half of all rounds up to 1.5 times as long, and none shorter. The interval is
+    that of a percentile bootstrap over rounds.
+
+    Args:
+        before_s: Step times of the baseline, one for each round.
+        after_s: Step times of the other setting.
+    """
+
+    def gain(before: Any, after: Any, axis: int = -1) -> Any:
+        return 1.0 - np.quantile(after, QUANTILE, axis=axis) / np.quantile(before, QUANTILE, axis=axis)
+
+    value, rounds, method = float(gain(before_s, after_s)), len(before_s), "percentile bootstrap of lower quartiles"
+    if rounds < LEAST_ROUNDS:
+        return Estimate(value, None, None, CONFIDENCE, rounds, method)
+    ends = bootstrap(
+        (before_s, after_s), gain, paired=True, confidence_level=CONFIDENCE, method="percentile", rng=0
+    ).confidence_interval
+    return Estimate(value, float(ends.low), float(ends.high), CONFIDENCE, rounds, method)
