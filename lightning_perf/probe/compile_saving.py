@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from statistics import median
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.estimate import STEP_ERROR, noise_of_ratios
+from lightning_perf.probe.estimate import STEP_ERROR
+from lightning_perf.probe.noise import Part, noise_ns
 from lightning_perf.probe.replay.messages import CompiledTimes, Task
 from lightning_perf.probe.worker_process import ENVIRONMENT
 from lightning_perf.run_files.probe import ProbedChange
@@ -49,18 +49,16 @@ def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: floa
         The change.
     """
     known_ns = calls.time_ns(times.places)
-    ratio = median(times.compiled_ns) / median(times.eager_ns)
-    pairs = zip(times.eager_ns, times.compiled_ns, strict=True)
-    noise_ns = noise_of_ratios([after / before for before, after in pairs]) * known_ns
-    saving_ns = known_ns * (1.0 - ratio)
-    error_ns = math.hypot(COMPILE_ERROR * abs(saving_ns) + STEP_ERROR * known_ns, noise_ns)
+    part = Part(known_ns, times.eager_ns, times.compiled_ns)
+    saving_ns, noise = part.saving_ns, noise_ns([part])
+    error_ns = math.hypot(COMPILE_ERROR * abs(saving_ns) + STEP_ERROR * known_ns, noise)
     return ProbedChange(
         name="compile",
         setting="torch.compile",
         saving_ns=saving_ns + python_ns / 2,
         low_ns=saving_ns - error_ns,
         high_ns=saving_ns + error_ns + python_ns,
-        noise_ns=noise_ns,
+        noise_ns=noise,
         measured_ns=known_ns,
         rounds=len(times.compiled_ns),
     )

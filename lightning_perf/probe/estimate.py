@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.probe.noise import NOISE_SDS, Part, lower_quartile, noise_ns
 from lightning_perf.probe.replay.messages import Times
-from lightning_perf.trace.columns import Float64Array
 
 __all__ = [
     "BATCH_ERROR",
@@ -29,7 +29,6 @@ __all__ = [
     "estimate_calls",
     "estimate_fixed",
     "fit_into_step",
-    "noise_of_ratios",
     "pace_of_recording",
     "usual_calls",
     "usual_optimizer_ns",
@@ -54,18 +53,6 @@ SLOWER = 1.1
 
 LEAST_SIMILAR = 4
 """Measured calls of an operator from which they stand for its other calls."""
-
-NOISE_SDS = 2.0
-"""Standard errors of the rounds' median that count as noise, with many rounds. Few rounds do not show all of it."""
-
-ONE_ROUND = 1.0
-"""Deviation to assume for a single round."""
-
-ROBUST_ROUNDS = 6
-"""Rounds from which disturbed ones are left out of the noise."""
-
-MEDIAN_FACTOR = 1.2533
-"""Standard error of a median over that of a mean, of normal values: the root of half of pi."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +92,9 @@ def pace_of_recording(calls: OperatorCalls, times: Sequence[Times], current: str
     found = {one.call: one for one in times if one.setting == current}
     ratios, weights = [], []
     for place, call in enumerate(calls.calls):
-        probed_ns = sum(map(_median, (found[place].forward_ns, found[place].backward_ns))) if place in found else 0.0
+        if place not in found:
+            continue
+        probed_ns = lower_quartile(found[place].forward_ns) + lower_quartile(found[place].backward_ns)
         if probed_ns > 0:
             recorded_ns = call.forward_ns + call.backward_ns
             ratios.append(recorded_ns / call.calls / probed_ns)
@@ -135,7 +124,7 @@ def usual_calls(calls: OperatorCalls, times: Sequence[Times], current: str) -> O
     for place, one in found.items():
         call = calls.calls[place]
         forward_ns, backward_ns = (
-            min(recorded_ns, round(SLOWER * pace * _median(probed) * call.calls)) if probed else recorded_ns
+            min(recorded_ns, round(SLOWER * pace * lower_quartile(probed) * call.calls)) if probed else recorded_ns
             for recorded_ns, probed in ((call.forward_ns, one.forward_ns), (call.backward_ns, one.backward_ns))
         )
         usual[place] = replace(call, forward_ns=forward_ns, backward_ns=backward_ns)
@@ -153,7 +142,7 @@ def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: flo
         probed_ns: Times of the same step in the probe, one per step.
         pace: Recorded time of the calls over their time in the probe.
     """
-    usual_ns = pace * _median(probed_ns)
+    usual_ns = pace * lower_quartile(probed_ns)
     return usual_ns if probed_ns and recorded_ns > SLOWER * usual_ns else recorded_ns
 
 
@@ -210,10 +199,6 @@ def _whole_ns(call: OperatorCall) -> int:
     return call.forward_ns + call.backward_ns
 
 
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values)) if values else 0.0
-
-
 def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, changed: str, batch: int = 1) -> Saving:
     """Estimate the saving of a setting for the operator calls.
 
@@ -228,7 +213,7 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
         The saving. All its fields are 0 if nothing was measured.
     """
     found = {(one.call, one.setting): one for one in times}
-    parts: list[tuple[float, Float64Array, Float64Array]] = []
+    parts: list[Part] = []
     measured: dict[int, tuple[float, float]] = {}
     for place, call in enumerate(calls.calls):
         before, after = found.get((place, current)), found.get((place, changed))
@@ -239,34 +224,26 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
             (call.backward_ns, before.backward_ns, after.backward_ns),
         )
         passes = [
-            (recorded_ns / calls.steps, np.array(old), np.array(new) / batch)
+            Part(recorded_ns / calls.steps, old, [time_ns / batch for time_ns in new])
             for recorded_ns, old, new in pairs
-            if recorded_ns and old and new and np.median(old) > 0
+            if recorded_ns and new and lower_quartile(old) > 0
         ]
         if passes:
             parts += passes
-            saved = sum(recorded * (1 - float(np.median(new) / np.median(old))) for recorded, old, new in passes)
-            measured[place] = sum(recorded for recorded, _, _ in passes), saved
+            measured[place] = sum(part.recorded_ns for part in passes), sum(part.saving_ns for part in passes)
     whole_ns = calls.step_ns
     if not parts:
         return Saving(0.0, 0.0, 0.0, 0.0, 0.0, whole_ns, 0)
-    rounds = min(min(len(old), len(new)) for _, old, new in parts)
-    # Each round gives one ratio of the whole, in which slow stretches of the machine mostly cancel out.
-    ratios = [
-        sum(recorded * new[number] / np.median(old) for recorded, old, new in parts)
-        / sum(recorded * old[number] / np.median(old) for recorded, old, new in parts)
-        for number in range(rounds)
-    ]
     measured_ns = sum(recorded for recorded, _ in measured.values())
     similar = _similar(calls, measured)
     return Saving(
         saving_ns=sum(saved for _, saved in measured.values()) + similar.saving_ns,
-        noise_ns=math.hypot(noise_of_ratios(ratios) * measured_ns, NOISE_SDS * similar.error_ns),
+        noise_ns=math.hypot(noise_ns(parts), NOISE_SDS * similar.error_ns),
         changed_ns=_changed_ns([saved for _, saved in measured.values()] + [similar.saving_ns]),
         measured_ns=measured_ns,
         similar_ns=similar.recorded_ns,
         other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
-        rounds=rounds,
+        rounds=min(len(times) for part in parts for times in (part.before, part.after)),
     )
 
 
@@ -311,22 +288,6 @@ def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) 
     return _Similar(recorded_ns, float(saving_ns), variance**0.5)
 
 
-def noise_of_ratios(ratios: Sequence[float]) -> float:
-    """Return the noise of the median of the rounds' ratios, on each side.
-
-    With many rounds it uses the median absolute deviation, which a disturbed round does not raise (Rousseeuw and Croux,
-    Journal of the American Statistical Association 88, 1993). With a few rounds it uses the standard deviation.
-    """
-    rounds = len(ratios)
-    if rounds < 2:
-        return NOISE_SDS * ONE_ROUND
-    if rounds < ROBUST_ROUNDS:
-        deviation = float(np.std(ratios, ddof=1))
-    else:
-        deviation = MEDIAN_FACTOR * 1.4826 * float(np.median(np.abs(np.array(ratios) - np.median(ratios))))
-    return NOISE_SDS * rounds / (rounds - 1) * deviation / math.sqrt(rounds)
-
-
 def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], current: str, changed: str) -> Saving:
     """Estimate the saving of an optimizer step.
 
@@ -336,14 +297,12 @@ def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], cur
         current: The implementation of the recording.
         changed: The other one.
     """
-    old, new = np.array(times.get(current, ())), np.array(times.get(changed, ()))
-    rounds = min(len(old), len(new))
-    if not rounds or np.median(old) <= 0:
+    part = Part(recorded_ns, times.get(current, ()), times.get(changed, ()))
+    rounds = min(len(part.before), len(part.after))
+    if not rounds or lower_quartile(part.before) <= 0:
         return Saving(0.0, 0.0, 0.0, 0.0, 0.0, recorded_ns, 0)
-    ratio = float(np.median(new) / np.median(old))
-    noise_ns = noise_of_ratios((new[:rounds] / old[:rounds]).tolist()) * recorded_ns
-    saving = recorded_ns * (1 - ratio)
-    return Saving(saving, noise_ns, abs(saving), recorded_ns, 0.0, 0.0, rounds)
+    saving_ns = part.saving_ns
+    return Saving(saving_ns, noise_ns([part]), abs(saving_ns), recorded_ns, 0.0, 0.0, rounds)
 
 
 def widen(saving: Saving, step_error: float = STEP_ERROR) -> tuple[float, float]:

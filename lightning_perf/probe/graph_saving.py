@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 from lightning_perf.analysis.host.step_floor import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.estimate import noise_of_ratios
+from lightning_perf.probe.noise import Part, lower_quartile, noise_ns
 from lightning_perf.probe.replay.messages import GraphTimes
 from lightning_perf.run_files.probe import ProbedChange
 
@@ -41,28 +39,26 @@ def estimate_graph(
     Returns:
         The change.
     """
-    queued_ns, replayed_ns = median(times.queued_ns), median(times.replayed_ns)
     usual_ns = step_ns - (added_ns or 0.0)
     most_ns = max(0.0, usual_ns - max(floor.outside_ns, floor.busy_ns))
     host_ns = floor.outside_ns + floor.long_ns
     kept_ns = max(host_ns, floor.busy_ns) if floor.waits_for_device < WAITS_OF_STEP else host_ns + floor.busy_ns
     least_ns = max(0.0, usual_ns - kept_ns)
     if added_ns is None:
-        least_ns = min(least_ns, max(0.0, median(times.launched_ns) - queued_ns))
+        least_ns = min(least_ns, max(0.0, lower_quartile(times.launched_ns) - lower_quartile(times.queued_ns)))
     held = len(times.places) / len(calls.order)
     device_ns = calls.time_ns(times.places)
-    gaps_ns = device_ns * (1.0 - replayed_ns / queued_ns)
-    ratios = [after / before for before, after in zip(times.queued_ns, times.replayed_ns, strict=True)]
-    noise_ns = noise_of_ratios(ratios) * device_ns
-    low_ns = (1.0 - GRAPH_ERROR) * held * least_ns + gaps_ns - noise_ns
-    high_ns = most_ns + gaps_ns + noise_ns
+    part = Part(device_ns, times.queued_ns, times.replayed_ns)
+    gaps_ns, noise = part.saving_ns, noise_ns([part])
+    low_ns = (1.0 - GRAPH_ERROR) * held * least_ns + gaps_ns - noise
+    high_ns = most_ns + gaps_ns + noise
     return ProbedChange(
         name="cuda-graph",
         setting="CUDA graphs",
         saving_ns=(low_ns + high_ns) / 2,
         low_ns=low_ns,
         high_ns=high_ns,
-        noise_ns=noise_ns,
+        noise_ns=noise,
         measured_ns=device_ns,
         rounds=len(times.replayed_ns),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from lightning_perf.probe.estimate import (
     widen,
 )
 from lightning_perf.probe.graph_saving import estimate_graph
+from lightning_perf.probe.noise import lower_quartile
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import FUSED, THREADS, CompiledTimes, GraphTimes, Measured, Task
 from lightning_perf.probe.replay.settings import CURRENT, Setting
@@ -167,9 +167,9 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
                 shapes=call.shapes,
                 calls=call.calls / calls.steps,
                 recorded_ns=recorded,
-                current_ns=_median(current.forward_ns) + _median(current.backward_ns),
+                current_ns=lower_quartile(current.forward_ns) + lower_quartile(current.backward_ns),
                 changed_ns={
-                    setting.name: _median(one.forward_ns) + _median(one.backward_ns)
+                    setting.name: lower_quartile(one.forward_ns) + lower_quartile(one.backward_ns)
                     for setting in plan.task.settings[1:]
                     if (one := found.get((place, setting.name))) is not None
                 },
@@ -277,8 +277,3 @@ def _text(setting: Setting, plan: Plan) -> str:
     return {"bf16": "bf16-mixed", "channels-last": "channels last", "fp16": "16-mixed", "tf32": "TF32"}.get(
         setting.name, setting.name
     )
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return float(ordered[len(ordered) // 2]) if ordered else 0.0

@@ -25,7 +25,7 @@ from benchmarks.savings.estimates import (
     line,
     summary,
 )
-from benchmarks.savings.fits import BASELINE, Fits, Setting
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
@@ -121,6 +121,18 @@ def test_settings_start_with_the_same_weights_and_count_samples(setting: Setting
     clock = StepClock(1)
     fits.fit(clock, 3)
     assert clock.seconds > 0
+
+
+def test_gains_of_disturbed_rounds() -> None:
+    """Each setting takes 1.5 times as long in four of twelve rounds, not in the same ones."""
+    before = [100.0 * (1.5 if number % 3 == 0 else 1.0) for number in range(12)]
+    after = [80.0 * (1.5 if number % 3 == 1 else 1.0) for number in range(12)]
+    gain = gain_of(before, after)
+    assert (gain.value, gain.n) == (pytest.approx(0.2), 12)
+    assert gain.low is not None
+    assert gain.high is not None
+    assert 0.1 < gain.low <= gain.high < 0.3
+    assert gain_of(before[:5], after[:5]).low is None
 
 
 @pytest.mark.slow

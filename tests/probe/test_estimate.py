@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from statistics import median
+from statistics import quantiles
 
 import pytest
 
@@ -45,6 +45,10 @@ def test_one_call_that_gets_twice_as_fast() -> None:
     assert widen(saving) == pytest.approx((500 - down, 500 + up))
 
 
+def quartile(values: tuple[float, ...]) -> float:
+    return quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else values[0]
+
+
 def test_the_step_is_put_together_as_by_brute_force() -> None:
     random.seed(1)
     steps = 3
@@ -72,7 +76,7 @@ def test_the_step_is_put_together_as_by_brute_force() -> None:
             else (one.backward_ns, (1,), (1,)),
         ):
             before += recorded / steps
-            after += recorded / steps * median(new_ns) / median(old_ns)
+            after += recorded / steps * quartile(new_ns) / quartile(old_ns)
     assert saving.saving_ns == pytest.approx(before - after)
     assert saving.measured_ns + saving.other_ns == pytest.approx(before + 600 / steps)
     assert saving.noise_ns > 0
@@ -204,8 +208,8 @@ def test_an_optimizer_step() -> None:
 
 
 def test_an_optimizer_that_was_slow_in_the_recording() -> None:
-    assert usual_optimizer_ns(109.0, (90.0, 100.0, 500.0), 1.0) == 109.0
-    assert usual_optimizer_ns(300.0, (90.0, 100.0, 500.0), 1.0) == 100.0
+    assert usual_optimizer_ns(109.0, (90.0, 110.0, 500.0), 1.0) == 109.0
+    assert usual_optimizer_ns(300.0, (90.0, 110.0, 500.0), 1.0) == 100.0
     assert usual_optimizer_ns(300.0, (100.0, 100.0), 1.2) == pytest.approx(120.0)
     assert usual_optimizer_ns(300.0, (), 1.2) == 300.0
 
