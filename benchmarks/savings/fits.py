@@ -30,7 +30,7 @@ __all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart", "usual_s"]
 WARM_UP_STEPS = 5
 
 ENDLESS = 10**9
-"""Steps of a fit that ends when it is told to."""
+"""Steps of a fit that ends on request."""
 
 QUANTILE, CONFIDENCE, LEAST_ROUNDS = 0.25, 0.95, 6
 

@@ -141,8 +141,9 @@ def choose_estimate(
         model: How the general range was estimated.
 
     Returns:
-        The estimate. ``None`` if the probe shows a loss or a gain too small to report, or if it leaves open whether
-        there is a gain. Also ``None`` if the rule does not apply and there was no probe.
+        The estimate. If the probe was so noisy that the general range is narrower, it is the part that both have in
+        common. ``None`` if the probe shows a loss or a gain too small to report, or if it leaves open whether there is
+        a gain. Also ``None`` if the rule does not apply and there was no probe.
     """
     general = None if general_ns is None else Estimated(general_ns, model, "general")
     probed = probed_change(analysis, change)
@@ -155,8 +156,11 @@ def choose_estimate(
         middle_ns = (low_ns + high_ns) / 2
     if not worth_it(middle_ns, analysis):
         return None
-    if general_ns is not None and high_ns * general_ns[0] > low_ns * general_ns[1]:
-        return general  # a gain is likely, but the probe was so noisy that the general range is narrower
+    if general is not None and high_ns * general.saving_ns[0] > low_ns * general.saving_ns[1]:
+        # The probe was noisy. A gain is likely, unless the probe shows less than the general range.
+        limited = _limited(general, low_ns, high_ns)
+        if limited is not None:
+            return limited
     if probed.low_ns < (LEAST_COSTLY_GAIN if change in COSTLY else LEAST_GAIN) * step_ns(analysis):
         return None
     of_step = max(step_ns(analysis), 1.0)
@@ -167,6 +171,16 @@ def choose_estimate(
         "The rest of the step stays."
     )
     return Estimated((low_ns, high_ns), model, "probed")
+
+
+def _limited(general: Estimated, low_ns: float, high_ns: float) -> Estimated | None:
+    """Return the part of a general range that the range of a noisy probe has in common with it; None without any."""
+    both_ns = max(general.saving_ns[0], low_ns), min(general.saving_ns[1], high_ns)
+    if both_ns == general.saving_ns:
+        return general
+    if both_ns[0] >= both_ns[1]:
+        return None
+    return Estimated(both_ns, f"{general.model} A noisy probe on this device limits the range.", "probed")
 
 
 def choose_graph_estimate(

@@ -71,13 +71,27 @@ def test_a_loss_or_a_small_gain_is_no_finding(name: str, low: float, high: float
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize(("low", "high"), [(-0.5, 1.5), (0.01, 8.0)])
-def test_a_noisy_probe_leaves_the_narrower_general_range(name: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(("low", "high"), [(-0.5, 4.5), (0.01, 8.0), (-8.0, 9.0)])
+def test_a_noisy_probe_limits_the_narrower_general_range(name: str, low: float, high: float) -> None:
     without, finding = RULES[name](convolution()), RULES[name](probed(convolution(), name, low, high))
+    assert without is not None
+    assert without.saving_low_ms is not None
+    assert without.saving_high_ms is not None
     assert finding is not None
-    assert finding.basis == "general"
-    assert finding == without
-    assert cpu_overhead(probed(convolution(), "batch", -0.5, 1.5)) is None  # the rule sees nothing either
+    common = max(low, without.saving_low_ms), min(high, without.saving_high_ms)
+    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx(common)
+    limited = common != (without.saving_low_ms, without.saving_high_ms)
+    assert finding.basis == ("probed" if limited else "general")
+    assert ("noisy" in finding.model) == limited
+    assert cpu_overhead(probed(convolution(), "batch", low, high)) is None  # the rule sees nothing either
+
+
+def test_a_noisy_probe_that_shows_less_than_the_general_range() -> None:
+    without = cpu_bf16(convolution())
+    assert without is not None
+    assert without.saving_low_ms is not None
+    assert without.saving_low_ms > 1.5
+    assert cpu_bf16(probed(convolution(), "bf16", -0.5, 1.5)) is None
 
 
 def test_a_gain_that_may_be_nothing_is_no_finding() -> None:
