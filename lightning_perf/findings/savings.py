@@ -141,9 +141,9 @@ def choose_estimate(
         model: How the general range was estimated.
 
     Returns:
-        The estimate. If the probe was so noisy that the general range is narrower, it is the part that both have in
-        common. ``None`` if the probe shows a loss or a gain too small to report, or if it leaves open whether there is
-        a gain. Also ``None`` if the rule does not apply and there was no probe.
+        The estimate: the probed range, or the part that it has in common with the general one if that one is narrower.
+        It is ``None`` if the probe shows a loss or a gain too small to report, or if it leaves open whether there is a
+        gain. Also ``None`` if the rule does not apply and there was no probe.
     """
     general = None if general_ns is None else Estimated(general_ns, model, "general")
     probed = probed_change(analysis, change)
