@@ -35,13 +35,14 @@ import torch
 
 from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
-from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart, usual_s
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart
 from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import estimate_width, verdict_of
 from lightning_perf.estimates.followed import source_of
 from lightning_perf.findings.finding import Finding
+from lightning_perf.probe.noise import lower_quartile
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.estimates import ESTIMATES, ESTIMATES_NAME, EstimateOutcome, Source
@@ -234,7 +235,7 @@ def measure(
     for at in range(0, len(names), together):
         group = {advice: settings[advice] for advice in names[at : at + together]}
         times = measure_apart(name, {"": BASELINE, **group}, rounds=rounds, block_s=block_s)
-        step_ms = 1e3 * usual_s(times[""])
+        step_ms = 1e3 * lower_quartile(times[""])
         for advice, setting in group.items():
             gain = gain_of(times[""], times[advice])
             rows.append(Row(name, advice, setting.rule, step_ms, found.given(setting.rule), gain))

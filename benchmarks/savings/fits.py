@@ -25,14 +25,14 @@ from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomB
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart", "usual_s"]
+__all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart"]
 
 WARM_UP_STEPS = 5
 
 ENDLESS = 10**9
 """Steps of a fit that ends on request."""
 
-QUANTILE, CONFIDENCE, LEAST_ROUNDS = 0.25, 0.95, 6
+CONFIDENCE, LEAST_ROUNDS = 0.95, 6
 
 PARAMETER_BYTES, PROCESS_BYTES = 32, 3 << 29
 """Memory per parameter, with gradient, optimizer states and temporaries, and of a process without them."""
@@ -195,16 +195,11 @@ def measure_apart(name: str, settings: Mapping[str, Setting], *, rounds: int, bl
     return times
 
 
-def usual_s(times_s: Sequence[float]) -> float:
-    """Return the step time that others do not disturb: the lower quartile of the rounds."""
-    return float(np.quantile(times_s, QUANTILE))
-
-
 def gain_of(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate:
     """Return the gain as a share of the step, from the lower quartiles of all rounds.
 
-    Other users of a shared processor make half of all rounds up to 1.5 times as long, and none shorter. The interval is
-    that of a percentile bootstrap over rounds.
+    Others that share a processor may make a third of all rounds up to 1.5 times as long, and none shorter. The interval
+    is that of a percentile bootstrap over rounds.
 
     Args:
         before_s: Step times of the baseline, one for each round.
@@ -212,7 +207,7 @@ def gain_of(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate:
     """
 
     def gain(before: Any, after: Any, axis: int = -1) -> Any:
-        return 1.0 - np.quantile(after, QUANTILE, axis=axis) / np.quantile(before, QUANTILE, axis=axis)
+        return 1.0 - np.quantile(after, 0.25, axis=axis) / np.quantile(before, 0.25, axis=axis)
 
     value, rounds, method = float(gain(before_s, after_s)), len(before_s), "percentile bootstrap of lower quartiles"
     if rounds < LEAST_ROUNDS:

@@ -194,9 +194,10 @@ def choose_graph_estimate(
         model: How the general range was estimated.
     """
     estimate = choose_estimate(analysis, "cuda-graph", general_ns, model)
-    if estimate is None or estimate.basis != "probed":
+    probed = probed_change(analysis, "cuda-graph")
+    if estimate is None or probed is None or estimate.saving_ns != (probed.low_ns, probed.high_ns):
         return estimate
-    kept_ns = max(0.0, step_ns(analysis) - estimate.saving_ns[1])
+    kept_ns = max(0.0, step_ns(analysis) - probed.high_ns)
     return replace(
         estimate,
         model="The calls of the model were replayed from a CUDA graph, on this device. A graph needs no Python and one "

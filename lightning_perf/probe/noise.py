@@ -7,13 +7,12 @@ stands for all rounds: it stays in place while less than three quarters of them 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import quantiles
 from typing import NamedTuple
 
 import numpy as np
 
 __all__ = ["Part", "lower_quartile", "noise_ns"]
-
-QUANTILE = 0.25
 
 DRAWS = 100
 """Draws of the bootstrap."""
@@ -51,12 +50,9 @@ def lower_quartile(times: Sequence[float]) -> float:
         >>> lower_quartile([10.0, 10.0, 11.0, 10.0, 15.0])
         10.0
     """
-    if not times:
-        return 0.0
-    ordered = sorted(times)
-    place, share = divmod(QUANTILE * (len(ordered) - 1), 1.0)
-    low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-    return low + share * (high - low)
+    if len(times) < 2:
+        return times[0] if times else 0.0
+    return quantiles(times, n=4, method="inclusive")[0]
 
 
 def noise_ns(parts: Sequence[Part]) -> float:
@@ -74,7 +70,7 @@ def noise_ns(parts: Sequence[Part]) -> float:
         return NOISE_SDS * ONE_ROUND * float(recorded_ns.sum())
     draws = np.random.default_rng(0).integers(0, rounds, (DRAWS, rounds))
     before, after = (
-        np.quantile(np.array([times[:rounds] for times in sides])[:, draws], QUANTILE, axis=-1)
+        np.quantile(np.array([times[:rounds] for times in sides])[:, draws], 0.25, axis=-1)
         for sides in zip(*((part.before, part.after) for part in parts), strict=True)
     )
     return NOISE_SDS * rounds / (rounds - 1) * float(np.std(recorded_ns @ (after / np.maximum(before, 1.0))))

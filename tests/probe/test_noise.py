@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import random
 from itertools import product
-from statistics import pstdev, quantiles
+from statistics import pstdev
 
+import numpy as np
 import pytest
 
 from lightning_perf.probe.noise import NOISE_SDS, Part, lower_quartile, noise_ns
 
 
 def quartile(values: tuple[float, ...]) -> float:
-    return quantiles(values, n=4, method="inclusive")[0]
+    return float(np.quantile(values, 0.25))
 
 
 @pytest.mark.parametrize("count", range(2, 12))
