@@ -10,8 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from statistics import median
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
@@ -28,6 +31,7 @@ __all__ = [
     "StepParts",
     "estimate_calls",
     "estimate_fixed",
+    "first_settled_round",
     "fit_into_step",
     "pace_of_recording",
     "usual_calls",
@@ -50,6 +54,9 @@ BATCH_ERROR = 0.03
 
 SLOWER = 1.1
 """Ratio to the pace of the recording from which the time of a recorded call counts as unusual."""
+
+SETTLED, LEAST_SETTLED = 1.05, 2
+"""Times of the median from which a first round counts as warm-up, and rounds that remain at least."""
 
 LEAST_SIMILAR = 4
 """Measured calls of an operator from which they stand for its other calls."""
@@ -212,13 +219,14 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
     Returns:
         The saving. All its fields are 0 if nothing was measured.
     """
-    found = {(one.call, one.setting): one for one in times}
+    found = {name: {one.call: one for one in times if one.setting == name} for name in (current, changed)}
+    settled = max(first_settled_round(list(of_setting.values())) for of_setting in found.values())
     parts: list[Part] = []
     measured: dict[int, tuple[float, float]] = {}
     for place, call in enumerate(calls.calls):
-        before, after = found.get((place, current)), found.get((place, changed))
-        if before is None or after is None:
+        if place not in found[current] or place not in found[changed]:
             continue
+        before, after = _same_rounds(found[current][place], found[changed][place], settled)
         pairs = (
             (call.forward_ns, before.forward_ns, after.forward_ns),
             (call.backward_ns, before.backward_ns, after.backward_ns),
@@ -245,6 +253,50 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
         other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
         rounds=min(len(times) for part in parts for times in (part.before, part.after)),
     )
+
+
+def first_settled_round(times: Sequence[Times]) -> int:
+    """Return the first round of a setting that no longer warms up.
+
+    The first rounds of a setting may meet fresh memory, and code that is not in the caches yet.
+
+    Args:
+        times: Times of all calls in the setting.
+
+    Returns:
+        The first round that takes at most 1.05 times the median of its calls, but at least two rounds remain; 0 without
+        any times.
+    """
+    numbers = sorted({one.first_round + at for one in times for at in range(len(one.forward_ns))})
+    usual = [(one, median(_call_ns(one))) for one in times if one.forward_ns]
+    last = max(0, len(numbers) - LEAST_SETTLED)
+    for number in numbers[:last]:
+        present = [(one, usual_ns) for one, usual_ns in usual if 0 <= number - one.first_round < len(one.forward_ns)]
+        taken_ns = sum(_call_ns(one)[number - one.first_round] for one, _ in present)
+        if taken_ns <= SETTLED * sum(usual_ns for _, usual_ns in present):
+            return number
+    return numbers[last] if numbers else 0
+
+
+def _call_ns(times: Times) -> list[float]:
+    """Return the time of a call in each round, forward and backward."""
+    return [sum(pair) for pair in zip_longest(times.forward_ns, times.backward_ns, fillvalue=0.0)]
+
+
+def _same_rounds(before: Times, after: Times, settled: int) -> tuple[Times, Times]:
+    """Return the times of one call in two settings for the rounds that both have, from a round on if enough remain."""
+    first = max(before.first_round, after.first_round)
+    end = min(one.first_round + len(one.forward_ns) for one in (before, after))
+    if end - max(first, settled) >= LEAST_SETTLED:
+        first = max(first, settled)
+
+    def cut(one: Times) -> Times:
+        rounds = slice(first - one.first_round, end - one.first_round)
+        return msgspec.structs.replace(
+            one, forward_ns=one.forward_ns[rounds], backward_ns=one.backward_ns[rounds], first_round=first
+        )
+
+    return cut(before), cut(after)
 
 
 def _changed_ns(savings: Sequence[float]) -> float:

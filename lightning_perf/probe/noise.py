@@ -62,7 +62,8 @@ def noise_ns(parts: Sequence[Part]) -> float:
     stretches in which the machine is slow do not count once for each part.
 
     Args:
-        parts: Parts that were measured in the same rounds. Additional rounds of some parts are left out.
+        parts: Parts that were measured in the same rounds, up to the same last one. Earlier rounds that some parts lack
+            are left out.
     """
     recorded_ns = np.array([part.recorded_ns for part in parts])
     rounds = min((len(times) for part in parts for times in (part.before, part.after)), default=0)
@@ -70,7 +71,7 @@ def noise_ns(parts: Sequence[Part]) -> float:
         return NOISE_SDS * ONE_ROUND * float(recorded_ns.sum())
     draws = np.random.default_rng(0).integers(0, rounds, (DRAWS, rounds))
     before, after = (
-        np.quantile(np.array([times[:rounds] for times in sides])[:, draws], 0.25, axis=-1)
+        np.quantile(np.array([times[-rounds:] for times in sides])[:, draws], 0.25, axis=-1)
         for sides in zip(*((part.before, part.after) for part in parts), strict=True)
     )
     return NOISE_SDS * rounds / (rounds - 1) * float(np.std(recorded_ns @ (after / np.maximum(before, 1.0))))

@@ -14,6 +14,7 @@ from lightning_perf.probe.estimate import (
     StepParts,
     estimate_calls,
     estimate_fixed,
+    first_settled_round,
     fit_into_step,
     pace_of_recording,
     usual_calls,
@@ -60,7 +61,8 @@ def test_the_step_is_put_together_as_by_brute_force() -> None:
     times = []
     for place in range(17):  # three calls were not measured
         for setting in ("current", "changed"):
-            rounds = [tuple(random.uniform(1, 9) for _ in range(5)) for _ in range(2)]
+            # In ascending order, so that no round counts as one that still warms up.
+            rounds = [tuple(sorted(random.uniform(1, 9) for _ in range(5))) for _ in range(2)]
             times.append(Times(place, setting, rounds[0], rounds[1]))
     saving = estimate_calls(whole, times, "current", "changed")
     old = {one.call: one for one in times if one.setting == "current"}
@@ -80,6 +82,50 @@ def test_the_step_is_put_together_as_by_brute_force() -> None:
     assert saving.saving_ns == pytest.approx(before - after)
     assert saving.measured_ns + saving.other_ns == pytest.approx(before + 600 / steps)
     assert saving.noise_ns > 0
+
+
+def test_rounds_that_warm_up_do_not_count() -> None:
+    """The other setting needs 2.5 times as long in its first round, and halves the time from then on."""
+    calls = recording(call(600, 400))
+    times = (
+        Times(0, "current", (6.0,) * 4, (4.0,) * 4),
+        Times(0, "changed", (9.0, 3.0, 3.0, 3.0), (3.5, 2.0, 2.0, 2.0)),
+    )
+    saving = estimate_calls(calls, times, "current", "changed")
+    assert (saving.saving_ns, saving.noise_ns, saving.rounds) == (500.0, 0.0, 3)
+
+
+def test_settings_are_compared_in_the_same_rounds() -> None:
+    """The machine is half as fast from the third round on. One setting starts a round later and ends a round sooner."""
+    times = (
+        Times(0, "current", (10.0, 10.0, 20.0, 20.0, 20.0, 20.0), ()),
+        Times(0, "changed", (8.0, 16.0, 16.0, 16.0), (), first_round=2),
+    )
+    saving = estimate_calls(recording(call(1000, 0)), times, "current", "changed")
+    assert saving.rounds == 4
+    assert saving.saving_ns == pytest.approx(1000 * (1 - quartile((8, 16, 16, 16)) / quartile((10, 20, 20, 20))))
+    assert saving.saving_ns == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "settled"),
+    [
+        ((20.0, 10.0, 10.0, 10.0), 2),
+        ((20.0, 15.0, 10.0, 10.0, 10.0), 3),
+        ((10.4, 10.0, 10.0, 10.0), 1),  # within 5 %
+        ((10.0, 30.0, 10.0, 10.0), 1),  # a later round was disturbed
+        ((20.0, 10.0), 1),  # nobody knows which one is usual
+        ((40.0, 20.0, 10.0), 2),  # two rounds remain
+        ((), 0),
+    ],
+)
+def test_the_first_round_that_no_longer_warms_up(rounds: tuple[float, ...], settled: int) -> None:
+    assert first_settled_round([Times(0, "current", rounds, ())]) == settled
+
+
+def test_a_call_that_joined_later_does_not_make_a_round_look_short() -> None:
+    first, joined = Times(0, "a", (20.0, 10.0, 10.0, 10.0), ()), Times(1, "a", (50.0, 50.0, 50.0), (), first_round=2)
+    assert first_settled_round([first, joined]) == 2
 
 
 def test_a_larger_batch_counts_per_sample() -> None:

@@ -94,12 +94,14 @@ class Times(Message, frozen=True):
         setting: Name of the setting.
         forward_ns: Forward pass, one per round.
         backward_ns: Backward pass, one per round.
+        first_round: Number of the first of these rounds. All settings of a round follow one another closely.
     """
 
     call: int
     setting: str
     forward_ns: tuple[float, ...]
     backward_ns: tuple[float, ...]
+    first_round: int = 1
 
 
 class GraphTimes(Message, frozen=True):

@@ -65,6 +65,7 @@ class Rounds:
         self._pool = Pool(task.device, task.memory_bytes)
         self._calls: dict[str, dict[int, Prepared]] = {setting.name: {} for setting in task.settings}
         self._times: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+        self._first_rounds: dict[tuple[int, str], int] = {}
         self._decided: set[str] = set()
         self._least_ratio: dict[str, float] = {}
         self._chosen = self._choose(1.0)
@@ -85,9 +86,15 @@ class Rounds:
             self._decide(number)
 
     def times(self) -> tuple[Times, ...]:
-        """Return the times of all rounds but those that warmed up."""
+        """Return the times of all rounds but the first one of each call, which made its tensors."""
         return tuple(
-            Times(place, name, tuple(pair[0] for pair in pairs[1:]), tuple(pair[1] for pair in pairs[1:]))
+            Times(
+                place,
+                name,
+                tuple(pair[0] for pair in pairs[1:]),
+                tuple(pair[1] for pair in pairs[1:]),
+                self._first_rounds[place, name] + 1,
+            )
             for (place, name), pairs in sorted(self._times.items())
         )
 
@@ -145,6 +152,7 @@ class Rounds:
                     self.skipped[place] = reason
             for place, pair in measured.items():
                 self._times[place, setting.name].append(pair)
+                self._first_rounds.setdefault((place, setting.name), number)
             if self._optimizer is not None:
                 self._optimizer.step_next()
         return time.perf_counter() - start_s
