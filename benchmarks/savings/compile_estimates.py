@@ -23,12 +23,11 @@ import torch
 from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
 from benchmarks.savings.estimates import METHOD, PROFILED_STEPS, WORTH, Given, Measured, Row, goals, line
-from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart
-from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart, usual_step_s
+from benchmarks.savings.networks import ALL, Network
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.probe.folder import probe_path
-from lightning_perf.probe.noise import lower_quartile
 
 RESULTS = Path(__file__).parents[1] / "results" / "compile_estimates.md"
 
@@ -64,7 +63,7 @@ def measure(name: str, network: Network, *, rounds: int, block_s: float) -> Meas
     if change is None:
         raise SystemExit(f"{name}: {probe.skipped['torch.compile']}")
     times = measure_apart(name, {"": BASELINE, "torch.compile": COMPILED}, rounds=rounds, block_s=block_s)
-    step_s = lower_quartile(times[""])
+    step_s = usual_step_s(times[""])
     row = Row(
         name,
         "torch.compile",
@@ -106,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     if torch.cuda.is_available():
         parser.error("the calls are compiled for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")
-    networks = {name: (PLANTED | UNSEEN)[name] for name in NETWORKS}
+    networks = {name: ALL[name] for name in NETWORKS}
     if options.measure:
         be_quiet()
         found = measure(options.measure, networks[options.measure], rounds=options.rounds, block_s=options.block)

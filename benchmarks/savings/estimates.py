@@ -1,17 +1,20 @@
 """Check the estimates of findings: profile networks, follow every advice, and compare the gains with the estimates.
 
-The networks of `benchmarks.savings.unseen_networks` shaped no constant. Each one is profiled as a user would do it, in
-its own process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last,
-two threads, twice the batch and a fused optimizer. Each setting has a process of its own, as a user's trainings have:
-glibc treats memory according to the largest block that a process freed before. Settings alternate every few steps. A
-gain compares the lower quartiles of the step times of all rounds.
+The networks of `benchmarks.savings.networks` shaped no constant. Each one is profiled as a user would do it, in its own
+process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last, two
+threads, twice the batch and a fused optimizer. Each setting has processes of its own, as a user's trainings have: glibc
+treats memory according to the blocks that a process freed before. Settings alternate every few steps. A gain compares
+the lower quartiles of the step times of all rounds. With several processes, it compares the means of these quartiles.
 
-Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 50 minutes on two
-cores. It writes three files to ``benchmarks/results/``:
+Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 40 minutes on two
+cores, or an hour with ``--processes 3``. It writes three files to ``benchmarks/results/``:
 
 - ``estimates.md``: the table
 - ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
 - ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf estimates`` reads
+
+``--set fresh`` does the same for networks that were chosen before any of their figures was known
+(``estimates_fresh.md``).
 
 After a change to the estimates, ``--estimates-only`` profiles the networks again and keeps the measured gains.
 """
@@ -35,22 +38,31 @@ import torch
 
 from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
-from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart
-from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart, usual_step_s
+from benchmarks.savings.networks import SETS, Network
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import estimate_width, verdict_of
 from lightning_perf.estimates.followed import source_of
 from lightning_perf.findings.finding import Finding
-from lightning_perf.probe.noise import lower_quartile
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.atomic import replace_file
-from lightning_perf.run_files.estimates import ESTIMATES, ESTIMATES_NAME, EstimateOutcome, Source
+from lightning_perf.run_files.estimates import ESTIMATES, EstimateOutcome, Source
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
 
-RESULTS = Path(__file__).parents[1] / "results" / "estimates.md"
-CALIBRATION = Path("build") / "estimates" / "planted.md"
+RESULTS = {
+    "unseen": Path(__file__).parents[1] / "results" / "estimates.md",
+    "fresh": Path(__file__).parents[1] / "results" / "estimates_fresh.md",
+}
+TRIAL = Path("build") / "estimates" / "estimates.md"
+"""Page of a run with other networks, or with only some of them."""
+
+DESCRIPTIONS = {
+    "unseen": "that no constant was fitted to",
+    "fresh": "that were chosen before any of their figures was known, and measured once",
+    "planted": "that constants were fitted to",
+}
 METHOD = 4
 """Version of the method: figures of different versions are not comparable."""
 
@@ -121,7 +133,7 @@ class Row:
         network: The network.
         advice: The advice.
         rule: ID of the rule that would give it.
-        step_ms: Step time of the baseline, lower quartile of the rounds.
+        step_ms: Usual step time of the baseline.
         given: The estimate; None if the report did not give the advice.
         gain: Measured gain as a share of the step, for as many samples.
     """
@@ -179,12 +191,14 @@ class Measured(msgspec.Struct):
         method: Version of the method.
         rows: One row for each advice that applies.
         seconds: Time that it took.
+        processes: Processes of each setting.
     """
 
     network: str
     method: int
     rows: list[Row]
     seconds: float
+    processes: int = 1
 
 
 def profile(fits: Fits, *, held_back: bool) -> Profile:
@@ -207,19 +221,27 @@ def estimate_again(measured: Measured, network: Network, *, held_back: bool) -> 
     """Profile a network, and return its measured gains with the new estimates."""
     found = profile(Fits(network, BASELINE), held_back=held_back)
     rows = [replace(row, given=found.given(row.rule)) for row in measured.rows]
-    return Measured(measured.network, METHOD, rows, measured.seconds)
+    return msgspec.structs.replace(measured, rows=rows)
 
 
 def measure(
-    name: str, network: Network, *, rounds: int, block_s: float, only: Sequence[str], held_back: bool
+    name: str,
+    network: Network,
+    *,
+    rounds: int,
+    block_s: float,
+    processes: int,
+    only: Sequence[str],
+    held_back: bool,
 ) -> Measured:
     """Profile one network, and follow every advice that applies.
 
     Args:
         name: Its name.
         network: The network.
-        rounds: Times that each setting trains for a few steps.
+        rounds: Times that each process trains for a few steps.
         block_s: Time that the timed steps of a round take, about.
+        processes: Processes of each setting.
         only: The kinds of advice to follow.
         held_back: Whether to use estimates that the report holds back, because the machine is busy.
     """
@@ -234,12 +256,12 @@ def measure(
     together = fits.settings_in_memory() - 1
     for at in range(0, len(names), together):
         group = {advice: settings[advice] for advice in names[at : at + together]}
-        times = measure_apart(name, {"": BASELINE, **group}, rounds=rounds, block_s=block_s)
-        step_ms = 1e3 * lower_quartile(times[""])
+        times = measure_apart(name, {"": BASELINE, **group}, rounds=rounds, block_s=block_s, processes=processes)
+        step_ms = 1e3 * usual_step_s(times[""])
         for advice, setting in group.items():
             gain = gain_of(times[""], times[advice])
             rows.append(Row(name, advice, setting.rule, step_ms, found.given(setting.rule), gain))
-    return Measured(name, METHOD, rows, time.monotonic() - began)
+    return Measured(name, METHOD, rows, time.monotonic() - began, processes)
 
 
 def line(row: Row) -> str:
@@ -337,11 +359,12 @@ def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
     """Return the page of results."""
     rows = [row for one in measured for row in one.rows]
     minutes = sum(one.seconds for one in measured) / 60
-    seen = "that no constant was fitted to" if options.set == "unseen" else "that constants were fitted to"
+    processes = max((one.processes for one in measured), default=1)
+    each = "one process" if processes == 1 else f"{processes} processes"
     return (
         f"# Estimates and measured gains\n\nWritten by `python -m benchmarks.savings.estimates`, method {METHOD}: "
-        f"{len(measured)} networks {seen}, {options.rounds} rounds of a few steps in each setting, with one process "
-        f"per setting, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
+        f"{len(measured)} networks {DESCRIPTIONS[options.set]}, {each} per setting with {options.rounds} rounds of a "
+        f"few steps, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
         f"average {os.getloadavg()[0]:.1f} at the end, including this benchmark. {versions_text()}.\n\n"
         f"{BUSY if options.busy else ''}{summary(rows)}\n\n"
         "Estimates and gains are percentages of the step. A gain is *inside* if it is in the estimated range, and "
@@ -359,13 +382,13 @@ def keep(measured: Sequence[Measured], options: argparse.Namespace) -> None:
     replace_file(target, page(measured, options).encode())
     replace_file(target.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(list(measured)), indent=1))
     outcomes = [outcome for one in measured for row in one.rows if (outcome := row.outcome) is not None]
-    replace_file(target.with_name(ESTIMATES_NAME), ESTIMATES.encode(*outcomes))
+    replace_file(target.with_suffix(".jsonl"), ESTIMATES.encode(*outcomes))
 
 
 def apart(name: str, options: argparse.Namespace, before: Measured | None = None) -> Measured:
     """Measure one network in its own process, or only profile it if its gains are known."""
     command = [sys.executable, "-m", "benchmarks.savings.estimates", "--set", options.set, "--measure", name]
-    command += ["--rounds", str(options.rounds), "--block", str(options.block)]
+    command += ["--rounds", str(options.rounds), "--block", str(options.block), "--processes", str(options.processes)]
     if options.advice:
         command += ["--advice", options.advice]
     if options.busy:
@@ -390,9 +413,10 @@ def earlier(options: argparse.Namespace) -> dict[str, Measured]:
 def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__)
-    parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS}; planted: {CALIBRATION})")
-    parser.add_argument("--set", choices=("unseen", "planted"), default="unseen", help="networks (default: unseen)")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds of all settings (default: %(default)s)")
+    parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS['unseen']}; a trial: {TRIAL})")
+    parser.add_argument("--set", choices=tuple(SETS), default="unseen", help="networks (default: unseen)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each process (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=1, help="processes of each setting (default: %(default)s)")
     parser.add_argument(
         "--block", type=float, default=0.3, metavar="SECONDS", help="timed steps of a round (default: %(default)s)"
     )
@@ -416,8 +440,8 @@ def main() -> None:
         options.set, options.only, options.rounds, options.block = "planted", "MLP", 2, 0.05
     whole = not (options.only or options.advice)
     if options.results is None:
-        options.results = RESULTS if options.set == "unseen" and whole else CALIBRATION
-    networks = UNSEEN if options.set == "unseen" else PLANTED
+        options.results = RESULTS.get(options.set, TRIAL) if whole else TRIAL
+    networks = SETS[options.set]
     if options.measure:
         be_quiet()
         network = networks[options.measure]
@@ -434,6 +458,7 @@ def main() -> None:
                 network,
                 rounds=options.rounds,
                 block_s=options.block,
+                processes=options.processes,
                 only=chosen,
                 held_back=options.busy,
             )

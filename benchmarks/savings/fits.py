@@ -1,4 +1,4 @@
-"""Fits of a network in several settings, which alternate every few steps. Each setting has a process of its own."""
+"""Fits of a network in several settings, which alternate every few steps. Each setting has processes of its own."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, cast
+from typing import cast
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from scipy.stats import bootstrap
 from torch import nn
 
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
-from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network, RandomBatches, Training
+from benchmarks.savings.networks import ALL, Network, RandomBatches, Training
+from lightning_perf.probe.noise import lower_quartile
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart"]
+__all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart", "usual_step_s"]
 
 WARM_UP_STEPS = 5
 
 ENDLESS = 10**9
 """Steps of a fit that ends on request."""
 
-CONFIDENCE, LEAST_ROUNDS = 0.95, 6
+CONFIDENCE, LEAST_ROUNDS, DRAWS = 0.95, 6, 10_000
+"""Of the interval of a gain: its confidence, the rounds from which there is one, and the draws of the bootstrap."""
 
 PARAMETER_BYTES, PROCESS_BYTES = 32, 3 << 29
 """Memory per parameter, with gradient, optimizer states and temporaries, and of a process without them."""
@@ -171,48 +172,66 @@ class FitApart:
 def _serve(connection: Connection, name: str, setting: Setting) -> None:
     """Train until the other side closes the connection."""
     be_quiet()
-    Fits((PLANTED | UNSEEN)[name], setting).fit(_Paced(connection), ENDLESS)
+    Fits(ALL[name], setting).fit(_Paced(connection), ENDLESS)
 
 
-def measure_apart(name: str, settings: Mapping[str, Setting], *, rounds: int, block_s: float) -> dict[str, list[float]]:
-    """Return the step times of some settings, one for each round, in a random order within a round.
+def measure_apart(
+    name: str, settings: Mapping[str, Setting], *, rounds: int, block_s: float, processes: int = 1
+) -> dict[str, list[list[float]]]:
+    """Return the step times of some settings: of each process, one for each round, in a random order within a round.
 
     Args:
         name: Name of the network.
         settings: The settings by their names. The first one is the baseline.
-        rounds: Times that each setting trains for a few steps.
+        rounds: Times that each process trains for a few steps.
         block_s: Time that the timed steps of a round take, about.
+        processes: Processes of each setting, one after the other. One process of each setting runs at a time.
     """
     order = random.Random(0)
-    times: dict[str, list[float]] = {each: [] for each in settings}
-    with ExitStack() as stack:
-        fits = {each: stack.enter_context(FitApart(name, setting)) for each, setting in settings.items()}
-        warm = {each: one.step_s(WARM_UP_STEPS) for each, one in fits.items()}
-        steps = max(1, round(block_s / next(iter(warm.values()))))
-        for _ in range(rounds):
-            for each in order.sample(list(fits), len(fits)):
-                times[each].append(fits[each].step_s(steps))
+    times: dict[str, list[list[float]]] = {each: [] for each in settings}
+    for _ in range(processes):
+        with ExitStack() as stack:
+            fits = {each: stack.enter_context(FitApart(name, setting)) for each, setting in settings.items()}
+            warm = {each: one.step_s(WARM_UP_STEPS) for each, one in fits.items()}
+            steps = max(1, round(block_s / next(iter(warm.values()))))
+            for of_processes in times.values():
+                of_processes.append([])
+            for _ in range(rounds):
+                for each in order.sample(list(fits), len(fits)):
+                    times[each][-1].append(fits[each].step_s(steps))
     return times
 
 
-def gain_of(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate:
-    """Return the gain as a share of the step, from the lower quartiles of all rounds.
+def usual_step_s(times_s: Sequence[Sequence[float]]) -> float:
+    """Return the usual step time: the lower quartile of the rounds of each process, and the mean over the processes.
 
-    Others that share a processor may make a third of all rounds up to 1.5 times as long, and none shorter. The interval
-    is that of a percentile bootstrap over rounds.
+    Others that share a processor may make a third of all rounds up to 1.5 times as long, and none shorter.
 
     Args:
-        before_s: Step times of the baseline, one for each round.
+        times_s: Step times of each process, one for each round.
+    """
+    return statistics.fmean(lower_quartile(rounds) for rounds in times_s)
+
+
+def gain_of(before_s: Sequence[Sequence[float]], after_s: Sequence[Sequence[float]]) -> Estimate:
+    """Return the gain as a share of the step, from the usual step times.
+
+    Processes of the same training differ by the state of their memory. The interval is that of a percentile bootstrap
+    over processes and their rounds. A draw has the same processes and rounds of both settings.
+
+    Args:
+        before_s: Step times of each process of the baseline, one for each round.
         after_s: Step times of the other setting.
     """
-
-    def gain(before: Any, after: Any, axis: int = -1) -> Any:
-        return 1.0 - np.quantile(after, 0.25, axis=axis) / np.quantile(before, 0.25, axis=axis)
-
-    value, rounds, method = float(gain(before_s, after_s)), len(before_s), "percentile bootstrap of lower quartiles"
+    before, after = np.array(before_s), np.array(after_s)
+    processes, rounds = before.shape
+    value = 1.0 - usual_step_s(after_s) / usual_step_s(before_s)
+    method = "percentile bootstrap of lower quartiles"
     if rounds < LEAST_ROUNDS:
         return Estimate(value, None, None, CONFIDENCE, rounds, method)
-    ends = bootstrap(
-        (before_s, after_s), gain, paired=True, confidence_level=CONFIDENCE, method="percentile", rng=0
-    ).confidence_interval
-    return Estimate(value, float(ends.low), float(ends.high), CONFIDENCE, rounds, method)
+    generator = np.random.default_rng(0)
+    of_process = generator.integers(0, processes, (DRAWS, processes, 1))
+    of_round = generator.integers(0, rounds, (DRAWS, processes, rounds))
+    old, new = (np.quantile(times[of_process, of_round], 0.25, axis=-1).mean(axis=-1) for times in (before, after))
+    low, high = np.quantile(1.0 - new / old, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return Estimate(value, float(low), float(high), CONFIDENCE, processes * rounds, method)

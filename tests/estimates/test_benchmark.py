@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import bootstrap
 from torch import nn
 
 from benchmarks.savings.estimates import (
@@ -25,8 +27,8 @@ from benchmarks.savings.estimates import (
     line,
     summary,
 )
-from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of
-from benchmarks.savings.unseen_networks import PLANTED, UNSEEN, Network
+from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, usual_step_s
+from benchmarks.savings.networks import ALL, SETS, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
 from lightning_perf.findings.finding import finding
@@ -101,8 +103,9 @@ def test_estimates_become_shares_of_the_step_without_the_profiler() -> None:
 
 
 def test_networks_and_advice() -> None:
-    assert len(UNSEEN) >= 20
-    assert not UNSEEN.keys() & PLANTED.keys()
+    assert len(SETS["unseen"]) >= 20
+    assert len(SETS["fresh"]) >= 10
+    assert len(ALL) == sum(map(len, SETS.values())), "no network is in two sets"
     assert {setting.rule for setting in ADVICE.values()} <= {rule.__name__.replace("_", "-") for rule in RULES}
 
 
@@ -127,12 +130,34 @@ def test_gains_of_disturbed_rounds() -> None:
     """Each setting takes 1.5 times as long in four of twelve rounds, not in the same ones."""
     before = [100.0 * (1.5 if number % 3 == 0 else 1.0) for number in range(12)]
     after = [80.0 * (1.5 if number % 3 == 1 else 1.0) for number in range(12)]
-    gain = gain_of(before, after)
+    gain = gain_of([before], [after])
     assert (gain.value, gain.n) == (pytest.approx(0.2), 12)
     assert gain.low is not None
     assert gain.high is not None
     assert 0.1 < gain.low <= gain.high < 0.3
-    assert gain_of(before[:5], after[:5]).low is None
+    assert gain_of([before[:5]], [after[:5]]).low is None
+
+
+def test_gains_of_one_process_have_the_interval_of_scipy() -> None:
+    generator = np.random.default_rng(1)
+    before, after = generator.normal(100.0, 3.0, 20), generator.normal(80.0, 3.0, 20)
+    gain = gain_of([before.tolist()], [after.tolist()])
+
+    def quartiles(old: np.ndarray, new: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(1.0 - np.quantile(new, 0.25, axis=axis) / np.quantile(old, 0.25, axis=axis))
+
+    expected = bootstrap((before, after), quartiles, paired=True, method="percentile", rng=2).confidence_interval
+    assert (gain.low, gain.high) == (pytest.approx(expected.low, abs=3e-3), pytest.approx(expected.high, abs=3e-3))
+
+
+def test_processes_that_differ_widen_the_interval() -> None:
+    """The baseline takes 110 ms in one of three processes, and the other setting takes 80 ms in all of them."""
+    before, after = [[100.0] * 8, [110.0] * 8, [100.0] * 8], [[80.0] * 8] * 3
+    gain = gain_of(before, after)
+    assert usual_step_s(before) == pytest.approx(310 / 3)
+    assert (gain.value, gain.n) == (pytest.approx(1 - 240 / 310), 24)
+    # A draw without the slow process is likelier than 2.5 %, and so is one with nothing else.
+    assert (gain.low, gain.high) == (pytest.approx(0.2), pytest.approx(1 - 80 / 110))
 
 
 @pytest.mark.slow
