@@ -6,7 +6,7 @@ import math
 import sys
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.estimate import STEP_ERROR
+from lightning_perf.probe.estimate import OPERATOR_ERRORS
 from lightning_perf.probe.noise import Part, noise_ns
 from lightning_perf.probe.replay.messages import CompiledTimes, Task
 from lightning_perf.probe.worker_process import ENVIRONMENT
@@ -51,7 +51,7 @@ def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: floa
     known_ns = calls.time_ns(times.places)
     part = Part(known_ns, times.eager_ns, times.compiled_ns)
     saving_ns, noise = part.saving_ns, noise_ns([part])
-    error_ns = math.hypot(COMPILE_ERROR * abs(saving_ns) + STEP_ERROR * known_ns, noise)
+    error_ns = math.hypot(COMPILE_ERROR * abs(saving_ns) + OPERATOR_ERRORS.of_time * known_ns, noise)
     return ProbedChange(
         name="compile",
         setting="torch.compile",

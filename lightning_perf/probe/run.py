@@ -15,9 +15,9 @@ from lightning_perf.errors import TraceError
 from lightning_perf.machine.environment import has_cpp_compiler
 from lightning_perf.probe.compile_saving import compile_calls, estimate_compile
 from lightning_perf.probe.estimate import (
-    BATCH_ERROR,
-    OPTIMIZER_ERROR,
-    STEP_ERROR,
+    BATCH_ERRORS,
+    OPERATOR_ERRORS,
+    OPTIMIZER_ERRORS,
     Saving,
     StepParts,
     estimate_calls,
@@ -216,11 +216,11 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
     saving = estimate_calls(plan.calls, measured.times, CURRENT, setting.name, setting.batch)
     if not saving.rounds:
         return None
-    low, high = widen(saving, BATCH_ERROR if setting.batch > 1 else STEP_ERROR)
+    low, high = widen(saving, BATCH_ERRORS if setting.batch > 1 else OPERATOR_ERRORS)
     middle = saving.saving_ns
     if setting.threads is not None and plan.task.optimizer is not None:
         optimizer = estimate_fixed(optimizer_ns, measured.optimizer, plan.task.optimizer.implementation, THREADS)
-        optimizer_low, optimizer_high = widen(optimizer, OPTIMIZER_ERROR)
+        optimizer_low, optimizer_high = widen(optimizer, OPTIMIZER_ERRORS)
         low, middle, high = low + optimizer_low, middle + optimizer.saving_ns, high + optimizer_high
     if setting.batch > 1:
         # The optimizer, and Python between operators, take as long for a larger batch.
@@ -259,7 +259,7 @@ def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> Probed
     saving = estimate_fixed(usual_ns, measured.optimizer, task.implementation, FUSED)
     if not saving.rounds:
         return None
-    low, high = widen(saving, OPTIMIZER_ERROR)
+    low, high = widen(saving, OPTIMIZER_ERRORS)
     return _named("fused-optimizer", f"{task.name}(fused=True)", saving.saving_ns, low, high, saving)
 
 

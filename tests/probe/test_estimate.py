@@ -7,9 +7,8 @@ import pytest
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import (
-    RELATIVE_ERRORS,
+    OPERATOR_ERRORS,
     SLOWER,
-    STEP_ERROR,
     Saving,
     StepParts,
     estimate_calls,
@@ -33,8 +32,8 @@ def recording(*calls: OperatorCall, steps: int = 1, unmatched_ns: int = 0) -> Op
 
 
 def errors(changed_ns: float, measured_ns: float) -> tuple[float, float]:
-    down, up = (share * changed_ns + STEP_ERROR * measured_ns for share in RELATIVE_ERRORS)
-    return down, up
+    down, up, of_time = OPERATOR_ERRORS
+    return down * changed_ns + of_time * measured_ns, up * changed_ns + of_time * measured_ns
 
 
 def test_one_call_that_gets_twice_as_fast() -> None:
@@ -43,7 +42,7 @@ def test_one_call_that_gets_twice_as_fast() -> None:
     saving = estimate_calls(calls, times, "current", "fast")
     assert saving == Saving(500.0, 0.0, 500.0, 1000.0, 0.0, 0.0, 2)
     down, up = errors(500, 1000)
-    assert widen(saving) == pytest.approx((500 - down, 500 + up))
+    assert widen(saving, OPERATOR_ERRORS) == pytest.approx((500 - down, 500 + up))
 
 
 def quartile(values: tuple[float, ...]) -> float:
@@ -137,8 +136,8 @@ def test_a_larger_batch_counts_per_sample() -> None:
 def test_calls_that_were_not_measured_widen_one_end() -> None:
     gain, loss = Saving(100.0, 0.0, 100.0, 500.0, 0.0, 500.0, 3), Saving(-100.0, 0.0, 100.0, 500.0, 0.0, 500.0, 3)
     down, up = errors(100, 500)
-    assert widen(gain) == pytest.approx((100 - down, 200 + up))
-    assert widen(loss) == pytest.approx((-200 - down, -100 + up))
+    assert widen(gain, OPERATOR_ERRORS) == pytest.approx((100 - down, 200 + up))
+    assert widen(loss, OPERATOR_ERRORS) == pytest.approx((-200 - down, -100 + up))
 
 
 def test_measured_calls_stand_for_others_of_the_same_operator() -> None:
@@ -189,7 +188,7 @@ def test_gains_and_losses_do_not_hide_the_error() -> None:
     )
     saving = estimate_calls(recording(call(1000, 0), call(1000, 0)), times, "current", "changed")
     assert saving.saving_ns == 0.0
-    low, high = widen(saving)
+    low, high = widen(saving, OPERATOR_ERRORS)
     down, up = errors(500 * 2**0.5, 2000)  # the errors of gain and loss are independent
     assert (low, high) == pytest.approx((-down, up))
 
