@@ -1,10 +1,11 @@
 """Check the estimates of findings: profile networks, follow every advice, and compare the gains with the estimates.
 
-The networks of `benchmarks.savings.networks` shaped no constant. Each one is profiled as a user would do it, in its own
-process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels last, two
-threads, twice the batch and a fused optimizer. Each setting has processes of its own, as a user's trainings have: glibc
-treats memory according to the blocks that a process freed before. Settings alternate every few steps. A gain compares
-the lower quartiles of the step times of all rounds. With several processes, it compares the means of these quartiles.
+No factor of a rule was fitted to the networks of `benchmarks.savings.networks`. Each one is profiled as a user would do
+it, in its own process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels
+last, two threads, twice the batch and a fused optimizer. Each setting has processes of its own, as a user's trainings
+have: glibc treats memory according to the blocks that a process freed before. Settings alternate every few steps. A
+gain compares the lower quartiles of the step times of all rounds. With several processes, it compares the means of
+these quartiles.
 
 Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 40 minutes on two
 cores, or an hour with ``--processes 3``. It writes three files to ``benchmarks/results/``:
@@ -13,7 +14,7 @@ cores, or an hour with ``--processes 3``. It writes three files to ``benchmarks/
 - ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
 - ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf estimates`` reads
 
-``--set fresh`` does the same for networks that were chosen before any of their figures was known
+The errors of probed ranges come from these networks. ``--set fresh`` measures others, to which no constant was fitted
 (``estimates_fresh.md``).
 
 After a change to the estimates, ``--estimates-only`` profiles the networks again and keeps the measured gains.
@@ -52,15 +53,15 @@ from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
 
 RESULTS = {
-    "unseen": Path(__file__).parents[1] / "results" / "estimates.md",
+    "seen": Path(__file__).parents[1] / "results" / "estimates.md",
     "fresh": Path(__file__).parents[1] / "results" / "estimates_fresh.md",
 }
 TRIAL = Path("build") / "estimates" / "estimates.md"
 """Page of a run with other networks, or with only some of them."""
 
 DESCRIPTIONS = {
-    "unseen": "that no constant was fitted to",
-    "fresh": "that were chosen before any of their figures was known, and measured once",
+    "seen": "that the errors of probed ranges come from",
+    "fresh": "that no constant was fitted to",
     "planted": "that constants were fitted to",
 }
 METHOD = 4
@@ -413,8 +414,8 @@ def earlier(options: argparse.Namespace) -> dict[str, Measured]:
 def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__)
-    parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS['unseen']}; a trial: {TRIAL})")
-    parser.add_argument("--set", choices=tuple(SETS), default="unseen", help="networks (default: unseen)")
+    parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS['seen']}; a trial: {TRIAL})")
+    parser.add_argument("--set", choices=tuple(SETS), default="seen", help="networks (default: seen)")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each process (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="processes of each setting (default: %(default)s)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The networks of `benchmarks.savings.estimates`: fresh ones, unseen ones, and those of the planted faults."""
+"""The networks of `benchmarks.savings.estimates`: fresh ones, those seen before, and those of the planted faults."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _vit() -> nn.Module:
     return model
 
 
-UNSEEN: dict[str, Network] = {
+SEEN: dict[str, Network] = {
     "MobileNetV3-small": Network(_torchvision("mobilenet_v3_small"), 32, optimizer="sgd"),
     "EfficientNet-B0": Network(_torchvision("efficientnet_b0"), 16, optimizer="sgd"),
     "DenseNet-121": Network(_torchvision("densenet121"), 8, optimizer="sgd"),
@@ -278,8 +278,7 @@ UNSEEN: dict[str, Network] = {
     "ShuffleNetV2": Network(_torchvision("shufflenet_v2_x1_0"), 32),
     "SqueezeNet 1.1": Network(_torchvision("squeezenet1_1"), 32),
 }
-"""Networks that no constant of a finding or of the probe was fitted to. Their gains were looked at meanwhile, and a few
-rules were chosen after that."""
+"""Networks that no factor of a rule was fitted to. The errors of probed ranges come from them."""
 
 FRESH: dict[str, Network] = {
     "ResNet-50": Network(_torchvision("resnet50"), 8, optimizer="sgd"),
@@ -300,7 +299,7 @@ FRESH: dict[str, Network] = {
         lambda: TextEncoder(1000, 64, width=256, layers=3, heads=8), 8, (64,), tokens=1000
     ),
 }
-"""Networks chosen before any of their gains or estimates was known. They have been measured once."""
+"""Networks that no constant was fitted to. They were chosen before any of their gains or estimates was known."""
 
 PLANTED: dict[str, Network] = {
     "CNN": Network(lambda: build_model("cnn", CLASSES, 64), 32, (1, 64, 64), "sgd"),
@@ -313,7 +312,7 @@ PLANTED: dict[str, Network] = {
 }
 """Networks of `benchmarks.savings.plants`, which the constants were fitted to: for calibration."""
 
-SETS = {"fresh": FRESH, "unseen": UNSEEN, "planted": PLANTED}
+SETS = {"fresh": FRESH, "seen": SEEN, "planted": PLANTED}
 """The networks by the names of their sets."""
 
-ALL: dict[str, Network] = FRESH | UNSEEN | PLANTED
+ALL: dict[str, Network] = FRESH | SEEN | PLANTED

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.estimate import OPERATOR_ERRORS
+from lightning_perf.probe.estimate import Errors, Saving, widen
 from lightning_perf.probe.noise import Part, noise_ns
 from lightning_perf.probe.replay.messages import CompiledTimes, Task
 from lightning_perf.probe.worker_process import ENVIRONMENT
@@ -18,9 +17,9 @@ __all__ = ["compile_calls", "estimate_compile"]
 MOST_S = 600.0
 """Longest wait for the compiler."""
 
-COMPILE_ERROR = 0.2
-"""Share by which the change of the operators' time may differ: the compiler sees a guess of the data flow. Of the gains
-over 5 % of the step in ``benchmarks/results/compile_estimates.md``, four of five are inside the range with it."""
+COMPILE_ERRORS = Errors(0.2, 0.2, 0.015)
+"""Errors of the compiled calls: the compiler sees a guess of the data flow. Of the gains over 5 % of the step in
+``benchmarks/results/compile_estimates.md``, four of five are inside the range with them."""
 
 
 def compile_calls(task: Task) -> CompiledTimes:
@@ -50,15 +49,16 @@ def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: floa
     """
     known_ns = calls.time_ns(times.places)
     part = Part(known_ns, times.eager_ns, times.compiled_ns)
-    saving_ns, noise = part.saving_ns, noise_ns([part])
-    error_ns = math.hypot(COMPILE_ERROR * abs(saving_ns) + OPERATOR_ERRORS.of_time * known_ns, noise)
+    rounds = len(times.compiled_ns)
+    saving = Saving(part.saving_ns, noise_ns([part]), abs(part.saving_ns), known_ns, 0.0, 0.0, rounds)
+    low_ns, high_ns = widen(saving, COMPILE_ERRORS)
     return ProbedChange(
         name="compile",
         setting="torch.compile",
-        saving_ns=saving_ns + python_ns / 2,
-        low_ns=saving_ns - error_ns,
-        high_ns=saving_ns + error_ns + python_ns,
-        noise_ns=noise,
+        saving_ns=saving.saving_ns + python_ns / 2,
+        low_ns=low_ns,
+        high_ns=high_ns + python_ns,
+        noise_ns=saving.noise_ns,
         measured_ns=known_ns,
-        rounds=len(times.compiled_ns),
+        rounds=rounds,
     )

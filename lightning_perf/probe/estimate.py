@@ -55,16 +55,16 @@ class Errors(NamedTuple):
 
 
 OPERATOR_ERRORS = Errors(0.07, 0.13, 0.0125)
-"""Errors of a probe of precision, layout or threads. For the networks of ``benchmarks/results/estimates.md``, half of the
-gains were 2 % smaller to 13 % larger than probed, apart from channels last with up to 28 %."""
+"""Errors of a probe of precision, layout or threads. For the networks of ``benchmarks/results/estimates.md``, half of
+the gains were 2 % smaller to 13 % larger than probed, apart from channels last with up to 28 %."""
 
 BATCH_ERRORS = Errors(0.08, 0.15, 0.02)
 """Errors of a probe of a larger batch, which changes every tensor. There, 80 % of the gains were 2 % smaller to 28 %
 larger than probed, most of them gains of 8 to 20 % of the step."""
 
 OPTIMIZER_ERRORS = Errors(0.15, 0.35, 0.05)
-"""Errors of a probe of an optimizer. Its temporaries also take caches and fresh memory from the rest of the step. There,
-80 % of the gains were 26 % smaller to 40 % larger than probed."""
+"""Errors of a probe of an optimizer. Its temporaries also take caches and fresh memory from the rest of the step.
+There, 80 % of the gains were 26 % smaller to 40 % larger than probed."""
 
 SLOWER = 1.1
 """Ratio to the pace of the recording from which the time of a recorded call counts as unusual."""

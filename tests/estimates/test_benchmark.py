@@ -80,7 +80,7 @@ def test_a_row_of_the_table() -> None:
 
 def test_results_are_kept_and_resumed_and_the_command_reads_them(tmp_path: Path) -> None:
     options = argparse.Namespace(
-        results=tmp_path / "out" / "estimates.md", set="unseen", rounds=6, resume=True, estimates_only=False
+        results=tmp_path / "out" / "estimates.md", set="seen", rounds=6, resume=True, estimates_only=False
     )
     options.busy = False
     assert earlier(options) == {}
@@ -103,7 +103,7 @@ def test_estimates_become_shares_of_the_step_without_the_profiler() -> None:
 
 
 def test_networks_and_advice() -> None:
-    assert len(SETS["unseen"]) >= 20
+    assert len(SETS["seen"]) >= 20
     assert len(SETS["fresh"]) >= 10
     assert len(ALL) == sum(map(len, SETS.values())), "no network is in two sets"
     assert {setting.rule for setting in ADVICE.values()} <= {rule.__name__.replace("_", "-") for rule in RULES}

@@ -11,8 +11,7 @@ import torch
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls, operator_calls
 from lightning_perf.machine.environment import has_cpp_compiler
-from lightning_perf.probe.compile_saving import COMPILE_ERROR, estimate_compile
-from lightning_perf.probe.estimate import OPERATOR_ERRORS
+from lightning_perf.probe.compile_saving import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph
 from lightning_perf.probe.replay.compile_worker import time_compiled
 from lightning_perf.probe.replay.measure import Pool
@@ -97,7 +96,7 @@ def test_the_estimate_by_hand() -> None:
     call = OperatorCall("aten::linear", "", "", "", "", 4, 40_000, 56_000, has_backward=True)
     calls = OperatorCalls(4, False, None, (call,), (0,), (), 0)
     change = estimate_compile(CompiledTimes((0,), (40e3,) * 5, (30e3,) * 5, 20.0), calls, python_ns=10e3)
-    error = COMPILE_ERROR * 6e3 + OPERATOR_ERRORS.of_time * 24e3
+    error = COMPILE_ERRORS.down * 6e3 + COMPILE_ERRORS.of_time * 24e3
     assert change.measured_ns == pytest.approx(24e3)
     assert change.low_ns == pytest.approx(6e3 - error)
     assert change.high_ns == pytest.approx(6e3 + error + 10e3)
