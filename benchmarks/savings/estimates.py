@@ -8,7 +8,7 @@ gain compares the lower quartiles of the step times of all rounds. With several 
 these quartiles.
 
 Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 40 minutes on two
-cores, or an hour with ``--processes 3``. It writes three files to ``benchmarks/results/``:
+cores, and twice as long with ``--processes 3``. It writes three files to ``benchmarks/results/``:
 
 - ``estimates.md``: the table
 - ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
