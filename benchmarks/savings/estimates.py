@@ -439,6 +439,8 @@ def main() -> None:
         parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")
     if options.tiny:
         options.set, options.only, options.rounds, options.block = "planted", "MLP", 2, 0.05
+    if options.rounds < 1 or options.processes < 1:
+        parser.error("--rounds and --processes must be at least 1")
     whole = not (options.only or options.advice)
     if options.results is None:
         options.results = RESULTS.get(options.set, TRIAL) if whole else TRIAL
