@@ -112,6 +112,21 @@ class Recurrent(nn.Module):
         return logits
 
 
+class RecurrentText(nn.Module):
+    """A language model of two layers of gated recurrent units."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.tokens, self.states = nn.Embedding(tokens, width), nn.GRU(width, width, 2, batch_first=True)
+        self.head = nn.Linear(width, tokens)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Logits, ``(n, length, tokens)``."""
+        states, _ = self.states(self.tokens(text))
+        logits: Tensor = self.head(states)
+        return logits
+
+
 class Block(nn.Module):
     """A layer of a GPT: causal attention and an MLP, each after a layer norm and around a residual connection."""
 
@@ -277,10 +292,6 @@ SEEN: dict[str, Network] = {
     "RepVGG-A0": Network(_timm("repvgg_a0"), 8),
     "ShuffleNetV2": Network(_torchvision("shufflenet_v2_x1_0"), 32),
     "SqueezeNet 1.1": Network(_torchvision("squeezenet1_1"), 32),
-}
-"""Networks that no factor of a rule was fitted to. The errors of probed ranges come from them."""
-
-FRESH: dict[str, Network] = {
     "ResNet-50": Network(_torchvision("resnet50"), 8, optimizer="sgd"),
     "ResNeXt-50": Network(_torchvision("resnext50_32x4d"), 8, optimizer="sgd"),
     "MNASNet 1.0": Network(_torchvision("mnasnet1_0"), 16, optimizer="sgd"),
@@ -298,6 +309,20 @@ FRESH: dict[str, Network] = {
     "text encoder, 3 layers of 256": Network(
         lambda: TextEncoder(1000, 64, width=256, layers=3, heads=8), 8, (64,), tokens=1000
     ),
+}
+"""Networks that no factor of a rule was fitted to. The errors of probed ranges come from them."""
+
+FRESH: dict[str, Network] = {
+    "MobileNetV2": Network(_torchvision("mobilenet_v2"), 16, optimizer="sgd"),
+    "Inception-v3": Network(_timm("inception_v3"), 4, (3, 96, 96), optimizer="sgd"),
+    "SE-ResNeXt-26": Network(_timm("seresnext26d_32x4d"), 4, optimizer="sgd"),
+    "NF-RegNet-B0": Network(_timm("nf_regnet_b0"), 16),
+    "MobileOne-S0": Network(_timm("mobileone_s0"), 8),
+    "FastViT-T8": Network(_timm("fastvit_t8"), 8),
+    "ConViT-tiny": Network(_timm("convit_tiny", img_size=64), 16),
+    "LeViT-128S": Network(_timm("levit_128s", img_size=64), 16),
+    "Visformer-tiny": Network(_timm("visformer_tiny", img_size=64), 8),
+    "GRU, 2 layers of 384": Network(lambda: RecurrentText(2000, 384), 8, (64,), tokens=2000),
 }
 """Networks that no constant was fitted to. They were chosen before any of their gains or estimates was known."""
 

@@ -170,6 +170,11 @@ def choose_estimate(
         f"{format_share(probed.measured_ns / of_step)} of the step was measured{similar if probed.similar_ns else ''}. "
         "The rest of the step stays."
     )
+    if probed.faults_ns:
+        model += (
+            f" The training has page faults of {format_duration(probed.faults_ns)} per step that the probe lacks. With "
+            "this change there may be fewer or more, so half of that time widens the range."
+        )
     return Estimated((low_ns, high_ns), model, "probed")
 
 

@@ -65,20 +65,22 @@ def run(options: argparse.Namespace) -> int:
         TraceError: There is no trace, it cannot be probed here, or the probe failed.
     """
     from lightning_perf.markdown_text import parts_to_markdown
-    from lightning_perf.probe.folder import probe_path
+    from lightning_perf.probe.folder import probe_path, run_folder
     from lightning_perf.probe.rendering import probe_parts
     from lightning_perf.run_files.probe import write_probe
 
     if not options.seconds > 0:
         print_error(f"--seconds {options.seconds:g}: must be greater than 0")
         return ExitCode.USAGE
+    path = Path(options.path)
+    folder = run_folder(path)
+    if options.save and folder is None and path.exists():
+        raise TraceError(options.path, "is not the folder of a run", "Give the folder, or leave out --save")
     if not options.quiet:
         compiling = ", and compiling for a minute or more" if options.compile else ""
         print_progress(f"probing for about {options.seconds:g} s{compiling}")
-    probe, folder = probe_path(Path(options.path), options.seconds, compiles=options.compile)
-    if options.save:
-        if folder is None:
-            raise TraceError(options.path, "is not the folder of a run", "Give the folder, or leave out --save")
+    probe, _ = probe_path(path, options.seconds, compiles=options.compile)
+    if options.save and folder is not None:
         write_probe(folder, probe)
     if options.markdown is not None:
         write_output(options.markdown, parts_to_markdown(probe_parts(probe, TOP)), UserError)

@@ -18,11 +18,16 @@ from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.workers.process import WorkerError
 
-__all__ = ["probe_path"]
+__all__ = ["probe_path", "run_folder"]
 
 
 class _Sources(msgspec.Struct):
     sources: tuple[str, ...]
+
+
+def run_folder(path: Path) -> Path | None:
+    """Return the folder of the run that a path names: itself, or that of a report. ``None`` for a single trace."""
+    return path if path.is_dir() else path.parent if path.name == REPORT_NAME else None
 
 
 def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> tuple[Probe, Path | None]:
@@ -39,7 +44,7 @@ def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> tuple[P
     Raises:
         TraceError: There is no trace, it cannot be probed on this machine, or the probe failed.
     """
-    folder = path if path.is_dir() else path.parent if path.name == REPORT_NAME else None
+    folder = run_folder(path)
     windows = group_windows(_traces(path))[0]
     try:
         with ProbeWorker() as worker:

@@ -50,6 +50,8 @@ class Plan:
         floor: The time that a step keeps with CUDA graphs; ``None`` for a training on a processor.
         python_ns: Time of Python between operators in the forward pass of a training on a processor, as recorded.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
+        page_faults: Page faults per step of the training, before the recording; 0 if they were not counted.
+        page_fault_ns: Cost of one of them.
     """
 
     task: Task
@@ -60,6 +62,8 @@ class Plan:
     floor: StepFloor | None = None
     python_ns: float = 0.0
     usual_step_ns: float | None = None
+    page_faults: float = 0.0
+    page_fault_ns: float = 0.0
 
     @property
     def added_ns(self) -> float | None:
@@ -117,7 +121,17 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
     step_ns = breakdown(trace).wall.mean_ns or 0.0
     host = host_compute(trace)
     python_ns = phases(trace).time_ns("forward", "host_other") or 0.0 if host is not None else 0.0
-    return Plan(task, calls, step_ns, host, optimizer, step_floor(trace), python_ns)
+    return Plan(
+        task,
+        calls,
+        step_ns,
+        host,
+        optimizer,
+        step_floor(trace),
+        python_ns,
+        page_faults=(processor.page_faults if processor is not None else None) or 0.0,
+        page_fault_ns=(processor.page_fault_ns if processor is not None else None) or 0.0,
+    )
 
 
 def _settings(

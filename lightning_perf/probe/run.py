@@ -53,6 +53,9 @@ END_S = 0.3
 MOST_CALLS = 50
 """Calls that the file lists."""
 
+MANY_FAULTS = 0.1
+"""Cost of page faults from which they widen ranges, as a share of the step. Fewer ones are within the other errors."""
+
 KEPT_OVERHEAD = 0.8
 """Least share of the time outside of operators that does not grow with the batch."""
 
@@ -216,7 +219,8 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
     saving = estimate_calls(plan.calls, measured.times, CURRENT, setting.name, setting.batch)
     if not saving.rounds:
         return None
-    low, high = widen(saving, BATCH_ERRORS if setting.batch > 1 else OPERATOR_ERRORS)
+    faults_ns = _lacking_faults_ns(plan, measured)
+    low, high = widen(saving, BATCH_ERRORS if setting.batch > 1 else OPERATOR_ERRORS, faults_ns)
     middle = saving.saving_ns
     if setting.threads is not None and plan.task.optimizer is not None:
         optimizer = estimate_fixed(optimizer_ns, measured.optimizer, plan.task.optimizer.implementation, THREADS)
@@ -231,7 +235,19 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
             middle + (1 + KEPT_OVERHEAD) / 2 * share * fixed,
             high + share * fixed,
         )
-    return _named(setting.name, _text(setting, plan), middle, low, high, saving)
+    return replace(_named(setting.name, _text(setting, plan), middle, low, high, saving), faults_ns=faults_ns)
+
+
+def _lacking_faults_ns(plan: Plan, measured: Measured) -> float:
+    """Return the cost per step of page faults that the training had and the probe lacks.
+
+    Returns:
+        The cost; 0 if it is a small share of the step, or if faults were not counted.
+    """
+    if measured.page_faults is None:
+        return 0.0
+    cost_ns = plan.page_fault_ns * max(0.0, plan.page_faults - measured.page_faults)
+    return cost_ns if cost_ns >= MANY_FAULTS * (plan.usual_step_ns or plan.step_ns) else 0.0
 
 
 def _recorded_optimizer_ns(plan: Plan) -> float:

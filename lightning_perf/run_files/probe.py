@@ -31,6 +31,8 @@ class ProbedChange:
         measured_ns: Time per step of the recorded operators that were measured in this setting.
         rounds: Times that each of them was measured.
         similar_ns: Time per step of further calls of the same operators, which they stand for.
+        faults_ns: Cost per step of page faults that the training has and the probe lacks, if it is a tenth of the step
+            or more. The change may move blocks of memory, so that there are fewer or more. The range contains half.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ProbedChange:
     measured_ns: float
     rounds: int
     similar_ns: float = 0.0
+    faults_ns: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,17 @@ def test_a_range_without_a_probe_says_so() -> None:
 RULES = {"bf16": cpu_bf16, "channels-last": cpu_channels_last}
 
 
+def test_page_faults_that_the_probe_lacks_are_named() -> None:
+    recorded = probed(convolution(), "bf16", 2.0, 2.6)
+    assert recorded.probe is not None
+    for faults_ms, named in ((0.0, False), (1.2, True)):
+        changes = tuple(replace(change, faults_ns=faults_ms * MS) for change in recorded.probe.changes)
+        finding = cpu_bf16(replace(recorded, probe=replace(recorded.probe, changes=changes)))
+        assert finding is not None
+        assert finding.model is not None
+        assert ("page faults of 1.20 ms per step" in finding.model) == named
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_probe_gives_the_range(name: str) -> None:
     finding = RULES[name](probed(convolution(), name, 2.0, 2.6))

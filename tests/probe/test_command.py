@@ -73,6 +73,15 @@ def test_a_missing_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nothing" in capsys.readouterr().err
 
 
+def test_a_trace_has_no_folder_to_save_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.1.pt.trace.json").write_bytes(Path("tests/traces/two_steps.json").read_bytes())
+    assert main(["probe", str(tmp_path / "rank0.1.pt.trace.json"), "--save"]) == 2
+    error = capsys.readouterr().err
+    assert "is not the folder of a run" in error
+    assert "leave out --save" in error
+    assert "probing" not in error
+
+
 def test_a_report_names_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "report.json").write_text('{"sources": ["/elsewhere/rank0.1.pt.trace.json.gz"]}')
     assert main(["probe", str(tmp_path / "report.json"), "-q"]) == 2

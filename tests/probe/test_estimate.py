@@ -140,6 +140,13 @@ def test_calls_that_were_not_measured_widen_one_end() -> None:
     assert widen(loss, OPERATOR_ERRORS) == pytest.approx((-200 - down, -100 + up))
 
 
+def test_half_the_cost_of_page_faults_that_the_probe_lacks_widens_the_range() -> None:
+    saving = Saving(100.0, 0.0, 100.0, 500.0, 0.0, 0.0, 3)
+    down, up = errors(100, 500)
+    low, high = widen(saving, OPERATOR_ERRORS, 40.0)
+    assert (low, high) == pytest.approx((100 - (down**2 + 20**2) ** 0.5, 100 + (up**2 + 20**2) ** 0.5))
+
+
 def test_measured_calls_stand_for_others_of_the_same_operator() -> None:
     """Four of seven products are measured, and save 50 % of 1,000, 40 % of 2,000, 60 % of 2,000 and 45 % of 1,000."""
     sizes, kept = (1000, 2000, 2000, 1000), (0.5, 0.6, 0.4, 0.55)

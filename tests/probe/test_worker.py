@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import subprocess
 import sys
 import time
@@ -16,14 +17,16 @@ import torch
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.errors import TraceError
+from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
-from lightning_perf.probe.replay.messages import OptimizerTask, Task
+from lightning_perf.probe.replay.measure import count_faults
+from lightning_perf.probe.replay.messages import Measured, OptimizerTask, Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
 from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.replay.worker import measure
-from lightning_perf.probe.run import probe_trace, with_arguments
+from lightning_perf.probe.run import Results, build_probe, probe_trace, with_arguments
 from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
 from tests.probe.recorded import NETWORKS, recorded_training
 from tests.support.trace_builder import TraceBuilder
@@ -88,6 +91,41 @@ def test_a_call_that_fails_is_left_out() -> None:
     measured = measure(task(replace(calls, calls=tuple(broken)), seconds=0.2))
     assert "it is no operator of PyTorch" in measured.skipped.values()
     assert measured.times
+
+
+PAGES = 300
+
+
+class Touching:
+    """Calls that request fresh memory: the forward pass some pages, and the backward pass twice as many."""
+
+    def __init__(self, *, has_backward: bool) -> None:
+        self.has_backward, self.bound = has_backward, self
+
+    def enter(self) -> list[int]:
+        return [PAGES]
+
+    def call(self, pages: list[int]) -> torch.Tensor:
+        with mmap.mmap(-1, pages[0] * mmap.PAGESIZE) as fresh:
+            fresh[:: mmap.PAGESIZE] = bytes(pages[0])
+        return torch.zeros(1)
+
+    def outputs(self, result: torch.Tensor) -> list[torch.Tensor]:
+        return [result]
+
+    def gradients(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return outputs
+
+    def backward(self, *_: object) -> None:
+        self.call([2 * PAGES])
+
+
+@pytest.mark.skipif(count_page_faults() is None, reason="this system does not count page faults")
+def test_page_faults_of_both_passes_are_counted() -> None:
+    calls = {3: Touching(has_backward=False), 5: Touching(has_backward=True)}
+    counted = count_faults(calls, Setting(CURRENT), 1 << 20)  # type: ignore[arg-type]
+    assert PAGES <= counted[3] < 1.5 * PAGES
+    assert 3 * PAGES <= counted[5] < 3.5 * PAGES
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
@@ -195,6 +233,26 @@ def test_a_probe_in_a_worker_process_leaves_this_one_alone() -> None:
         assert change.low_ns <= change.saving_ns <= change.high_ns
         assert change.rounds >= 1
     assert {call.name for call in probe.calls} & {"conv2d", "linear", "batch_norm"}
+
+
+@pytest.mark.parametrize(
+    ("in_the_probe", "lacking_ns"), [(0.0, 3e6), (1400.0, 1.6e6), (2100.0, 0.0), (5000.0, 0.0), (None, 0.0)]
+)
+def test_page_faults_that_the_probe_lacks(in_the_probe: float | None, lacking_ns: float) -> None:
+    trace = recorded_training("convolutions")
+    plan = plan_probe(trace, 1.0, has_cuda=False)
+    assert plan is not None
+    plan = replace(plan, usual_step_ns=10e6, page_faults=3000.0, page_fault_ns=1000.0)
+    times = tuple(
+        Times(place, setting.name, (1e5, 1e5), (1e5, 1e5))
+        for place in range(len(plan.calls.calls))
+        for setting in plan.task.settings
+    )
+    probe = build_probe(trace, plan, Results(Measured(times, {}, {}, None, 1.0, "CPU", in_the_probe), None, None), 1.0)
+    assert probe.changes
+    assert [change.faults_ns for change in probe.changes] == pytest.approx([lacking_ns] * len(probe.changes))
+    assert all(change.low_ns <= change.saving_ns - lacking_ns / 2 for change in probe.changes)
+    assert all(change.high_ns >= change.saving_ns + lacking_ns / 2 for change in probe.changes)
 
 
 def test_a_recording_without_shapes_cannot_be_probed() -> None:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
 from lightning_perf.probe.replay.settings import Setting
 
-__all__ = ["Pool", "Prepared", "Timer", "integer_limit", "make_calls", "run_pass", "wait_on_device"]
+__all__ = ["Pool", "Prepared", "Timer", "count_faults", "integer_limit", "make_calls", "run_pass", "wait_on_device"]
 
 SEEDED = 1 << 16
 """Elements of a block of random values, which tensors repeat."""
@@ -329,6 +330,28 @@ def run_pass(
     numbers = [*(made.forward[place] for place in places), *(made.backward.get(place) for place in places)]
     times = timer.finish(numbers)
     return {place: (times[at], times[at + len(places)]) for at, place in enumerate(places)}, made.failed
+
+
+def count_faults(calls: Mapping[int, Prepared], setting: Setting, hold_bytes: int) -> dict[int, int]:
+    """Make all calls once on the processor, and return the page faults of each, forward and backward.
+
+    Args:
+        calls: The calls by their places, in the order of the step.
+        setting: The setting.
+        hold_bytes: Most memory of outputs that stay until the backward passes.
+    """
+
+    def counted(run: Callable[[], Any]) -> tuple[Any, int]:
+        before = count_page_faults() or 0
+        result = run()
+        return result, (count_page_faults() or 0) - before
+
+    made = make_calls(calls, setting, "cpu", hold_bytes, counted)
+    return {
+        place: faults + made.backward.get(place, 0)
+        for place, faults in made.forward.items()
+        if place not in made.failed
+    }
 
 
 def _tf32(setting: Setting, device: str) -> Any:

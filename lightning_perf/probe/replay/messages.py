@@ -146,6 +146,8 @@ class Measured(Message, frozen=True):
         launch_ns: Cost of launching an empty kernel on the device; ``None`` on a processor.
         seconds: Time that the worker process measured for.
         device: Name of the device.
+        page_faults: Page faults of a step's calls and of the optimizer, in the recorded setting; ``None`` if they were
+            not counted.
     """
 
     times: tuple[Times, ...]
@@ -154,6 +156,7 @@ class Measured(Message, frozen=True):
     launch_ns: float | None
     seconds: float
     device: str
+    page_faults: float | None = None
 
 
 class Replayed(Message, frozen=True):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.replay.arguments import TYPES
 from lightning_perf.probe.replay.messages import FUSED, THREADS, OptimizerTask, Task
 
@@ -83,6 +84,10 @@ class OptimizerTimer:
         self._left = LEAST_STEPS * len(variants)
         self.seconds = sum(self._step(variant) for variant in variants) / len(variants)
         """Time of a step, about."""
+        before = count_page_faults() or 0
+        self._optimizers[recorded].step()
+        self.page_faults = self._scale * ((count_page_faults() or 0) - before)
+        """Page faults of a step in the recorded implementation, for all elements of the recorded parameters."""
 
     def step_next(self) -> None:
         """Run a step of the next variant, unless the steps take too much of the time."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from lightning_perf.probe.replay.arguments import Bound
-from lightning_perf.probe.replay.measure import Pool, Prepared, run_pass
+from lightning_perf.probe.replay.measure import Pool, Prepared, count_faults, run_pass
 from lightning_perf.probe.replay.messages import Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer
 from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
@@ -68,6 +68,7 @@ class Rounds:
         self._first_rounds: dict[tuple[int, str], int] = {}
         self._decided: set[str] = set()
         self._least_ratio: dict[str, float] = {}
+        self._page_faults: float | None = None
         self._chosen = self._choose(1.0)
         most = covered_share(task.calls, select_calls(task.calls, self._possible, math.inf))
         if self._settings[-1].batch > 1 and covered_share(task.calls, self._chosen) < ENOUGH * most:
@@ -84,6 +85,27 @@ class Rounds:
                 break
             took_s = self._run_round(number)
             self._decide(number)
+            if number == LEAST_ROUNDS:
+                self._page_faults = self._count_faults()
+
+    @property
+    def page_faults(self) -> float | None:
+        """Page faults of all calls of a step as recorded; ``None`` on a device, or if the system does not count them.
+
+        Calls that are not measured count like those that are.
+        """
+        return self._page_faults
+
+    def _count_faults(self) -> float | None:
+        """Run one more pass in the recorded setting, and count its page faults."""
+        if self._task.device != "cpu":
+            return None
+        calls = self._task.calls
+        counted = count_faults(self._calls[self._current.name], self._current, self._task.memory_bytes)
+        share = covered_share(calls, list(counted))
+        if not share:
+            return None
+        return sum(faults * calls.calls[place].calls for place, faults in counted.items()) / calls.steps / share
 
     def times(self) -> tuple[Times, ...]:
         """Return the times of all rounds but the first one of each call, which made its tensors."""

@@ -100,8 +100,15 @@ def _measure(task: Task) -> tuple[Measured, Rounds]:
         launch_ns=_launch_ns(task.device),
         seconds=time.perf_counter() - begin,
         device=_device_name(task.device),
+        page_faults=_page_faults(rounds, optimizer),
     )
     return measured, rounds
+
+
+def _page_faults(rounds: Rounds, optimizer: OptimizerTimer | None) -> float | None:
+    """Return the page faults of a step's calls and of the optimizer as recorded; ``None`` if they were not counted."""
+    of_calls = rounds.page_faults
+    return of_calls if of_calls is None or optimizer is None else of_calls + optimizer.page_faults
 
 
 def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | None:
