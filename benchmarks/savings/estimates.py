@@ -4,11 +4,11 @@ No factor of a rule was fitted to the networks of `benchmarks.savings.networks`.
 it, in its own process. Then every advice is followed, even if the report does not give it: 16-bit precision, channels
 last, two threads, twice the batch and a fused optimizer. Each setting has processes of its own, as a user's trainings
 have: glibc treats memory according to the blocks that a process freed before. Settings alternate every few steps. A
-gain compares the lower quartiles of the step times of all rounds. With several processes, it compares the means of
-these quartiles.
+gain compares the means, over the processes, of the lower quartiles of the step times of all rounds.
 
-Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about 40 minutes on two
-cores, and twice as long with ``--processes 3``. It writes three files to ``benchmarks/results/``:
+Run as ``python -m benchmarks.savings.estimates`` on a quiet machine without a GPU. It takes about two hours on two
+cores. Processes of the same training differ by the state of their memory, so a trial with ``--processes 1`` is quick
+but less certain. It writes three files to ``benchmarks/results/``:
 
 - ``estimates.md``: the table
 - ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
@@ -416,8 +416,8 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--results", type=Path, help=f"page to write (default: {RESULTS['seen']}; a trial: {TRIAL})")
     parser.add_argument("--set", choices=tuple(SETS), default="seen", help="networks (default: seen)")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds of each process (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=1, help="processes of each setting (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds of each process (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=3, help="processes of each setting (default: %(default)s)")
     parser.add_argument(
         "--block", type=float, default=0.3, metavar="SECONDS", help="timed steps of a round (default: %(default)s)"
     )
@@ -432,13 +432,15 @@ def main() -> None:
         action="store_true",
         help="a trial on a busy machine: use estimates that reports hold back, and leave out two threads",
     )
-    parser.add_argument("--tiny", action="store_true", help="one network, two rounds: a test of the benchmark itself")
+    parser.add_argument(
+        "--tiny", action="store_true", help="one network, one process, two rounds: a test of the benchmark itself"
+    )
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if torch.cuda.is_available():
         parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")
     if options.tiny:
-        options.set, options.only, options.rounds, options.block = "planted", "MLP", 2, 0.05
+        options.set, options.only, options.rounds, options.block, options.processes = "planted", "MLP", 2, 0.05, 1
     if options.rounds < 1 or options.processes < 1:
         parser.error("--rounds and --processes must be at least 1")
     whole = not (options.only or options.advice)

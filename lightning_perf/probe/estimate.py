@@ -55,16 +55,18 @@ class Errors(NamedTuple):
 
 
 OPERATOR_ERRORS = Errors(0.07, 0.13, 0.0125)
-"""Errors of a probe of precision, layout or threads. For the networks of ``benchmarks/results/estimates.md``, half of
-the gains were 2 % smaller to 13 % larger than probed, apart from channels last with up to 28 %."""
+"""Errors of a probe of precision, layout or threads. In 48 probes of the first 24 networks in
+``benchmarks/results/estimates.md``, half of the gains were 1 % smaller to 11 % larger than probed, apart from channels
+last with up to 31 %."""
 
 BATCH_ERRORS = Errors(0.08, 0.15, 0.02)
-"""Errors of a probe of a larger batch, which changes every tensor. There, 80 % of the gains were 2 % smaller to 28 %
+"""Errors of a probe of a larger batch, which changes every tensor. There, 80 % of the gains were 9 % smaller to 29 %
 larger than probed, most of them gains of 8 to 20 % of the step."""
 
 OPTIMIZER_ERRORS = Errors(0.15, 0.35, 0.05)
 """Errors of a probe of an optimizer. Its temporaries also take caches and fresh memory from the rest of the step.
-There, 80 % of the gains were 26 % smaller to 40 % larger than probed."""
+There, 80 % of the gains were 41 % smaller to 19 % larger than probed, and 26 % smaller to 40 % larger in single
+processes. Most of these gains are 4 to 10 % of the step."""
 
 FAULTS_ERROR = 0.5
 """Error by page faults that the probe lacks, as a share of their cost, on both sides. For RepVGG and an LSTM, with 12 %
