@@ -172,8 +172,8 @@ def choose_estimate(
     )
     if probed.faults_ns:
         model += (
-            f" The training has page faults of {format_duration(probed.faults_ns)} per step that the probe lacks. With "
-            "this change there may be fewer or more, so half of that time widens the range."
+            f" The training has page faults of {format_duration(probed.faults_ns)} per step that the probe lacks. This "
+            "change may remove or add some, so half of that time widens the range."
         )
     return Estimated((low_ns, high_ns), model, "probed")
 

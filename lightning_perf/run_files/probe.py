@@ -31,8 +31,8 @@ class ProbedChange:
         measured_ns: Time per step of the recorded operators that were measured in this setting.
         rounds: Times that each of them was measured.
         similar_ns: Time per step of further calls of the same operators, which they stand for.
-        faults_ns: Cost per step of page faults that the training has and the probe lacks, if it is a tenth of the step
-            or more. The change may move blocks of memory, so that there are fewer or more. The range contains half.
+        faults_ns: Cost per step of page faults that the training has and the probe lacks, from a tenth of the step on.
+            The change may remove or add some. The range contains half of this cost.
     """
 
     name: str
