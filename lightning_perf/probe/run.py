@@ -32,6 +32,7 @@ from lightning_perf.probe.graph_saving import estimate_graph
 from lightning_perf.probe.noise import lower_quartile
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import FUSED, THREADS, CompiledTimes, GraphTimes, Measured, Task
+from lightning_perf.probe.replay.selection import covered_share
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.worker_process import ProbeWorker
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
@@ -55,6 +56,9 @@ MOST_CALLS = 50
 
 MANY_FAULTS = 0.1
 """Cost of page faults from which they widen ranges, as a share of the step. Fewer ones are within the other errors."""
+
+LEAST_GROWN = 0.5
+"""Least share of the operators' time in calls that grow with the batch. Usually, only calls on weights do not."""
 
 KEPT_OVERHEAD = 0.8
 """Least share of the time outside of operators that does not grow with the batch."""
@@ -121,14 +125,24 @@ def _compiled(task: Task) -> tuple[CompiledTimes | None, str | None]:
 
 
 def with_arguments(task: Task) -> Task:
-    """Return a task with the arguments of its calls in each setting. The random state stays unchanged."""
+    """Return a task with the arguments of its calls in each setting. The random state stays unchanged.
+
+    A larger batch is left out if too few calls grow with it: then the recording does not show the batch size.
+    """
     import torch
 
     from lightning_perf.probe.replay.data_flow import follow
 
     with torch.random.fork_rng(devices=[]):
         bound, skipped = follow(task.calls, task.settings, task.batch_size, task.device)
-    return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped)
+    made = [place for place, settings in enumerate(bound) if CURRENT in settings]
+
+    def grows(name: str) -> bool:
+        grown = [place for place in made if name in bound[place] and bound[place][name] != bound[place][CURRENT]]
+        return covered_share(task.calls, grown) >= LEAST_GROWN * covered_share(task.calls, made)
+
+    settings = tuple(setting for setting in task.settings if setting.batch == 1 or grows(setting.name))
+    return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped, settings=settings)
 
 
 class Results(NamedTuple):

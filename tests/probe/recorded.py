@@ -81,10 +81,26 @@ class Tokens(nn.Module):
         return logits
 
 
+class Standardized(nn.Module):
+    """A convolution whose weight a batch norm standardizes first, as in normalizer-free networks, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.rand(8, 3, 3, 3)), nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        flat = nn.functional.batch_norm(self.weight.reshape(1, 8, -1), None, None, training=True)
+        x = nn.functional.silu(nn.functional.conv2d(images, flat.reshape(self.weight.shape), padding=1))
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "convolutions": (Residual, lambda batch: torch.rand(batch, 3, 12, 12)),
     "attention": (Attention, lambda batch: torch.randint(0, 11, (batch, 7))),
     "tokens": (Tokens, lambda batch: torch.rand(batch, 7, 9)),
+    "standardized": (Standardized, lambda batch: torch.rand(batch, 3, 12, 12)),
     "recurrent": (Recurrent, lambda batch: torch.rand(batch, 4, 7)),
 }
 

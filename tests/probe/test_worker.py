@@ -255,6 +255,19 @@ def test_page_faults_that_the_probe_lacks(in_the_probe: float | None, lacking_ns
     assert all(change.high_ns >= change.saving_ns + lacking_ns / 2 for change in probe.changes)
 
 
+@pytest.mark.parametrize("name", ["convolutions", "attention", "standardized", "recurrent"])
+def test_the_batch_size_is_that_of_the_recording(name: str) -> None:
+    plan = plan_probe(recorded_training(name), 1.0, has_cuda=False)
+    assert plan is not None
+    assert plan.task.batch_size == 6
+
+
+def test_a_misread_batch_size_gives_no_larger_batch() -> None:
+    for batch_size, is_probed in ((6, True), (1, False), (5, False)):
+        made = task(calls_of("convolutions"), batch_size=batch_size)
+        assert ("batch" in [setting.name for setting in made.settings]) == is_probed
+
+
 def test_a_recording_without_shapes_cannot_be_probed() -> None:
     trace = TraceBuilder().step(1, 0, 100).op("aten::mm", 10, 50).build()
     assert plan_probe(trace, 1.0, has_cuda=False) is None

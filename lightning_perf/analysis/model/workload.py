@@ -57,7 +57,8 @@ class Workload:
         steps: Averaged steps.
         devices: Names of the devices that ran work; empty for a training on the host, or where names are missing.
         layers: Layers by operator and weight shape; empty where none were recorded, e.g. in compiled models.
-        inputs: Distinct input shapes of the first layer of each step; empty where shapes were not recorded.
+        inputs: Distinct input shapes of the first layer of each step; empty where shapes were not recorded. A
+            batch norm of weights, as in weight standardization, does not count.
         passes: Forward calls per step of the layer that runs first. This is the number of micro-batches, unless the
             model uses that layer several times. ``None`` where shapes were not recorded.
         compiled: Whether code compiled by ``torch.compile`` ran.
@@ -144,7 +145,11 @@ def _first_inputs(trace: Trace, rows: list[int], data: list[_Shape]) -> tuple[tu
         return ()
     starts: Int64Array = trace.operators.start_ns[rows]
     step = np.searchsorted(trace.steps.start_ns, starts, side="right")
-    first = np.unique(step, return_index=True)[1].tolist()
+    # Weight standardization (Qiao et al., 2019) is a batch norm of one sample, before the layer that reads the batch.
+    batch_norm = trace.names_where(lambda name: name == "aten::batch_norm")[trace.operators.name[rows]]
+    of_weights = batch_norm & np.array([shape is not None and shape[0] == 1 for shape in data])
+    places = np.flatnonzero(~of_weights) if not of_weights.all() else np.arange(len(rows))
+    first = places[np.unique(step[places], return_index=True)[1]].tolist()
     return tuple(dict.fromkeys(shape for at in first if (shape := data[at]) is not None))
 
 
