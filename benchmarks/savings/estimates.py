@@ -14,8 +14,8 @@ but less certain. It writes three files to ``benchmarks/results/``:
 - ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
 - ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf estimates`` reads
 
-The errors of probed ranges come from these networks. ``--set fresh`` measures others, to which no constant was fitted
-(``estimates_fresh.md``).
+The errors of probed ranges come from the first 24 networks. ``--set fresh`` measures others, to which no constant was
+fitted (``estimates_fresh.md``).
 
 After a change to the estimates, ``--estimates-only`` profiles the networks again and keeps the measured gains.
 """
@@ -60,7 +60,7 @@ TRIAL = Path("build") / "estimates" / "estimates.md"
 """Page of a run with other networks, or with only some of them."""
 
 DESCRIPTIONS = {
-    "seen": "that the errors of probed ranges come from",
+    "seen": "known when the errors of probed ranges were chosen",
     "fresh": "that no constant was fitted to",
     "planted": "that constants were fitted to",
 }

@@ -310,7 +310,7 @@ SEEN: dict[str, Network] = {
         lambda: TextEncoder(1000, 64, width=256, layers=3, heads=8), 8, (64,), tokens=1000
     ),
 }
-"""Networks that no factor of a rule was fitted to. The errors of probed ranges come from them."""
+"""Networks that no factor of a rule was fitted to. The errors of probed ranges come from the first 24."""
 
 FRESH: dict[str, Network] = {
     "MobileNetV2": Network(_torchvision("mobilenet_v2"), 16, optimizer="sgd"),

@@ -55,9 +55,9 @@ class Errors(NamedTuple):
 
 
 OPERATOR_ERRORS = Errors(0.07, 0.13, 0.0125)
-"""Errors of a probe of precision, layout or threads. They come from 48 probes of the first 24
-networks in ``benchmarks/results/estimates.md``. Half of the gains were 1 % smaller to 11 % larger than probed. Those of
-channels last were up to 31 % larger."""
+"""Errors of a probe of precision, layout or threads. They come from 48 probes of the first 24 networks in
+``benchmarks/results/estimates.md``. Half of the gains were 1 % smaller to 11 % larger than probed. Those of channels
+last were up to 31 % larger."""
 
 BATCH_ERRORS = Errors(0.08, 0.15, 0.02)
 """Errors of a probe of a larger batch, which changes every tensor. There, 80 % of the gains were 9 % smaller to 29 %
