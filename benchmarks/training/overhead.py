@@ -6,11 +6,10 @@ Each arm is a fit of its own. Arms run in rounds, in random order:
 - empty: a callback without hooks, which the Trainer still calls;
 - timer: `PerfCallback` with a window that is never reached;
 - perf: `PerfCallback` with its window in the middle of the fit;
-- pytorch: Lightning's own ``Trainer(profiler="pytorch")`` with the same window;
-- traceml: TraceML's callback (``pip install traceml-ai``), which has no window; left out if it is not installed.
+- pytorch: Lightning's own ``Trainer(profiler="pytorch")`` with the same window.
 
-Lightning's profiler and TraceML's patches would affect other arms in their process. So each has a process of its own,
-with a bare arm in it. A ratio always refers to the bare fit of the same process and round.
+Lightning's profiler would affect other arms in its process. So it has a process of its own, with a bare arm in it. A
+ratio always refers to the bare fit of the same process and round.
 
 The steps of a fit are split into those outside of the window (before and after it, without the first ones), inside, and
 after. The main figure is the CPU time of the process, which other work on the machine disturbs least; wall time is next
@@ -22,17 +21,15 @@ share of longer steps.
 If the Trainer has no profiler of its own, `PerfCallback` saves the Trainer the calls of its idle profiler. The figures
 include this saving, as every fit does.
 
-Run as ``python -m benchmarks.training.overhead [--device cuda] [--traceml-python PYTHON]``. It prints a table, and
-writes it and
-the raw times to ``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the process of `PerfCallback`
-trains under ``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a step that waits for the device ends
-the benchmark with an error.
+Run as ``python -m benchmarks.training.overhead [--device cuda]``. It prints a table, and writes it and the raw times to
+``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the process of `PerfCallback` trains under
+``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a step that waits for the device ends the benchmark
+with an error.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import json
 import os
@@ -71,7 +68,7 @@ WINDOW = range(SKIP_FIRST, SKIP_FIRST + WARMUP + ACTIVE + 1)
 SETTLED = 20
 """Steps left out at the beginning of a fit, and before and after the window."""
 
-PROCESSES = {"perf": ("bare", "empty", "timer", "perf"), "pytorch": ("bare", "pytorch"), "traceml": ("bare", "traceml")}
+PROCESSES = {"perf": ("bare", "empty", "timer", "perf"), "pytorch": ("bare", "pytorch")}
 """The arms of each process."""
 SHORT, LONG = "step of about 1 ms", "step of about 10 ms"
 MODELS = {
@@ -80,7 +77,6 @@ MODELS = {
 }
 """By device: width of the layers, batch size, and how many times ``--steps`` to train. On an H100 the long step takes
 about 10 ms in FP32: 0.5 TFLOP at 52 TFLOP/s."""
-TRACEML = "traceml_ai.integrations.lightning"
 PARTS = ("outside", "inside", "after")
 
 
@@ -159,8 +155,6 @@ def observers(arm: str, folder: str) -> tuple[list[pl.Callback], Any]:
     if arm == "pytorch":
         schedule = torch.profiler.schedule(wait=SKIP_FIRST, warmup=WARMUP, active=ACTIVE, repeat=1)
         return [], pl.profilers.PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule)
-    if arm == "traceml":
-        return [importlib.import_module(TRACEML).TraceMLCallback()], None
     return [], None
 
 
@@ -209,8 +203,6 @@ def work(process: str, steps: int, device: str) -> None:
     os.dup2(2, 1)  # output of the arms must not mix with the answers
     torch.set_num_threads(1)
     be_quiet()
-    if process == "traceml":
-        importlib.import_module(TRACEML).init()
     for line in sys.stdin:
         number = int(line)
         order = random.Random(number)
@@ -295,9 +287,6 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=200, help="steps of a fit, four times as many of the short ones (default: 200)"
     )
-    parser.add_argument(
-        "--traceml-python", default=sys.executable, help="an interpreter with TraceML (default: this one)"
-    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default: cpu)")
     parser.add_argument(
         "--out", type=Path, help="results, without suffix (default: benchmarks/results/overhead, or …_cuda)"
@@ -314,14 +303,6 @@ def main() -> None:
     machine = cpu_name() if device == "cpu" else f"{torch.cuda.get_device_name()}, {cpu_name()}"
     pythons = {"perf": sys.executable, "pytorch": sys.executable}
     versions = known_versions()
-    question = "import importlib.metadata as m, traceml_ai; print(m.version('traceml-ai'))"
-    answer = subprocess.run(
-        [arguments.traceml_python, "-c", question], capture_output=True, text=True, check=False
-    ).stdout.split()
-    if answer:
-        pythons["traceml"], versions["traceml-ai"] = arguments.traceml_python, answer[-1]
-    else:
-        print("TraceML is left out: pip install traceml-ai, here or for --traceml-python.")
     workers = {process: start(process, python, arguments.steps, device) for process, python in pythons.items()}
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     results.parent.mkdir(parents=True, exist_ok=True)
