@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from lightning_perf import __version__
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
-from lightning_perf.analysis.precision.fp8_layers import Fp8Layers, summarize_fp8
-from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
+from lightning_perf.analysis.precision.fp8_layers import summarize_fp8
+from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -24,7 +25,7 @@ from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find, find_in_fit
 from lightning_perf.findings.whole_run import check_findings
-from lightning_perf.report.captured import captured
+from lightning_perf.report.captured import Captured, captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
@@ -35,6 +36,7 @@ from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, has_out_of_memory, read_out_of_memory
+from lightning_perf.run_files.jsonl import RankLog
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.numerics.forecast import FORECAST
 from lightning_perf.run_files.numerics.fp8 import FP8
@@ -46,8 +48,8 @@ from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from lightning_perf.units import format_duration, format_share
 
-__all__ = ["LiveFit", "analyze", "build_report"]
-
+_Part = TypeVar("_Part")
+_Line = TypeVar("_Line")
 
 MISSING_NAMED = 8
 """Missing ranks that a note names."""
@@ -105,7 +107,6 @@ def analyze(
         >>> print(report.verdict.where)  # doctest: +SKIP
         A step takes 178 ms (mean of 6): 55.5 % is device compute, 33.4 % waits for the next batch.
     """
-    notes: list[str] = []
     samples = live.unsaved if live is not None else ()
     try:
         traces = find_traces(path)
@@ -116,38 +117,51 @@ def analyze(
         traces = ()  # a run that was too short to be profiled
     else:
         logs = STEPS.paths(traces[0].parent) if Path(path).is_dir() else []
+    run = _RunFiles(_folder(Path(path), traces))
     if logs and not samples:
-        try:
-            samples = STEPS.read(logs[0])
-        except TraceError as error:
-            if not traces:
-                raise
-            notes.append(f"Step times are left out: {error}")
-    precision = None
-    folder = _folder(Path(path), traces)
+        samples = run.read("Step times are", STEPS.read, logs[0], required=not traces) or ()
     if live is not None:
-        notes += live.notes
+        run.notes += live.notes
         precision = live.precision
-    elif folder is not None:
-        try:
-            notes += read_notes(folder)
-        except TraceError as error:
-            notes.append(f"The callback's notes are left out: {error}")
-    if live is None and folder is not None and (folder / PRECISION_NAME).exists():
-        try:
-            precision = read_precision(folder / PRECISION_NAME)
-        except TraceError as error:
-            notes.append(f"The run's precision is left out: {error}")
+    else:
+        precision = None
+        if run.folder is not None:
+            run.notes += run.read("The callback's notes are", read_notes, run.folder) or ()
+            if (run.folder / PRECISION_NAME).exists():
+                precision = run.read("The run's precision is", read_precision, run.folder / PRECISION_NAME)
     build = functools.partial(
-        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=folder, executor=executor
+        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=run.folder, executor=executor
     )
     try:
-        return build(traces, notes=notes)
+        return build(traces, notes=run.notes)
     except TraceError as error:
         if live is None:
             raise
         # The training is over and cannot be repeated for its report, so its step times are reported anyway.
-        return build((), notes=[*notes, f"Left out, unreadable: {error}"])
+        return build((), notes=[*run.notes, f"Left out, unreadable: {error}"])
+
+
+class _RunFiles:
+    """The files of a run's folder. One that cannot be read becomes a note, and its part of the report is left out."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+
+    def read(self, part: str, read: Callable[[Path], _Part], path: Path, *, required: bool = False) -> _Part | None:
+        """Read a file. The part of the report that it holds is a subject with its verb, such as "Step times are"."""
+        try:
+            return read(path)
+        except TraceError as error:
+            if required:
+                raise
+            self.notes.append(f"{part} left out: {error}")
+            return None
+
+    def read_first(self, part: str, log: RankLog[_Line]) -> tuple[_Line, ...] | None:
+        """Read the log of the first rank that wrote one; return None if there is none, or it cannot be read."""
+        paths = log.paths(self.folder) if self.folder is not None else []
+        return self.read(part, log.read, paths[0]) if paths else None
 
 
 def _folder(path: Path, traces: Sequence[Path]) -> Path | None:
@@ -189,21 +203,22 @@ def build_report(
     if paths and not ranks:
         raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
-    probe_notes = _attach_probe(folder, ranks)
+    run = _RunFiles(folder)
+    _attach_probe(run, ranks)
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
-    windows, window_notes = _windows(folder)
-    captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
-    fit_time, account_notes = _fit_time(folder)
-    growth, growth_notes = _memory_growth(folder)
-    compilation, compile_notes = _compilation(folder, ranks, fit_time, samples)
+    windows = _windows(run)
+    captures = _captures(run, ranks)
+    forecasted = _forecast(run, precision, lead)
+    fit_time = _fit_time(run)
+    growth = _memory_growth(run)
+    compilation = _compilation(run, ranks, fit_time, samples)
+    shadow = run.read_first("The shadow steps are", SHADOW)
+    fp8 = run.read_first("The FP8 layers are", FP8)
+    failures = _out_of_memory(run)
     fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
     trusted = trust(ranks, samples, windows)
-    forecasted, forecast_notes = _forecast(folder, precision, lead)
-    shadow, shadow_notes = _shadow(folder)
-    fp8, fp8_notes = _fp8(folder)
-    failures, failure_notes = _out_of_memory(folder)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -228,20 +243,12 @@ def build_report(
             fit_findings=fit_findings,
         ),
         notes=(
-            *failure_notes,
+            *(failure.sentence for failure in failures[:1]),
             *notes,
             *_notes(ranks, errors),
             *checked.notes,
             *slowness_notes(lead, step_times, trusted),
-            *window_notes,
-            *capture_notes,
-            *forecast_notes,
-            *probe_notes,
-            *account_notes,
-            *growth_notes,
-            *compile_notes,
-            *shadow_notes,
-            *fp8_notes,
+            *run.notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -256,23 +263,19 @@ def build_report(
         forecast=forecasted,
         fit_time=fit_time,
         fit_findings=fit_findings,
-        shadow=shadow,
-        fp8=fp8,
+        shadow=summarize_shadow(shadow) if shadow is not None else None,
+        fp8=summarize_fp8(fp8) if fp8 is not None else None,
         out_of_memory=failures,
         memory_growth=growth,
         compilation=compilation,
     )
 
 
-def _fit_time(folder: Path | None) -> tuple[FitTime | None, list[str]]:
+def _fit_time(run: _RunFiles) -> FitTime | None:
     """Read the account of the fit, of the same rank as the step times: the first one."""
-    paths = account_paths(folder) if folder is not None else ()
-    if not paths:
-        return None, []
-    try:
-        return summarize_account(read_account(paths[0])), []
-    except TraceError as error:
-        return None, [f"The account of the fit is left out: {error}"]
+    paths = account_paths(run.folder) if run.folder is not None else ()
+    account = run.read("The account of the fit is", read_account, paths[0]) if paths else None
+    return summarize_account(account) if account is not None else None
 
 
 def _logged_rank(folder: Path | None) -> int | None:
@@ -297,106 +300,72 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
     return found
 
 
-def _attach_probe(folder: Path | None, ranks: list[RankAnalysis]) -> list[str]:
+def _attach_probe(run: _RunFiles, ranks: list[RankAnalysis]) -> None:
     """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
-    if folder is None or not (folder / PROBE_NAME).exists():
-        return []
-    try:
-        probe = read_probe(folder / PROBE_NAME)
-    except TraceError as error:
-        return [f"The probe is left out: {error}"]
+    if run.folder is None or not (run.folder / PROBE_NAME).exists():
+        return
+    probe = run.read("The probe is", read_probe, run.folder / PROBE_NAME)
+    if probe is None:
+        return
     for place, analysis in enumerate(ranks):
-        names = {Path(source).name for source in analysis.sources}
-        if names == set(probe.sources):
+        if {Path(source).name for source in analysis.sources} == set(probe.sources):
             ranks[place] = replace(analysis, probe=probe)
-            return []
-    return ["The probe is left out: it was made of other traces. Run lightning-perf probe again."]
+            return
+    run.notes.append("The probe is left out: it was made of other traces. Run lightning-perf probe again.")
 
 
 def _compilation(
-    folder: Path | None, ranks: Sequence[RankAnalysis], fit_time: FitTime | None, samples: Sequence[StepSample]
-) -> tuple[CompileReport | None, list[str]]:
+    run: _RunFiles, ranks: Sequence[RankAnalysis], fit_time: FitTime | None, samples: Sequence[StepSample]
+) -> CompileReport | None:
     """Read the compilations of the first rank that compiled anything."""
-    files = COMPILATIONS.paths(folder) if folder is not None else []
-    if not files:
-        return None, []
-    rank = rank_in_name(files[0].name) or 0
+    compilations = run.read_first("The compilations are", COMPILATIONS)
+    if run.folder is None or compilations is None:
+        return None
+    rank = rank_in_name(COMPILATIONS.paths(run.folder)[0].name) or 0
     fit_ns, steps = (fit_time.wall_ns, fit_time.steps) if fit_time is not None else (None, None)
     if fit_time is None and samples:  # a loop without a Trainer has no account
         fit_ns, steps = int(StepSamples.of(samples).step_ns.sum()), len(samples)
     calls = next((each.compiled_calls for each in ranks if each.rank in (rank, None)), None)
-    try:
-        compilations = COMPILATIONS.read(files[0])
-    except TraceError as error:
-        return None, [f"The compilations are left out: {error}"]
-    return summarize_compilations(compilations, rank=rank, fit_ns=fit_ns, steps=steps, calls=calls), []
+    return summarize_compilations(compilations, rank=rank, fit_ns=fit_ns, steps=steps, calls=calls)
 
 
-def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
+def _windows(run: _RunFiles) -> tuple[RecordedWindow, ...]:
     """Read the profiler's log of the same rank as the step times: the first one."""
-    files = WINDOWS.paths(folder) if folder is not None else []
-    logs = STEPS.paths(folder) if folder is not None else []
-    same = [path for path in files if logs and rank_in_name(path.name) == rank_in_name(logs[0].name)]
-    if not same:
-        return (), []
-    try:
-        return WINDOWS.read(same[0]), []
-    except TraceError as error:
-        return (), [f"The profiler's cost is left out: {error}"]
+    rank = _logged_rank(run.folder)
+    files = WINDOWS.paths(run.folder) if run.folder is not None and rank is not None else []
+    same = [path for path in files if rank_in_name(path.name) == rank]
+    return (run.read("The profiler's cost is", WINDOWS.read, same[0]) or ()) if same else ()
 
 
-def _forecast(
-    folder: Path | None, precision: RunPrecision | None, lead: RankAnalysis | None
-) -> tuple[Forecast | None, list[str]]:
+def _captures(run: _RunFiles, ranks: Sequence[RankAnalysis]) -> tuple[Captured, ...]:
+    if run.folder is None:
+        return ()
+    captures, notes = captured(run.folder, ranks)
+    run.notes += notes
+    return captures
+
+
+def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis | None) -> Forecast | None:
     """Read the samples for the forecast of number formats, of the first rank."""
-    files = FORECAST.paths(folder) if folder is not None else []
-    if not files:
-        return None, []
-    try:
-        samples = FORECAST.read(files[0])
-    except TraceError as error:
-        return None, [f"The forecast of number formats is left out: {error}"]
+    samples = run.read_first("The forecast of number formats is", FORECAST)
+    if samples is None:
+        return None
     measured = None
     if lead is not None:
         names = [device.name for device in lead.metadata.devices if device.name]
         measured = product_time(lead.kernels, names[0] if names else None, lead.breakdown.wall.mean_ns)
-    return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured), []
+    return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _shadow(folder: Path | None) -> tuple[ShadowDrift | None, list[str]]:
-    files = SHADOW.paths(folder) if folder is not None else []
-    if not files:
-        return None, []
-    try:
-        return summarize_shadow(SHADOW.read(files[0])), []
-    except TraceError as error:
-        return None, [f"The shadow steps are left out: {error}"]
+def _memory_growth(run: _RunFiles) -> MemoryGrowth | None:
+    record = run.read("The memory over time is", read_growth, run.folder) if run.folder is not None else None
+    return summarize_growth(record) if record is not None else None
 
 
-def _fp8(folder: Path | None) -> tuple[Fp8Layers | None, list[str]]:
-    files = FP8.paths(folder) if folder is not None else []
-    if not files:
-        return None, []
-    try:
-        return summarize_fp8(FP8.read(files[0])), []
-    except TraceError as error:
-        return None, [f"The FP8 layers are left out: {error}"]
-
-
-def _memory_growth(folder: Path | None) -> tuple[MemoryGrowth | None, list[str]]:
-    try:
-        record = read_growth(folder) if folder is not None else None
-    except TraceError as error:
-        return None, [f"The memory over time is left out: {error}"]
-    return summarize_growth(record) if record is not None else None, []
-
-
-def _out_of_memory(folder: Path | None) -> tuple[tuple[OutOfMemory, ...], list[str]]:
-    try:
-        failures = read_out_of_memory(folder) if folder is not None else ()
-    except TraceError as error:
-        return (), [f"The report on missing memory is left out: {error}"]
-    return failures, [failure.sentence for failure in failures[:1]]
+def _out_of_memory(run: _RunFiles) -> tuple[OutOfMemory, ...]:
+    if run.folder is None:
+        return ()
+    return run.read("The report on missing memory is", read_out_of_memory, run.folder) or ()
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
@@ -458,15 +427,11 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
             f"launched it, by up to {format_duration(skew.lead_ns)}. The clocks of host and device disagree by that or "
             "more. Hidden, exposed and idle times are unknown. The times of kernels and operators are right."
         )
-    for number, what in (
-        (problems.repaired_events, "was repaired"),
-        (problems.dropped_events, "could not be read"),
-        (problems.bad_durations, "has no usable time or duration"),
+    for number, one, several in (
+        (problems.repaired_events, "was repaired", "were repaired"),
+        (problems.dropped_events, "could not be read", "could not be read"),
+        (problems.bad_durations, "has no usable time or duration", "have no usable time or duration"),
     ):
         if number:
-            notes.append(f"{name}: {count_of(number, 'event')} {what if number == 1 else _plural(what)}.")
+            notes.append(f"{name}: {count_of(number, 'event')} {one if number == 1 else several}.")
     return notes
-
-
-def _plural(what: str) -> str:
-    return what.replace("was ", "were ").replace("has ", "have ")
