@@ -26,23 +26,6 @@ from lightning_perf.view import CONTENT_TYPES, Resource, ViewerError, find_viewe
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = [
-    "CHARTS",
-    "HOSTS_VARIABLE",
-    "PAGE_POLICY",
-    "Asset",
-    "RefusalError",
-    "answer_data",
-    "answer_json",
-    "answer_redirect",
-    "answer_stream",
-    "get_only",
-    "is_trusted_host",
-    "page_assets",
-    "perfetto_assets",
-    "plotly_file",
-]
-
 
 PAGE_POLICY = "; ".join(
     (
@@ -77,12 +60,7 @@ _HEADERS = {
 
 
 class RefusalError(Exception):
-    """A request that gets an error instead of data.
-
-    Args:
-        status: HTTP status.
-        message: The reason, which the page shows.
-    """
+    """A request that gets an error with an HTTP status and a message instead of data."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -130,9 +108,7 @@ def _own_names() -> frozenset[str]:
 def get_only(answer: Callable[[Request], Response], *, any_host: bool = False) -> WSGIApplication:
     """Return a WSGI application that answers GET only, with errors as JSON.
 
-    Args:
-        answer: Answers a request.
-        any_host: Whether requests to any host's name are answered. For answers that are the same everywhere.
+    `any_host` allows requests to any host's name, for answers that are the same everywhere.
     """
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -171,16 +147,7 @@ def answer_data(
     policy: str = PAGE_POLICY,
     fresh_s: int = 0,
 ) -> Response:
-    """Answer with bytes.
-
-    Args:
-        request: The request.
-        data: The body.
-        content_type: Its MIME type.
-        status: HTTP status.
-        policy: Content security policy.
-        fresh_s: How long a browser may use it without asking again.
-    """
+    """Answer with bytes, which a browser may use for `fresh_s` without asking again."""
     shrinks = len(data) >= COMPRESSED_BYTES and content_type.startswith(_COMPRESSIBLE)
     if shrinks and request.accept_encodings.quality("gzip") > 0:
         response = Response(gzip.compress(data, 3, mtime=0), status, {"Content-Encoding": "gzip"})

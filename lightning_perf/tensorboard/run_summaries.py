@@ -9,8 +9,6 @@ import msgspec
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run
 
-__all__ = ["RunSummaries", "Summary", "title_of"]
-
 LARGEST_BYTES = 16 << 20
 """A larger report is not read for its summary, because that would block TensorBoard."""
 

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import Any
 
 import pytest
 
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.tensorboard.discovery import Sniffer, Table, discover, read_roots, roots_of
-from lightning_perf.tensorboard.storage import LocalStorage
+from lightning_perf.tensorboard.discovery import Scanner, Sniffer, Table, discover, read_roots, roots_of
 from tests.tensorboard.support import write_trace
 
 
@@ -166,30 +167,22 @@ def test_a_root_that_fails_does_not_hide_the_others(logdir: Path) -> None:
     assert "nosuchscheme://x cannot be reached" in table.notes[0]
 
 
-def test_looks_into_each_version_of_a_file_once(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    real_open = LocalStorage.open
-
-    def counting_open(storage: LocalStorage, path: str) -> BinaryIO:
-        opened.append(path)
-        return real_open(storage, path)
-
-    monkeypatch.setattr(LocalStorage, "open", counting_open)
-    (logdir / "a.json").write_text("{}")
-    sniffer = Sniffer()
-    found(logdir, sniffer)
-    found(logdir, sniffer)
-    assert opened == ["a.json"]
-    write_trace(logdir / "a.json")
+def test_looks_into_each_version_of_a_file_once(logdir: Path) -> None:
+    file, sniffer = logdir / "a.json", Sniffer()
+    file.write_text("{}")
+    os.utime(file, ns=(0, 0))
+    assert not found(logdir, sniffer).runs
+    write_trace(file)
+    os.utime(file, ns=(0, 0))  # as if it had not changed
+    assert not found(logdir, sniffer).runs
+    os.utime(file, ns=(1, 1))
     assert list(found(logdir, sniffer).runs) == ["."]
-    assert opened == ["a.json"] * 2
 
 
-def test_looks_into_no_more_files_than_it_may(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.discovery.MOST_SNIFFED", 3)
+def test_looks_into_no_more_files_than_it_may(logdir: Path) -> None:
     for number in range(5):
         write_trace(logdir / str(number) / "trace.json")
-    sniffer = Sniffer()
+    sniffer = Sniffer(most_files=3)
     assert len(found(logdir, sniffer).runs) == 3
     assert len(found(logdir, sniffer).runs) == 5  # the next look goes on with the others
 
@@ -214,30 +207,65 @@ def test_a_gzip_bomb_is_not_unpacked(logdir: Path) -> None:
     ],
 )
 def test_reads_the_spec_as_tensorboard_does(spec: str, expected: list[tuple[str, str]]) -> None:
-    assert [(root.group, root.storage.location) for root in read_roots("", spec)] == expected
+    assert [(group, storage.location) for group, storage in read_roots("", spec)] == expected
 
 
 def test_agrees_with_tensorboard_s_own_reading() -> None:
     ingester = pytest.importorskip("tensorboard.backend.event_processing.data_ingester")
     spec = "a:/logs/a,/logs/b,b:/logs/c:d,gs://x/y,c:gs://x/z"
     theirs = ingester._parse_event_files_spec(spec)
-    ours = {root.storage.location: root.group or None for root in read_roots(None, spec)}
+    ours = {storage.location: group or None for group, storage in read_roots(None, spec)}
     assert ours == theirs
 
 
 def test_a_log_directory_may_be_relative_or_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/someone")
-    assert read_roots("runs", None)[0].storage.location == str(tmp_path / "runs")
-    assert read_roots("~/runs", None)[0].storage.location == "/home/someone/runs"
-    assert read_roots("file:///logs", None)[0].storage.location == "/logs"
+    assert read_roots("runs", None)[0][1].location == str(tmp_path / "runs")
+    assert read_roots("~/runs", None)[0][1].location == "/home/someone/runs"
+    assert read_roots("file:///logs", None)[0][1].location == "/logs"
 
 
 def test_credentials_in_a_url_are_not_shown() -> None:
-    assert read_roots("ftp://me:secret@host/logs", None)[0].storage.location == "ftp://host/logs"
+    assert read_roots("ftp://me:secret@host/logs", None)[0][1].location == "ftp://host/logs"
 
 
 def test_a_context_may_lack_its_flags() -> None:
     assert roots_of(SimpleNamespace(logdir=None, flags=None)) == ()
     flags = SimpleNamespace(logdir="", logdir_spec="a:/x")
-    assert [root.group for root in roots_of(SimpleNamespace(logdir="", flags=flags))] == ["a"]
+    assert [group for group, _ in roots_of(SimpleNamespace(logdir="", flags=flags))] == ["a"]
+
+
+def test_new_runs_appear_and_a_failing_look_keeps_them(logdir: Path) -> None:
+    failing = False
+
+    def find(roots: Any, sniffer: Sniffer) -> Table:
+        if failing:
+            raise RuntimeError("boom")
+        return discover(roots, sniffer)
+
+    scanner = Scanner(read_roots(str(logdir), None), fresh_s=0.0, fresh_looks=0.0, patience_s=60.0, find=find)
+    assert scanner.table(60.0) == Table()
+    write_trace(logdir / "a.pt.trace.json")
+    table = scanner.table(60.0)
+    assert table is not None
+    failing = True
+    assert scanner.table(60.0) == Table(table.runs, ("The runs cannot be listed (RuntimeError: boom).",))
+    assert list(table.runs) == ["."]
+
+
+def test_nobody_waits_for_a_slow_folder_longer_than_asked() -> None:
+    go_on = threading.Event()
+    calls: list[int] = []
+
+    def slow(*_: Any) -> Table:
+        calls.append(1)
+        go_on.wait(60.0)
+        return Table()
+
+    scanner = Scanner((), fresh_s=3600.0, find=slow)
+    assert scanner.table(0.0) is None
+    assert scanner.table(0.0) is None
+    go_on.set()
+    assert scanner.table(60.0) is scanner.table(60.0) is not None
+    assert calls == [1]

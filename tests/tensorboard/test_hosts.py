@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.tensorboard.task import Failed
+from lightning_perf.tensorboard.jobs import Failed
 from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
 
 ROUTES = ["index.html", "static/app/main.js", "data/runs", "data/report", "data/table", "data/diff", "trace"]

@@ -67,7 +67,7 @@ def test_the_tab_is_active_when_there_is_something_to_show(logdir: Path) -> None
 
 
 def test_the_tab_is_shown_while_the_first_look_goes_on(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.scanner.Scanner.table", lambda scanner, wait_s: None)
+    monkeypatch.setattr("lightning_perf.tensorboard.discovery.Scanner.table", lambda scanner, wait_s: None)
     plugin = PerfPlugin(base_plugin.TBContext(logdir=str(logdir)))
     assert plugin.is_active()
 

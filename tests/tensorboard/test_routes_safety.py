@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from werkzeug.wrappers import Response
 
-from lightning_perf.tensorboard.task import Failed
+from lightning_perf.tensorboard.jobs import Failed
 from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
 
 HOSTILE = '<img src=x onerror="alert(1)">'
