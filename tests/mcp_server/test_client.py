@@ -65,7 +65,7 @@ def with_client(action: Callable[[Any], Awaitable[None]], *options: str) -> None
 def test_every_tool_over_stdio() -> None:
     async def use(client: Any) -> None:
         listed = (await client.list_tools()).tools
-        assert [tool.name for tool in listed] == [tool.name for tool in TOOLS] == list(CALLS)
+        assert [tool.name for tool in listed] == list(TOOLS) == list(CALLS)
         assert len(json.dumps([tool.model_dump(mode="json") for tool in listed])) < 2 * LIMIT_BYTES
         for tool in listed:
             arguments, outcome = CALLS[tool.name]

@@ -15,7 +15,7 @@ import lightning_perf
 from lightning_perf.errors import LocatedError, TraceError
 from lightning_perf.mcp_server.paging import LIMIT_BYTES
 from lightning_perf.mcp_server.server import KEPT_ANSWERS, ToolServer
-from lightning_perf.mcp_server.tools import TOOLS, find_tool
+from lightning_perf.mcp_server.tools import TOOLS
 from tests.compare.support import write_run
 from tests.history.support import commit_name, write_history
 from tests.memory_snapshot.allocator import MIB, Allocator, train
@@ -34,9 +34,7 @@ def answer(server: ToolServer, tool: str, /, **arguments: Any) -> dict[str, Any]
 
 def result(tool: str, folder: Path, **arguments: Any) -> dict[str, Any]:
     """The result of a tool in this process, which is faster than a worker process."""
-    found = find_tool(tool)
-    assert found is not None
-    made = found.answer(msgspec.convert(arguments, found.arguments), [folder])
+    made = TOOLS[tool].answer([folder], **msgspec.structs.asdict(msgspec.convert(arguments, TOOLS[tool].arguments)))
     decoded: dict[str, Any] = json.loads(msgspec.json.encode(made))
     return decoded
 
@@ -180,7 +178,7 @@ def test_runs_without_a_diagnosis_or_estimates() -> None:
         result("explain_nan", DEMO, path="before")
 
 
-@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS if tool.runs_code])
+@pytest.mark.parametrize("tool", [name for name, tool in TOOLS.items() if tool.runs_code])
 def test_code_runs_only_with_permission(tool: str) -> None:
     arguments = {"tune": {"training": "mine:make"}, "data": {"source": "mine:make"}, "probe": {"path": "before"}}[tool]
     found = answer(ToolServer([DEMO]), tool, **arguments)
