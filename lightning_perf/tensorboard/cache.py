@@ -25,6 +25,7 @@ from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.jobs import Task
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 
 CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
@@ -80,6 +81,11 @@ def places_of(run: Run) -> tuple[Path, ...]:
         if not run.storage.is_remote:
             places.insert(0, run.storage.local_path(run.folder) / BESIDE)
     return tuple(places)
+
+
+def make_task(run: Run, key: str) -> Task:
+    """Return the task that makes a run's document with a key."""
+    return Task(run, key, tuple(map(str, places_of(run))), str(cache_root() / "fetched"))
 
 
 def cache_root() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from lightning_perf.tensorboard.cache import cache_root, places_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.excerpt import TableName
 from lightning_perf.workers.channel import Message
@@ -105,8 +104,3 @@ class Damaged(Message, frozen=True):
 Query: TypeAlias = TableQuery | DiffQuery
 Job: TypeAlias = Task | Query
 Answer: TypeAlias = Working | Done | Failed | Damaged
-
-
-def make_task(run: Run, key: str) -> Task:
-    """Return the task that makes a run's document with a key."""
-    return Task(run, key, tuple(map(str, places_of(run))), str(cache_root() / "fetched"))

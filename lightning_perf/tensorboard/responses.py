@@ -89,7 +89,7 @@ def is_trusted_host(request: Request) -> bool:
     if is_loopback(name) or _is_address(name) or "." not in name or request.headers.get("Sec-Fetch-Site"):
         return True
     named = (host.strip().lower() for host in os.environ.get(HOSTS_VARIABLE, "").split(","))
-    return name in named or name in _own_names()
+    return name in named or name in own_names()
 
 
 def _is_address(name: str) -> bool:
@@ -101,7 +101,8 @@ def _is_address(name: str) -> bool:
 
 
 @cache
-def _own_names() -> frozenset[str]:
+def own_names() -> frozenset[str]:
+    """Return the names of this machine."""
     return frozenset(name.rstrip(".").lower() for name in (socket.gethostname(), socket.getfqdn()))
 
 

@@ -10,10 +10,10 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.project import install_command
-from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of
+from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of, make_task
 from lightning_perf.tensorboard.discovery import Run, Scanner
 from lightning_perf.tensorboard.excerpt import TABLES
-from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working, make_task
+from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.responses import (
     Asset,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.tensorboard.cache import is_intact
 from lightning_perf.tensorboard.excerpt import ReportTables, excerpt_diff, read_rows, read_tables
 from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Failed, Job, TableQuery, Task, Working
 from lightning_perf.workers.channel import Channel
@@ -87,6 +86,7 @@ def _answer_table(query: TableQuery) -> Answer:
 def _answer_diff(query: DiffQuery) -> Answer:
     from lightning_perf.errors import TraceError
     from lightning_perf.report.document import PerfReport, ReportError
+    from lightning_perf.tensorboard.cache import is_intact
 
     _tables.clear()
     reports = []

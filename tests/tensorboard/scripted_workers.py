@@ -11,9 +11,6 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import numpy
-
-from lightning_perf.tensorboard import worker
 from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, TableQuery, Task, Working
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
@@ -31,6 +28,10 @@ def main(channel: Channel) -> None:
 
 def hungry(channel: Channel) -> None:
     """Be a real worker whose work takes 1 GiB of the 300 MiB that it may have."""
+    import numpy
+
+    from lightning_perf.tensorboard import worker
+
     limit = functools.partial(limit_memory, share=0.0, least_bytes=300 << 20)
     with mock.patch.multiple(
         worker, limit_memory=limit, work=lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))

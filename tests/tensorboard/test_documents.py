@@ -20,9 +20,9 @@ from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport, ReportError
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.tensorboard.cache import key_of
+from lightning_perf.tensorboard.cache import key_of, make_task
 from lightning_perf.tensorboard.documents import READ_SHARE, ReadingProgress, make_document, make_report, make_study
-from lightning_perf.tensorboard.jobs import Answer, Done, Failed, Working, make_task
+from lightning_perf.tensorboard.jobs import Answer, Done, Failed, Working
 from tests.tensorboard.support import run_of, write_study, write_trace
 
 

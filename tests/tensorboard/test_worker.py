@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.tensorboard.cache import BESIDE, find, key_of
-from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Failed, TableQuery, Working, make_task
+from lightning_perf.tensorboard.cache import BESIDE, find, key_of, make_task
+from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Failed, TableQuery, Working
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.worker import work
 from lightning_perf.workers.process import WorkerProcess
