@@ -158,7 +158,7 @@ async def serve(tools: ToolServer) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-def make_server(tools: ToolServer) -> Server[Any]:
+def make_server(tools: ToolServer, progress_s: float = PROGRESS_S) -> Server[Any]:
     """Return the server of the official package that lists the tools and passes calls on."""
     import anyio
     import mcp_types as types
@@ -185,7 +185,7 @@ def make_server(tools: ToolServer) -> Server[Any]:
         async def report_progress() -> None:  # clients that ask for it know that the call still runs
             begin = anyio.current_time()
             while True:
-                await anyio.sleep(PROGRESS_S)
+                await anyio.sleep(progress_s)
                 seconds = round(anyio.current_time() - begin)
                 await context.session.report_progress(seconds, message=f"{call.name} has run for {seconds} s")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.tensorboard.cache import BESIDE, discard, find, is_intact, key_of, places_of, write
+from lightning_perf.tensorboard.cache import BESIDE, discard, find, key_of, places_of, write
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.storage import Storage
@@ -71,8 +71,3 @@ def test_a_damaged_document_that_cannot_be_removed_is_passed_over(
     monkeypatch.undo()
     write([first], key, {"page": b"{}"})
     assert find(run, key, "page") == first / f"{key}.page"
-
-
-def test_whole_documents_are_intact() -> None:
-    assert is_intact(b'{"schema_version": 1, "ranks": []}', "page")
-    assert is_intact(b'{"baseline": "a"}', "study")

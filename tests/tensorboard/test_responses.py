@@ -3,8 +3,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import importlib.util
-from collections.abc import Iterator
 from io import BytesIO
 from urllib.parse import unquote
 
@@ -85,17 +83,6 @@ def test_a_reader_that_leaves_early_closes_the_stream() -> None:
     response = Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/", buffered=False)
     response.close()
     assert stream.closed
-
-
-@pytest.fixture
-def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if no other package were installed."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for table in (page_assets, perfetto_assets):
-        table.cache_clear()
-    yield
-    for table in (page_assets, perfetto_assets):
-        table.cache_clear()
 
 
 def test_the_page_s_files_have_types_that_browsers_run() -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import BESIDE
@@ -35,10 +35,11 @@ def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:
     assert "not followed" in answer["notes"][0]
 
 
-def test_missing_extras_are_notes(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.routes.plotly_file", lambda: None)
-    monkeypatch.setattr("lightning_perf.tensorboard.routes.perfetto_assets", dict)
-    notes = asker(logdir).json("data/runs")["notes"]
+def test_missing_extras_are_notes(logdir: Path, nothing_installed: None) -> None:
+    tab = asker(logdir)
+    notes = tab.json("data/runs")["notes"]
+    assert install_command("view") in tab.json("perfetto/index.html", 404, testing=1)["message"]
+    assert install_command("view") in tab.json("static/plotly.min.js", 404)["message"]
     assert [note.split(":")[0] for note in notes] == ["Charts need plotly", "The timeline needs Perfetto's UI"]
 
 
@@ -62,23 +63,6 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     assert isinstance(tab.queue, InlineQueue)
     assert len(tab.queue.asked) == 1
     assert tab.names() == ["fit"]  # what is kept is no run itself
-
-
-def test_a_new_window_is_analysed_with_the_others(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "rank0.1.pt.trace.json")
-    tab = asker(logdir)
-    before = tab.json("data/report", run="fit")
-    write_trace(logdir / "fit" / "rank1.1.pt.trace.json")
-    after = tab.json("data/report", run="fit")
-    assert (len(before["ranks"]), len(after["ranks"])) == (1, 2)
-
-
-@pytest.mark.corpus
-def test_a_real_run_of_several_traces(corpus: Path, logdir: Path) -> None:
-    shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", logdir / "resnet50")
-    report = asker(logdir).json("data/report", run="resnet50")
-    steps = [rank["breakdown"]["wall"]["mean_ns"] / 1e6 for rank in report["ranks"]]
-    assert [round(step) for step in steps] == [178, 208]
 
 
 def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
@@ -145,17 +129,6 @@ def test_what_cannot_be_compared_is_said(logdir: Path) -> None:
     (logdir / "b").mkdir()
     (logdir / "b" / "report.json").write_bytes(build_report([]).to_json(indent=None).encode())
     assert "holds no recording" in asker(logdir).json("data/diff", 422, run="a", other="b")["message"]
-
-
-def test_a_study_is_compared(logdir: Path) -> None:
-    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
-    write_study(logdir / "amp")
-    tab = asker(logdir)
-    answer = tab.json("data/study", run="amp")
-    assert (answer["baseline"], answer["treatment"], len(answer["runs"])) == ("fp32", ["precision"], 8)
-    assert tab.json("data/study", run="amp") == answer
-    assert isinstance(tab.queue, InlineQueue)
-    assert len(tab.queue.asked) == 1
 
 
 def test_an_unfair_study_is_a_table_of_facts(logdir: Path) -> None:
