@@ -96,12 +96,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Table:
-    """All runs at one point in time.
-
-    Attributes:
-        runs: The runs by name, sorted.
-        notes: Notes about the folders for the reader.
-    """
+    """All runs by name, sorted, and notes about the folders for the reader."""
 
     runs: Mapping[str, Run] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

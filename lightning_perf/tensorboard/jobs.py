@@ -12,11 +12,7 @@ from lightning_perf.workers.channel import Message
 class Task(Message, frozen=True):
     """One document to make: the report of a run, or the comparison of a study.
 
-    Attributes:
-        run: The run, of any kind except inference.
-        key: The document's key in the cache.
-        places: Folders that may keep the document, the preferred one first.
-        fetched: The folder for fetched files.
+    `places` are the folders that may keep it, the preferred one first. `fetched` is the folder for fetched files.
     """
 
     run: Run
@@ -26,18 +22,7 @@ class Task(Message, frozen=True):
 
 
 class TableQuery(Message, frozen=True):
-    """Some rows of a long table. The fields are the arguments of `read_rows`.
-
-    Attributes:
-        report: The report's file.
-        rank: The rank's index.
-        table: The table.
-        offset: Number of rows to skip.
-        limit: Maximum number of rows.
-        sort: The field to sort by, or None for the order of the report.
-        descending: Whether the largest come first.
-        wanted: Words that must occur in a row.
-    """
+    """Some rows of a long table of a report's file. The fields are the arguments of `read_rows`."""
 
     report: str
     rank: int
@@ -57,12 +42,7 @@ class DiffQuery(Message, frozen=True):
 
 
 class Working(Message, frozen=True):
-    """The job waits or runs.
-
-    Attributes:
-        done: The finished share, from 0 to 1.
-        message: The current activity.
-    """
+    """The job waits or runs, with the finished share from 0 to 1."""
 
     done: float
     message: str
@@ -75,12 +55,7 @@ class Done(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The job has no result.
-
-    Attributes:
-        message: The reason, and how to fix it.
-        status: HTTP status: 500 if it may work later, another one if it would fail again with the same files.
-    """
+    """The job has no result. The HTTP status is 500 if it may work later, and another one if it would fail again."""
 
     message: str
     status: int = 422
@@ -92,11 +67,7 @@ class Failed(Message, frozen=True):
 
 
 class Damaged(Message, frozen=True):
-    """A query needs a file that is damaged or missing.
-
-    Attributes:
-        path: The file.
-    """
+    """A query needs a file that is damaged or missing."""
 
     path: str
 

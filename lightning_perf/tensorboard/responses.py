@@ -11,7 +11,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -198,34 +197,20 @@ FRESH_S = 3600
 """For files of other packages, which are large and change only with their packages."""
 
 
-@dataclass(frozen=True)
-class Asset:
-    """A file with an address.
-
-    Attributes:
-        resource: The file.
-        policy: Its content security policy.
-        fresh_s: How long a browser may use it without asking again.
-    """
-
-    resource: Resource
-    policy: str = PAGE_POLICY
-    fresh_s: int = 0
-
-
-@cache
-def page_assets() -> Mapping[str, Asset]:
-    """Return the page's own files by their addresses below ``static/``, with plotly.js if it is installed."""
-    root = Path(str(resources.files("lightning_perf.page"))) / "assets"
-    assets = {
-        file.relative_to(root).as_posix(): Asset(Resource(file, CONTENT_TYPES[file.suffix]))
+def _files(root: Path) -> dict[str, Resource]:
+    return {
+        file.relative_to(root).as_posix(): Resource(file, CONTENT_TYPES[file.suffix])
         for file in root.rglob("*")
         if file.suffix in CONTENT_TYPES and file.is_file()
     }
+
+
+@cache
+def page_assets() -> Mapping[str, Resource]:
+    """Return the page's own files by their addresses below ``static/``, with plotly.js if it is installed."""
     charts = plotly_file()
-    if charts is not None:
-        assets[CHARTS] = Asset(Resource(charts, CONTENT_TYPES[".js"]), fresh_s=FRESH_S)
-    return assets
+    own = _files(Path(str(resources.files("lightning_perf.page"))) / "assets")
+    return own if charts is None else {**own, CHARTS: Resource(charts, CONTENT_TYPES[".js"])}
 
 
 def plotly_file() -> Path | None:
@@ -237,31 +222,23 @@ def plotly_file() -> Path | None:
 
 
 @cache
-def perfetto_assets() -> Mapping[str, Asset]:
+def perfetto_assets() -> Mapping[str, Resource]:
     """Return the files of Perfetto's UI by their addresses below ``perfetto/``; empty if it is not installed."""
     try:
-        ui = find_viewer()
+        return _files(find_viewer())
     except ViewerError:
         return {}
-    policy = _perfetto_policy(ui / "index.html")
-    # A worker uses the policy of its script, so every file has the policy.
-    return {
-        file.relative_to(ui).as_posix(): Asset(
-            Resource(file, CONTENT_TYPES[file.suffix]),
-            policy,
-            fresh_s=0 if file.parent == ui else FRESH_S,  # the others are in a folder named by their version
-        )
-        for file in ui.rglob("*")
-        if file.suffix in CONTENT_TYPES and file.is_file()
-    }
 
 
-def _perfetto_policy(page: Path) -> str:
-    """Return a policy for Perfetto's page: its one inline script by hash, WebAssembly, and this host only.
+@cache
+def perfetto_policy() -> str:
+    """Return a policy for Perfetto's files: its one inline script by hash, WebAssembly, and this host only.
 
-    ``wasm-unsafe-eval`` would be enough for WebAssembly, but TensorBoard calls every policy with it illegal.
+    A worker uses the policy of its script, so every file has it. ``wasm-unsafe-eval`` would be enough for WebAssembly,
+    but TensorBoard calls every policy with it illegal.
     """
-    scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
+    page = perfetto_assets()["index.html"].path.read_text(encoding="utf-8")
+    scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page, re.DOTALL)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = "".join(f" 'sha256-{digest}'" for digest in hashes)
     return PAGE_POLICY.replace("script-src 'self'", f"script-src 'self' 'unsafe-eval'{allowed}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from werkzeug.wrappers import Request, Response
@@ -16,7 +16,8 @@ from lightning_perf.tensorboard.excerpt import TABLES
 from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.responses import (
-    Asset,
+    CHARTS,
+    FRESH_S,
     RefusalError,
     answer_data,
     answer_json,
@@ -25,10 +26,12 @@ from lightning_perf.tensorboard.responses import (
     get_only,
     page_assets,
     perfetto_assets,
+    perfetto_policy,
     plotly_file,
 )
 from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
 from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.view import Resource
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -84,17 +87,23 @@ class Routes:
 
     def static(self, request: Request) -> Response:
         """Answer with a file of the page."""
+        name = _rest(request, "/static/")
         hint = "" if plotly_file() else f" Charts need plotly. Install it with: {install_command('view')}"
-        return _file(request, page_assets(), _rest(request, "/static/"), f"This file does not exist.{hint}")
+        fresh_s = FRESH_S if name == CHARTS else 0
+        return _file(request, page_assets(), name, f"This file does not exist.{hint}", fresh_s=fresh_s)
 
     def perfetto(self, request: Request) -> Response:
         """Answer with a file of Perfetto's UI."""
-        if _rest(request, "/perfetto/") == "index.html" and "testing" not in request.args:
+        name = _rest(request, "/perfetto/")
+        if name == "index.html" and "testing" not in request.args:
             # Without this it contacts its developers' server and an analytics service. The browser keeps the fragment.
             return answer_redirect("index.html?testing=1")
-        install = f" The timeline needs Perfetto's UI. Install it with: {install_command('view')}"
-        hint = "" if perfetto_assets() else install
-        return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"This file does not exist.{hint}")
+        if not perfetto_assets():
+            reason = "This file does not exist. The timeline needs Perfetto's UI."
+            raise RefusalError(404, f"{reason} Install it with: {install_command('view')}")
+        fresh_s = FRESH_S if "/" in name else 0  # these are in a folder named by their version
+        missing = "This file does not exist."
+        return _file(request, perfetto_assets(), name, missing, policy=perfetto_policy(), fresh_s=fresh_s)
 
     def runs(self, request: Request) -> Response:
         """Answer with the list of runs."""
@@ -252,15 +261,13 @@ class Routes:
         return found
 
 
-def _file(request: Request, assets: Mapping[str, Asset], name: str, missing: str) -> Response:
-    asset = assets.get(name)
+def _file(request: Request, files: Mapping[str, Resource], name: str, missing: str, **options: Any) -> Response:
     try:
-        data = asset.resource.path.read_bytes() if asset is not None else None
-    except OSError:
-        data = None
-    if asset is None or data is None:
-        raise RefusalError(404, missing)
-    return answer_data(request, data, asset.resource.content_type, policy=asset.policy, fresh_s=asset.fresh_s)
+        file = files[name]
+        data = file.path.read_bytes()
+    except (KeyError, OSError) as error:
+        raise RefusalError(404, missing) from error
+    return answer_data(request, data, file.content_type, **options)
 
 
 def _progress(request: Request, working: Working) -> Response:

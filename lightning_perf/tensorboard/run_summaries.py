@@ -17,12 +17,7 @@ MOST_READ = 20
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The summary of a finished report.
-
-    Attributes:
-        step_ns: Mean step time of the rank in the verdict; None without a recording.
-        verdict: Title of the finding that saves most, or where the time goes.
-    """
+    """The mean step time of the rank in the verdict, and the title of the finding that saves most or the verdict."""
 
     step_ns: float | None = None
     verdict: str | None = None
