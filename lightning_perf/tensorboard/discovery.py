@@ -165,12 +165,7 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
     folders: dict[str, list[StoredFile]] = {}
     for file in files:
         folders.setdefault(file.folder, []).append(file)
-    members: dict[str, list[StoredFile]] = {  # the files in or below the folder of each study
-        file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
-    }
-    for file in filter(_is_of_study, files):
-        for folder in filter(members.__contains__, _upwards(file.folder)):
-            members[folder].append(file)
+    members = _study_members(storage, files, sniffer)
     captures: dict[str, list[StoredFile]] = {}  # files of captures, in folders below the run's
     for at, inside in folders.items():
         above, _, last = at.rpartition("/")
@@ -197,6 +192,17 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
             yield Run(name, "study", storage, folder, (), (by_name[STUDY_NAME], *members[folder]))
         if TRADEOFF in by_name and sniffer.holds(storage, by_name[TRADEOFF], _DOCUMENT_MARK):
             yield Run(name, "inference", storage, folder, (), (by_name[TRADEOFF],))
+
+
+def _study_members(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) -> dict[str, list[StoredFile]]:
+    """Return the files in or below the folder of each study."""
+    members: dict[str, list[StoredFile]] = {
+        file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
+    }
+    for file in filter(_is_of_study, files):
+        for folder in filter(members.__contains__, _upwards(file.folder)):
+            members[folder].append(file)
+    return members
 
 
 def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:

@@ -49,7 +49,7 @@ def test_a_worker_s_memory_is_limited(logdir: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 300 << 20  # of this process
 
 
-def test_the_server_reads_no_report(logdir: Path) -> None:
+def test_rows_and_diffs_come_through_the_queue(logdir: Path) -> None:
     for name, kernel_us in (("a", 40), ("b", 60)):
         write_trace(logdir / name / "x.pt.trace.json", kernel_us=kernel_us, kernels=3)
     compared = analyze(logdir / "a").diff(analyze(logdir / "b"))
