@@ -219,9 +219,9 @@ def test_hostile_traces_stay_bounded(tmp_path: Path) -> None:
     (tmp_path / "zero.json").symlink_to("/dev/zero")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "rank0.pt.trace.json").symlink_to("/etc/passwd")
-    impatient = ToolServer([tmp_path], timeout_s=2)
+    impatient = ToolServer([tmp_path], timeout_s=1)
     late = answer(impatient, "analyze", path="endless.json.gz")
-    assert (late["outcome"], late["message"][:46]) == ("error", "It took longer than 2 s and was stopped. Start")
+    assert (late["outcome"], late["message"][:46]) == ("error", "It took longer than 1 s and was stopped. Start")
     server = ToolServer([tmp_path], timeout_s=60, memory_bytes=200_000_000)
     assert "more than the 0.2 GB of memory" in answer(server, "analyze", path="endless.json.gz")["message"]
     assert "not a regular file" in answer(server, "analyze", path="pipe.json")["message"]

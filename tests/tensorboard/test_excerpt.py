@@ -43,8 +43,8 @@ def test_long_tables_are_cut_and_say_so(report: bytes) -> None:
 
 
 def test_many_ranks_share_the_rows(report: bytes) -> None:
-    document = json.loads(report)
-    document["ranks"] *= 300
+    (rank,) = json.loads(report)["ranks"]
+    document = {"ranks": [{name: rank[name] for name in ("operators", "kernels")}] * 300}
     cut = json.loads(excerpt_report(json.dumps(document).encode()))
     assert cut["truncated"] == {"operators": 30, "kernels": 30}
     assert {len(rank["kernels"]["rows"]) for rank in cut["ranks"]} == {20}
