@@ -18,117 +18,71 @@ def found(logdir: Path | str, sniffer: Sniffer | None = None) -> Table:
     return discover(read_roots(str(logdir), None), sniffer or Sniffer())
 
 
-def kinds(logdir: Path) -> dict[str, str]:
-    return {name: run.kind for name, run in found(logdir).runs.items()}
+def lay(logdir: Path, files: dict[str, str | None]) -> None:
+    """Write files with their text, or a trace in place of None."""
+    for path, text in files.items():
+        (logdir / path).parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            write_trace(logdir / path)
+        else:
+            (logdir / path).write_text(text)
 
 
-def test_a_folder_of_traces_is_one_run_with_its_workers_and_windows(logdir: Path) -> None:
-    for name in ("host_1.17", "host_1.29", "host_2.17"):
-        write_trace(logdir / "fit" / f"{name}000000000.pt.trace.json")
-    write_trace(logdir / "other" / "rank0.1.pt.trace.json.gz")
-    runs = found(logdir).runs
-    assert list(runs) == ["fit", "other"]
-    assert [file.name for file in runs["fit"].traces] == [
-        "host_1.17000000000.pt.trace.json",
-        "host_1.29000000000.pt.trace.json",
-        "host_2.17000000000.pt.trace.json",
-    ]
-    assert runs["fit"].kind == "trace"
+STEP = STEPS.encode(StepSample(0, 1, 0, None, 1, False)).decode()
 
 
-def test_what_perf_callback_left_is_a_run(logdir: Path) -> None:
-    write_trace(logdir / "v0" / "perf" / "rank0.17.pt.trace.json.gz")
-    (logdir / "v0" / "hparams.json").write_text("{}")
-    (logdir / "v0" / "perf" / "report.json").write_text('{"schema_version": 1}')
-    (logdir / "v0" / "perf" / "precision.json").write_text("{}")
-    (logdir / "v1").mkdir()
-    (logdir / "v1" / "steps.rank0.jsonl").write_bytes(STEPS.encode(StepSample(0, 1, 0, None, 1, False)))
-    runs = found(logdir).runs
-    assert {name: run.kind for name, run in runs.items()} == {"v0/perf": "run", "v1": "run"}
-    assert [file.name for file in runs["v0/perf"].others] == ["precision.json", "report.json"]
-    assert [file.name for file in runs["v0/perf"].traces] == ["rank0.17.pt.trace.json.gz"]
+@pytest.mark.parametrize(
+    ("files", "kinds"),
+    [
+        ({"a.pt.trace.json": None}, {".": "trace"}),
+        ({f"fit/{name}_1.17.pt.trace.json.gz": None for name in "ab"}, {"fit": "trace"}),
+        ({"v0/perf/r.pt.trace.json": None, "v0/perf/report.json": '{"schema_version": 1}'}, {"v0/perf": "run"}),
+        ({"v0/hparams.json": "{}", "v1/steps.rank0.jsonl": STEP}, {"v1": "run"}),
+        *(
+            ({f"fit/{name}.rank0.jsonl": ""}, {"fit": "run"})
+            for name in ("captures", "loss_scale", "notes", "underflow", "windows")
+        ),
+        # Other JSON files are traces if they begin like one.
+        ({"exported/trace.json": None, "zipped/trace.json.gz": None}, {"exported": "trace", "zipped": "trace"}),
+        ({"config.json": '{"lr": 0.1}', "broken/x.json.gz": "\x1f\x8bnonsense"}, {}),
+        # Files of other tools with our names
+        ({"report.json": '{"coverage": 1}', "study.json": '{"trials": []}', "tradeoff.json": '{"alpha": 1}'}, {}),
+        (
+            {"x/a.pt.trace.json": None, "x/study.json": '{"arms": []}', "x/tradeoff.json": '{"schema_version": 1}'},
+            {"x": "trace", "x (study)": "study", "x (inference)": "inference"},
+        ),
+    ],
+)
+def test_kinds_of_runs(logdir: Path, files: dict[str, str | None], kinds: dict[str, str]) -> None:
+    lay(logdir, files)
+    assert {name: run.kind for name, run in found(logdir).runs.items()} == kinds
 
 
-@pytest.mark.parametrize("name", ["captures", "loss_scale", "notes", "steps", "underflow", "windows"])
-def test_each_log_of_a_fit_makes_its_folder_a_run(logdir: Path, name: str) -> None:
-    (logdir / "fit").mkdir()
-    (logdir / "fit" / f"{name}.rank0.jsonl").write_text("")
-    assert kinds(logdir) == {"fit": "run"}
-
-
-def test_captures_belong_to_their_run_and_are_runs_of_their_own(logdir: Path) -> None:
-    (logdir / "fit" / "slow-step-120").mkdir(parents=True)
-    (logdir / "fit" / "captures.rank0.jsonl").write_text("")
-    write_trace(logdir / "fit" / "slow-step-120" / "rank0.17.pt.trace.json")
-    write_trace(logdir / "fit" / "other" / "rank0.17.pt.trace.json")
+def test_files_of_a_run(logdir: Path) -> None:
+    """Captures belong to their run, and are runs of their own. The profiler's own names win over other JSON files."""
+    traces = [f"fit/host_{rank}.{window}.pt.trace.json" for rank in (1, 2) for window in (17, 29)]
+    capture = "fit/slow-step-120/rank0.17.pt.trace.json"
+    others = ["fit/captures.rank0.jsonl", "fit/precision.json", "fit/report.json"]
+    texts = dict(zip(others, ("", "{}", '{"schema_version": 1}'), strict=True))
+    lay(logdir, {**dict.fromkeys([*traces, capture, "fit/copy.json", "fit/other/a.pt.trace.json"]), **texts})
     runs = found(logdir).runs
     assert list(runs) == ["fit", "fit/other", "fit/slow-step-120"]
-    assert [file.path for file in runs["fit"].others] == [
-        "fit/captures.rank0.jsonl",
-        "fit/slow-step-120/rank0.17.pt.trace.json",
-    ]
-
-
-def test_the_log_directory_itself_may_be_the_run(logdir: Path) -> None:
-    write_trace(logdir / "a.pt.trace.json")
-    assert kinds(logdir) == {".": "trace"}
-
-
-def test_json_files_of_other_names_are_traces_when_they_begin_like_one(logdir: Path) -> None:
-    write_trace(logdir / "exported" / "trace.json")
-    write_trace(logdir / "zipped" / "trace.json.gz")
-    (logdir / "config").mkdir()
-    (logdir / "config" / "config.json").write_text('{"lr": 0.1}')
-    (logdir / "broken").mkdir()
-    (logdir / "broken" / "x.json.gz").write_bytes(b"\x1f\x8bnonsense")
-    assert kinds(logdir) == {"exported": "trace", "zipped": "trace"}
-
-
-def test_profiler_s_own_names_win_over_other_json_files(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    write_trace(logdir / "fit" / "copy.json")
-    assert [file.name for file in found(logdir).runs["fit"].traces] == ["a.pt.trace.json"]
-
-
-def test_a_report_of_another_tool_is_none(logdir: Path) -> None:
-    (logdir / "report.json").write_text('{"coverage": 1}')
-    assert kinds(logdir) == {}
+    assert [file.path for file in runs["fit"].traces] == traces
+    assert [file.path for file in runs["fit"].others] == [*others, capture]
 
 
 def test_a_study_has_its_runs_files_and_they_know_it(logdir: Path) -> None:
-    study = logdir / "amp"
-    run = study / "blocks" / "block001" / "fp32"
-    run.mkdir(parents=True)
-    (study / "study.json").write_text('{"arms": []}')
-    (study / "blocks" / "block001.jsonl").write_text("")
-    (run / "run.jsonl").write_text("")
-    (run / "steps.rank0.jsonl").write_text("")
-    write_trace(run / "rank0.17.pt.trace.json")
-    write_trace(logdir / "amp_other" / "a.pt.trace.json")
+    study = ["amp/blocks/block001.jsonl", "amp/blocks/block001/fp32/run.jsonl"]
+    study += ["amp/blocks/block001/fp32/steps.rank0.jsonl", "amp/study.json"]
+    traces = ["amp/blocks/block001/fp32/rank0.17.pt.trace.json", "amp_other/a.pt.trace.json"]
+    lay(logdir, {**dict.fromkeys(study, '{"arms": []}'), **dict.fromkeys(traces)})
     runs = found(logdir).runs
-    assert {name: run.kind for name, run in runs.items()} == {
-        "amp": "study",
-        "amp/blocks/block001/fp32": "run",
-        "amp_other": "trace",
+    assert {name: (run.kind, run.study) for name, run in runs.items()} == {
+        "amp": ("study", None),
+        "amp/blocks/block001/fp32": ("run", "amp"),
+        "amp_other": ("trace", None),
     }
-    assert runs["amp/blocks/block001/fp32"].study == "amp"
-    assert runs["amp_other"].study is None
-    assert sorted(file.path for file in runs["amp"].others) == [
-        "amp/blocks/block001.jsonl",
-        "amp/blocks/block001/fp32/run.jsonl",
-        "amp/blocks/block001/fp32/steps.rank0.jsonl",
-        "amp/study.json",
-    ]
-
-
-def test_a_study_of_another_tool_is_none(logdir: Path) -> None:
-    (logdir / "study.json").write_text('{"trials": []}')
-    assert kinds(logdir) == {}
-
-
-def test_a_tradeoff_of_another_tool_is_none(logdir: Path) -> None:
-    (logdir / "tradeoff.json").write_text('{"alpha": 0.5}')
-    assert kinds(logdir) == {}
+    assert sorted(file.path for file in runs["amp"].others) == study
 
 
 def test_a_study_within_a_study_has_its_own_runs_and_both_have_their_files(logdir: Path) -> None:
@@ -142,13 +96,6 @@ def test_a_study_within_a_study_has_its_own_runs_and_both_have_their_files(logdi
         "outer/inner/runs/a": "outer/inner",
     }
     assert [len(runs[name].others) for name in ("outer", "outer/inner")] == [3, 2]
-
-
-def test_two_kinds_in_one_folder_have_names_of_their_own(logdir: Path) -> None:
-    write_trace(logdir / "x" / "a.pt.trace.json")
-    (logdir / "x" / "study.json").write_text('{"arms": []}')
-    (logdir / "x" / "tradeoff.json").write_text('{"schema_version": 1}')
-    assert kinds(logdir) == {"x": "trace", "x (study)": "study", "x (inference)": "inference"}
 
 
 def test_groups_stand_before_the_names(logdir: Path) -> None:
@@ -189,7 +136,7 @@ def test_looks_into_no_more_files_than_it_may(logdir: Path) -> None:
 
 def test_a_gzip_bomb_is_not_unpacked(logdir: Path) -> None:
     (logdir / "bomb.json.gz").write_bytes(gzip.compress(b" " * (8 << 20) + b'{"traceEvents": []}'))
-    assert kinds(logdir) == {}
+    assert not found(logdir).runs
 
 
 @pytest.mark.parametrize(

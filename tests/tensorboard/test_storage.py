@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -156,21 +156,36 @@ def test_an_empty_place_is_an_empty_listing(memory: Any) -> None:
     assert Storage("memory://bucket/nothing").list_files()[0] == []
 
 
-class Hostile:
-    """A file system with names that no real one would hold."""
+class Fake:
+    """A file system with the given files, or with an error."""
+
+    def __init__(self, found: dict[str, dict[str, Any]] | Exception) -> None:
+        self.found = found
 
     def invalidate_cache(self) -> None:
         """Nothing is kept."""
 
     def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-        names = ["../x.json", "a/../../x.json", "a//x.json", "/etc/x.json", "a\\x.json", "good/x.json", "folder.json"]
-        return {f"{root}/{name}": {"size": 1, "type": "directory" if "folder" in name else "file"} for name in names}
+        if isinstance(self.found, Exception):
+            raise self.found
+        return {f"{root}/{name}": {"size": 1, **details} for name, details in self.found.items()}
 
 
-def test_names_that_lead_elsewhere_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Hostile(), "/bucket"))
-    storage = Storage("memory://bucket")
-    assert [file.path for file in storage.list_files()[0]] == ["good/x.json"]
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Storage]:
+    """Return a storage on a fake file system."""
+
+    def serve(found: Any) -> Storage:
+        monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Fake(found), "/bucket"))
+        return Storage("memory://bucket")
+
+    return serve
+
+
+def test_names_that_lead_elsewhere_are_left_out(serve: Callable[[Any], Storage]) -> None:
+    names = ["../x.json", "a/../../x.json", "a//x.json", "/etc/x.json", "a\\x.json", "good/x.json"]
+    found = {**{name: {"type": "file"} for name in names}, "folder.json": {"type": "directory"}}
+    assert [file.path for file in serve(found).list_files()[0]] == ["good/x.json"]
 
 
 @pytest.mark.parametrize(
@@ -184,29 +199,15 @@ def test_names_that_lead_elsewhere_are_left_out(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_versions_and_times_of_several_file_systems(
-    monkeypatch: pytest.MonkeyPatch, details: dict[str, Any], version: str, updated_s: float
+    serve: Callable[[Any], Storage], details: dict[str, Any], version: str, updated_s: float
 ) -> None:
-    class One(Hostile):
-        def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-            return {f"{root}/x.json": {"size": 1, **details}}
-
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (One(), "/bucket"))
-    storage = Storage("memory://bucket")
-    (file,) = storage.list_files()[0]
+    (file,), _ = serve({"x.json": details}).list_files()
     assert (file.version, file.updated_s) == (version, updated_s)
 
 
-def test_a_missing_file_system_is_named_without_the_credentials() -> None:
+def test_errors_name_the_place_without_the_credentials(serve: Callable[[Any], Storage]) -> None:
     with pytest.raises(StorageError, match=r"nosuch://host/x cannot be reached \(ValueError: Protocol not known"):
         Storage("nosuch://me:secret@host/x").list_files()
-
-
-def test_a_refusal_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing(Hostile):
-        def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-            raise PermissionError("Access Denied to ftp://me:secret@host")
-
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Refusing(), "/bucket"))
-    storage = Storage("memory://bucket")
+    refusing = serve(PermissionError("Access Denied to ftp://me:secret@host"))
     with pytest.raises(StorageError, match=r"cannot be listed \(PermissionError: Access Denied to ftp://host\)"):
-        storage.list_files()
+        refusing.list_files()
