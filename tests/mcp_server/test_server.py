@@ -167,6 +167,12 @@ def test_pages_and_the_list_of_rules() -> None:
     assert (error["outcome"], "Did you mean 'sync-points'" in error["message"]) == ("error", True)
 
 
+def test_runs_without_a_diagnosis_or_estimates() -> None:
+    assert result("estimates", DEMO)["outcome"] == "no_estimates"
+    with pytest.raises(TraceError, match=r"no precision\.json in it"):
+        result("explain_nan", DEMO, path="before")
+
+
 def test_code_runs_only_with_permission_and_from_modules_in_the_folders(tmp_path: Path) -> None:
     found = answer(ToolServer([DEMO]), "data", source="mine:make")
     assert (found["outcome"], "lightning-perf mcp --allow-run" in found["message"]) == ("refused", True)

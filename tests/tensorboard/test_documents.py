@@ -36,31 +36,19 @@ def test_equals_what_the_command_says_of_real_traces(corpus: Path, tmp_path: Pat
     assert ours.to_json() == theirs.to_json()
 
 
-def test_the_finished_report_is_used_with_its_notes(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
-    path = tmp_path / "report.json"
-    path.write_bytes(build_report([trace], notes=["said by the callback"]).to_json(indent=None).encode())
-    assert "said by the callback" in make_report(tmp_path, [trace], str(tmp_path)).notes
-
-
-def test_a_report_without_the_newest_window_is_not_used(tmp_path: Path) -> None:
-    first = write_trace(tmp_path / "rank0.1.pt.trace.json")
-    path = tmp_path / "report.json"
-    path.write_bytes(build_report([first], notes=["old"]).to_json(indent=None).encode())
+def test_a_finished_report_is_used_if_this_version_made_it_of_all_traces(tmp_path: Path) -> None:
+    first, path = write_trace(tmp_path / "rank0.1.pt.trace.json"), tmp_path / "report.json"
+    data = build_report([first], notes=["said by the callback"]).to_json(indent=None).encode()
+    path.write_bytes(data)
+    assert "said by the callback" in make_report(tmp_path, [first], str(tmp_path)).notes
+    path.write_bytes(data.replace(b'"tool_version":"', b'"tool_version":"0.0.'))
+    assert "said by the callback" not in make_report(tmp_path, [first], str(tmp_path)).notes
+    assert "said by the callback" in make_report(tmp_path, [], str(tmp_path)).notes  # there is nothing else
+    path.write_bytes(data)
     second = write_trace(tmp_path / "rank1.1.pt.trace.json", kernel_us=50)
     report = make_report(tmp_path, [first, second], str(tmp_path))
-    assert "old" not in report.notes
+    assert "said by the callback" not in report.notes
     assert len(report.sources) == 2
-
-
-def test_a_report_of_another_version_is_used_only_where_there_is_nothing_else(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
-    path = tmp_path / "report.json"
-    old = build_report([trace], notes=["old"]).to_json(indent=None).encode()
-    data = old.replace(b'"tool_version":"', b'"tool_version":"0.0.')
-    path.write_bytes(data)
-    assert "old" not in make_report(tmp_path, [trace], str(tmp_path)).notes
-    assert "old" in make_report(tmp_path, [], str(tmp_path)).notes
 
 
 def test_a_report_of_another_schema_says_so_where_there_is_nothing_else(tmp_path: Path) -> None:
