@@ -63,8 +63,8 @@ def process(queue: Queue, job: Job) -> int:
 def blocking(folder: Path, *keys: str, **times: float) -> Scripted:
     """A queue whose workers write their process ID to a file, their key to a log, and for these keys wait."""
     return Scripted(
-        f"folder = Path({str(folder)!r})\n(folder / 'new').write_text(str(os.getpid()))\n"
-        "(folder / 'log').open('a').write(job.key)\n(folder / 'new').rename(folder / job.key)\n"
+        f"folder = Path({str(folder)!r})\nnew = folder / f'new{{os.getpid()}}'\nnew.write_text(str(os.getpid()))\n"
+        "(folder / 'log').open('a').write(job.key)\nnew.rename(folder / job.key)\n"
         f"while job.key in {keys!r} and not (folder / 'go_on').exists(): time.sleep(0.01)",
         **times,
     )
