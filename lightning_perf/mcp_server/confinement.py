@@ -12,8 +12,6 @@ from typing import Any
 
 from lightning_perf.errors import LocatedError
 
-__all__ = ["MEMORY_GB", "TIMEOUT_S", "OutsideError", "confine_process", "resolve_path", "resolve_source"]
-
 TIMEOUT_S = 120.0
 MEMORY_GB = 4.0
 """Limits of a call by default."""
@@ -41,11 +39,7 @@ class OutsideError(LocatedError):
 
 
 def resolve_path(text: str, folders: Sequence[Path]) -> Path:
-    """Return the real path of a file or folder that a client named.
-
-    Args:
-        text: An absolute path, or one relative to any of the folders.
-        folders: The folders of the server, resolved.
+    """Return the real path of a file or folder that a client named, absolute or relative to any of the folders.
 
     Raises:
         OutsideError: It is not in the folders, is a URL, or does not exist.
@@ -69,14 +63,7 @@ def resolve_path(text: str, folders: Sequence[Path]) -> Path:
 
 
 def resolve_source(text: str, folders: Sequence[Path]) -> str:
-    """Check that ``package.module:name`` is a module in the folders of the server, and make it importable.
-
-    Args:
-        text: The name.
-        folders: The folders of the server, resolved.
-
-    Returns:
-        The name.
+    """Return ``package.module:name`` if the module is in the folders of the server, and make it importable.
 
     Raises:
         OutsideError: It is not such a name, or no folder has the module at its top.
@@ -102,9 +89,6 @@ def confine_process(folders: Sequence[Path]) -> None:
 
     Links are resolved at the moment when a file is opened. Changing files, starting processes and connecting to other
     machines raise a `PermissionError`.
-
-    Args:
-        folders: The folders, resolved.
     """
     sys.dont_write_bytecode = True
     python = {sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *filter(None, sys.path)}

@@ -9,8 +9,6 @@ import msgspec
 
 from lightning_perf.errors import LocatedError
 
-__all__ = ["LIMIT_BYTES", "HandleError", "cut", "encoded_size", "find_value", "page_of"]
-
 LIMIT_BYTES = 16_384
 """Largest answer, in bytes of UTF-8 JSON. About 4,000 to 6,000 tokens."""
 
@@ -44,13 +42,8 @@ def cut(value: Any, handle: Callable[[str, int], str], *, limit: int = LIMIT_BYT
     """Return a JSON value cut to a number of bytes.
 
     A list that was cut becomes an object with ``items``, ``total`` and ``more``. A text that was cut becomes one with
-    ``text``, ``characters`` and ``more``. A value below too many levels becomes one with only ``more``.
-
-    Args:
-        value: The value.
-        handle: Makes the handle for the part at a JSON pointer (RFC 6901), from an index on.
-        limit: Most bytes.
-        pointer: Pointer of the value.
+    ``text``, ``characters`` and ``more``. A value below too many levels becomes one with only ``more``. `handle` makes
+    the handle for the part at a JSON pointer (RFC 6901), from an index on.
     """
     shown = value
     for items, levels, characters in _TIGHTNESS:
@@ -61,14 +54,7 @@ def cut(value: Any, handle: Callable[[str, int], str], *, limit: int = LIMIT_BYT
 
 
 def page_of(value: Any, handle: Callable[[str, int], str], pointer: str, start: int) -> Any:
-    """Return a part of a kept answer from an index on, cut to the limit.
-
-    Args:
-        value: The value at the pointer.
-        handle: Makes the handle for the part at a JSON pointer, from an index on.
-        pointer: Pointer of the value.
-        start: First item of a list, entry of an object, or character of a text.
-    """
+    """Return a kept answer's value at a pointer from an item, entry or character on, cut to the limit."""
     room = LIMIT_BYTES - 400  # for the members around the page
     if isinstance(value, str):
         return _page_of_text(value, handle, pointer, start, room)
@@ -99,11 +85,7 @@ def page_of(value: Any, handle: Callable[[str, int], str], pointer: str, start: 
 
 
 def find_value(root: Any, pointer: str) -> Any:
-    """Return the part of a JSON value at a pointer.
-
-    Raises:
-        HandleError: There is no such part.
-    """
+    """Return the part of a JSON value at a pointer, or raise a `HandleError` if there is none."""
     value = root
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

@@ -13,14 +13,12 @@ import msgspec
 from lightning_perf import __version__
 from lightning_perf.mcp_server.confinement import MEMORY_GB, TIMEOUT_S
 from lightning_perf.mcp_server.paging import LIMIT_BYTES, HandleError, cut, find_value, page_of
-from lightning_perf.mcp_server.tools import MORE, TOOLS, Tool, find_tool
+from lightning_perf.mcp_server.tools import MORE, TOOLS, Result, Tool, error_result
 from lightning_perf.mcp_server.worker import Call, Returned
 from lightning_perf.workers.process import WorkerError, WorkerProcess, WorkerTimeoutError
 
 if TYPE_CHECKING:
     from mcp.server import Server
-
-__all__ = ["FAILURES", "INSTRUCTIONS", "ToolServer", "make_server", "serve"]
 
 PACKAGES = Path(__file__).parents[2]
 """The folder with this package, which is on the search path anyway."""
@@ -75,28 +73,22 @@ class ToolServer:
 
     def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, is_wanted: Callable[[], bool] | None = None
-    ) -> dict[str, Any]:
-        """Answer a call.
+    ) -> Result:
+        """Answer a call with ``tool``, ``outcome``, ``message`` and further members, in at most `LIMIT_BYTES` as JSON.
 
-        Args:
-            name: The tool.
-            arguments: Its arguments.
-            is_wanted: Called about twice per second. If it returns False, the call is stopped.
-
-        Returns:
-            The answer: ``tool``, ``outcome``, ``message`` and further members, in at most `LIMIT_BYTES` as JSON.
+        If `is_wanted` returns False, which is asked about twice per second, the call is stopped.
         """
-        tool = find_tool(name)
+        tool = TOOLS.get(name)
         if tool is None:
-            names = ", ".join(tool.name for tool in TOOLS)
-            return self._answer(name[:100], _error(f"unknown tool {name[:100]!r}. The tools are {names}."))
+            names = ", ".join(TOOLS)
+            return self._answer(name[:100], error_result(f"unknown tool {name[:100]!r}. The tools are {names}."))
         try:
             given = msgspec.convert(dict(arguments or {}), tool.arguments)
         except msgspec.ValidationError as error:
             fields = ", ".join(tool.arguments.__struct_fields__)
-            return self._answer(name, _error(f"wrong arguments: {error}. The arguments are {fields}."))
-        if tool is MORE:
-            return self._more(arguments["handle"] if arguments else "")
+            return self._answer(name, error_result(f"wrong arguments: {error}. The arguments are {fields}."))
+        if name == MORE:
+            return self._more(**msgspec.structs.asdict(given))
         if tool.runs_code and not self._allow_run:
             reason = (
                 f"Refused: {name} runs code on this machine, and this server only reads. If the user agrees, they can "
@@ -105,7 +97,7 @@ class ToolServer:
             return self._answer(name, {"outcome": "refused", "message": reason})
         return self._answer(name, self._run(tool, given, is_wanted))
 
-    def _run(self, tool: Tool, arguments: msgspec.Struct, is_wanted: Callable[[], bool] | None) -> dict[str, Any]:
+    def _run(self, tool: Tool, arguments: msgspec.Struct, is_wanted: Callable[[], bool] | None) -> Result:
         call = Call(tool.name, msgspec.json.encode(arguments), tuple(map(str, self._folders)), self._memory_bytes)
         limit_s = self._timeout_s + tool.extra_s(arguments)
         # Python imports modules from its working directory. A module among the files of a run must not be one of them.
@@ -115,21 +107,21 @@ class ToolServer:
                 returned: Returned = worker.receive(Returned, timeout_s=limit_s, is_wanted=is_wanted)
         except WorkerTimeoutError:
             action = "Start the server with a larger --timeout, or give a smaller trace"
-            return _error(f"It took longer than {limit_s:g} s and was stopped. {action}.")
+            return error_result(f"It took longer than {limit_s:g} s and was stopped. {action}.")
         except WorkerError as error:
-            return _error(f"It failed: {error}.")
-        result: dict[str, Any] = msgspec.json.decode(returned.result)
+            return error_result(f"It failed: {error}.")
+        result: Result = msgspec.json.decode(returned.result)
         return result
 
-    def _answer(self, name: str, result: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, name: str, result: Result) -> Result:
         answer = {"tool": name, **result}
         handle = self._keep(answer)
         if isinstance(answer.get("document"), (dict, list)):
             answer["document"] = {"more": handle("/document", 0)}
-        shown: dict[str, Any] = cut(answer, handle)
+        shown: Result = cut(answer, handle)
         return shown
 
-    def _keep(self, answer: dict[str, Any]) -> Callable[[str, int], str]:
+    def _keep(self, answer: Result) -> Callable[[str, int], str]:
         data = msgspec.json.encode(answer)
         with self._lock:
             self._answers += 1
@@ -139,7 +131,7 @@ class ToolServer:
                 self._kept.popitem(last=False)
         return _handles(key)
 
-    def _more(self, handle: str) -> dict[str, Any]:
+    def _more(self, handle: str) -> Result:
         key, _, rest = handle.partition(":")
         start, _, pointer = rest.partition(":")
         with self._lock:
@@ -149,16 +141,12 @@ class ToolServer:
                 raise HandleError(repr(handle[:200]), "the server keeps no such answer", "Call the tool again")
             page = page_of(find_value(msgspec.json.decode(data), pointer), _handles(key), pointer, int(start))
         except HandleError as error:
-            return {"tool": MORE.name, **_error(str(error))}
-        return {"tool": MORE.name, "outcome": "page", "handle": handle[:200], **page}
+            return {"tool": MORE, **error_result(str(error))}
+        return {"tool": MORE, "outcome": "page", "handle": handle[:200], **page}
 
 
 def _handles(key: str) -> Callable[[str, int], str]:
     return lambda pointer, start: f"{key}:{start}:{pointer}"
-
-
-def _error(message: str) -> dict[str, Any]:
-    return {"outcome": "error", "message": message}
 
 
 async def serve(tools: ToolServer) -> None:
@@ -170,7 +158,7 @@ async def serve(tools: ToolServer) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-def make_server(tools: ToolServer) -> Server[Any]:
+def make_server(tools: ToolServer, progress_s: float = PROGRESS_S) -> Server[Any]:
     """Return the server of the official package that lists the tools and passes calls on."""
     import anyio
     import mcp_types as types
@@ -187,7 +175,7 @@ def make_server(tools: ToolServer) -> Server[Any]:
                     input_schema=tool.schema(),
                     annotations=types.ToolAnnotations(read_only_hint=not tool.runs_code, open_world_hint=False),
                 )
-                for tool in TOOLS
+                for tool in TOOLS.values()
             ]
         )
 
@@ -197,7 +185,7 @@ def make_server(tools: ToolServer) -> Server[Any]:
         async def report_progress() -> None:  # clients that ask for it know that the call still runs
             begin = anyio.current_time()
             while True:
-                await anyio.sleep(PROGRESS_S)
+                await anyio.sleep(progress_s)
                 seconds = round(anyio.current_time() - begin)
                 await context.session.report_progress(seconds, message=f"{call.name} has run for {seconds} s")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from lightning_perf.mcp_server.confinement import confine_process
-from lightning_perf.mcp_server.tools import find_tool
+from lightning_perf.mcp_server.tools import TOOLS, Result, error_result
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.memory_limit import limit_memory
-
-__all__ = ["Call", "Returned", "main"]
 
 LARGEST_BYTES = 32 << 20
 """Largest document that an answer keeps. That of a run of eight ranks has about 3 MB."""
@@ -47,26 +44,25 @@ class Returned(Message, frozen=True):
 def main(channel: Channel) -> None:
     """Answer one call."""
     call = channel.receive(Call)
-    tool = find_tool(call.tool)
-    if tool is None:
-        raise ValueError(call.tool)
+    tool = TOOLS[call.tool]
     folders = [Path(folder) for folder in call.folders]
     limit = None
     if not tool.runs_code:
         limit = limit_memory(most_bytes=call.memory_bytes)
         confine_process(folders)
     try:
-        result = _encode(tool.answer(msgspec.json.decode(call.arguments, type=tool.arguments), folders))
+        arguments = msgspec.json.decode(call.arguments, type=tool.arguments)
+        result = _encode(tool.answer(folders, **msgspec.structs.asdict(arguments)))
     except MemoryError:
         size = f"{limit / 1e9:.1f} GB of " if limit is not None else ""
         action = "Start the server with a larger --memory, or run the command of the same name in a terminal."
-        result = msgspec.json.encode(_error(f"It needs more than the {size}memory that a call may use. {action}"))
+        result = msgspec.json.encode(error_result(f"It needs more than the {size}memory that a call may use. {action}"))
     except Exception as error:  # every failure is an answer
-        result = msgspec.json.encode(_error(_describe(error)))
+        result = msgspec.json.encode(error_result(_describe(error)))
     channel.send(Returned(result))
 
 
-def _encode(result: dict[str, Any]) -> bytes:
+def _encode(result: Result) -> bytes:
     data = msgspec.json.encode(result)
     if len(data) <= LARGEST_BYTES:
         return data
@@ -74,10 +70,6 @@ def _encode(result: dict[str, Any]) -> bytes:
         f"The document has more than {LARGEST_BYTES >> 20} MB and was left out. Print it with --json in a terminal."
     )
     return msgspec.json.encode({**result, "document": omitted})
-
-
-def _error(message: str) -> dict[str, Any]:
-    return {"outcome": "error", "message": message}
 
 
 def _describe(error: Exception) -> str:

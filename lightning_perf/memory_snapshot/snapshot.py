@@ -8,33 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 from numpy.typing import NDArray
 
 from lightning_perf.errors import TraceError
 from lightning_perf.memory_snapshot.plain_pickle import NotPlainError, load_plain_pickle
 from lightning_perf.units import format_bytes
-
-__all__ = [
-    "NO_STACK",
-    "Action",
-    "Annotation",
-    "Blocks",
-    "Events",
-    "Frame",
-    "Segments",
-    "Snapshot",
-    "is_snapshot",
-    "read_snapshot",
-]
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -90,8 +77,7 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """A line of a stack.
 
     Attributes:
@@ -100,9 +86,9 @@ class Frame:
         function: The function.
     """
 
-    file: str
-    line: int
-    function: str
+    file: str = msgspec.field(name="filename", default="")
+    line: int = 0
+    function: str = msgspec.field(name="name", default="")
 
 
 @dataclass(frozen=True)
@@ -174,8 +160,7 @@ class Blocks:
     stack: Integers
 
 
-@dataclass(frozen=True)
-class Annotation:
+class Annotation(Struct, frozen=True):
     """A named range of time that torch recorded, e.g. ``Optimizer.step#AdamW.step``.
 
     Attributes:
@@ -222,11 +207,80 @@ def is_snapshot(path: str | os.PathLike[str]) -> bool:
     return bool(_PICKLE.match(head) or _JSON.match(head))
 
 
-def read_snapshot(path: Path) -> Snapshot:
+_Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Size = Annotated[int, Meta(ge=0, le=MOST_SIZE_BYTES)]
+
+
+class _Past(Struct, gc=False):
+    """The allocation that made a block, in files of torch 2.0."""
+
+    real_size: _Size | UnsetType = UNSET
+    frames: Any = ()
+
+
+class _Block(Struct, gc=False):
+    size: _Size
+    state: Literal["inactive", "active_allocated", "active_pending_free", "active_awaiting_free"]
+    address: _Integer | UnsetType = UNSET
+    requested_size: _Size | UnsetType = UNSET
+    frames: Any = UNSET
+    history: tuple[_Past, ...] = ()
+
+    def stack(self) -> Any:
+        """Return the frames of its allocation."""
+        return self.frames if self.frames is not UNSET else self.history[0].frames if self.history else ()
+
+    def requested(self) -> int:
+        """Return the bytes that were asked for, as far as known."""
+        known = self.requested_size
+        if known is UNSET and self.history:
+            known = self.history[0].real_size
+        return self.size if known is UNSET else known
+
+
+class _Segment(Struct, gc=False):
+    address: _Integer
+    total_size: _Size
+    device: _Integer = 0
+    stream: _Integer = 0
+    segment_type: str = "large"
+    segment_pool_id: tuple[int, int] = (0, 0)
+    is_expandable: bool = False
+    blocks: list[_Block] = []
+
+
+class _Event(Struct, gc=False):
+    action: str
+    size: _Size
+    addr: _Integer | UnsetType = UNSET
+    device_free: _Integer = 0
+    stream: _Integer = 0
+    time_us: _Integer | UnsetType = UNSET
+    frames: Any = ()
+
+
+class _Mark(Struct, gc=False):
+    """The start or the end of a named range."""
+
+    device: int
+    name: str
+    time_us: int
+    stage: Any = None
+
+
+class _File(Struct):
+    segments: list[_Segment]
+    device_traces: list[list[_Event]] = []
+    external_annotations: list[_Mark] = []
+    allocator_settings: dict[Any, Any] = {}
+
+
+def read_snapshot(path: Path, most_bytes: int = MOST_FILE_BYTES) -> Snapshot:
     """Read a memory snapshot.
 
     Args:
         path: A pickle of ``torch.cuda.memory._dump_snapshot`` or ``_snapshot``, or the same values as JSON.
+        most_bytes: Largest file that is read.
 
     Raises:
         TraceError: The file cannot be read, is damaged, or is no snapshot.
@@ -234,10 +288,10 @@ def read_snapshot(path: Path) -> Snapshot:
     """
     try:
         size = path.stat().st_size
-        if size > MOST_FILE_BYTES:
+        if size > most_bytes:
             raise TraceError(
                 path,
-                f"has {format_bytes(size)}, and only snapshots up to {format_bytes(MOST_FILE_BYTES)} are read",
+                f"has {format_bytes(size)}, and only snapshots up to {format_bytes(most_bytes)} are read",
                 "Record fewer events: torch.cuda.memory._record_memory_history(max_entries=100000)",
             )
         data = path.read_bytes()
@@ -248,8 +302,8 @@ def read_snapshot(path: Path) -> Snapshot:
     if isinstance(values, list):  # torch.cuda.memory_snapshot() returns the segments alone
         values = {"segments": values}
     try:
-        return _Parser().parse(values)
-    except _LayoutError as error:
+        return _columns(msgspec.convert(values, _File))
+    except msgspec.ValidationError as error:
         raise TraceError(path, f"is not a memory snapshot: {error}", REMEDY) from None
 
 
@@ -268,230 +322,121 @@ def _load(path: Path, data: bytes) -> Any:
         raise TraceError(path, f"is neither a pickle nor JSON of a memory snapshot ({error})", REMEDY) from error
 
 
-class _LayoutError(Exception):
-    """A value is not as torch writes it. The message is a clause."""
+def _columns(file: _File) -> Snapshot:
+    stacks = _Stacks()
+    blocks = _blocks(file.segments, stacks)
+    events = {device: _events(trace, stacks) for device, trace in enumerate(file.device_traces) if trace}
+    return Snapshot(
+        segments=Segments(
+            device=_integers(row.device for row in file.segments),
+            address=_integers(row.address for row in file.segments),
+            size_bytes=_integers(row.total_size for row in file.segments),
+            stream=_integers(row.stream for row in file.segments),
+            is_large=np.array([row.segment_type != "small" for row in file.segments], bool),
+            pool=tuple(", ".join(map(str, row.segment_pool_id)) for row in file.segments),
+            is_expandable=np.array([row.is_expandable for row in file.segments], bool),
+        ),
+        blocks=blocks,
+        events=events,
+        stacks=stacks.all(),
+        annotations=_annotations(file.external_annotations),
+        settings={
+            name: str(value)
+            for name, value in file.allocator_settings.items()
+            if type(name) is str and type(value) in (str, int, float, bool) and value not in ("", False)
+        },
+    )
 
 
-class _Parser:
-    """Turns the values of a snapshot into columns, and checks the type of each value that is used."""
+def _integers(values: Iterable[int]) -> Integers:
+    return np.fromiter(values, np.int64)
+
+
+def _blocks(segments: Sequence[_Segment], stacks: _Stacks) -> Blocks:
+    rows = [block for segment in segments for block in segment.blocks]
+    owners = [number for number, segment in enumerate(segments) for _ in segment.blocks]
+    # Files of torch 2.0 have no addresses: the blocks of a segment follow each other.
+    follow = [place for segment in segments for place in _following(segment)]
+    given = all(block.address is not UNSET for block in rows)
+    state = np.fromiter((_STATES[block.state] for block in rows), np.int8)
+    return Blocks(
+        segment=_integers(owners),
+        address=_integers(block.address for block in rows) if given else _integers(follow),  # type: ignore[misc]
+        size_bytes=_integers(block.size for block in rows),
+        requested_bytes=np.where(state == INACTIVE, 0, _integers(block.requested() for block in rows)),
+        state=state,
+        stack=stacks.number(block.stack() for block in rows),
+    )
+
+
+def _following(segment: _Segment) -> Iterable[int]:
+    place = segment.address
+    for block in segment.blocks:
+        yield place
+        place += block.size
+
+
+def _events(rows: Sequence[_Event], stacks: _Stacks) -> Events:
+    times = [row.time_us for row in rows if row.time_us is not UNSET]
+    return Events(
+        action=np.fromiter((_ACTIONS.get(row.action, Action.OTHER) for row in rows), np.int8),
+        address=_integers(row.device_free if row.addr is UNSET else row.addr for row in rows),
+        size_bytes=_integers(row.size for row in rows),
+        stream=_integers(row.stream for row in rows),
+        stack=stacks.number(row.frames for row in rows),
+        time_us=_integers(times) if len(times) == len(rows) else None,
+    )
+
+
+class _Stacks:
+    """Numbers the distinct stacks.
+
+    torch shares one object between all stacks with the same frame. So a stack is first looked up by the identities of
+    its frames, which is quick, and by their values only when it is new.
+    """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, int, str], int] = {}
-        self._frame_of: dict[int, int] = {}
+        self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {(): NO_STACK}
         self._known: dict[tuple[int, ...], int] = {}
 
-    def parse(self, values: Any) -> Snapshot:
-        """Return the snapshot."""
-        top = _dict(values, "the file")
-        if "segments" not in top:
-            raise _LayoutError("it has no member 'segments'")
-        segments, blocks = self._segments(_dicts(top["segments"], "segments"))
-        traces = _list(top.get("device_traces", []), "device_traces")
-        events = {
-            device: self._events(_dicts(trace, f"device_traces[{device}]"), f"device_traces[{device}]")
-            for device, trace in enumerate(traces)
-            if trace
-        }
-        frames = [Frame(*key) for key in self._frames]
-        return Snapshot(
-            segments=segments,
-            blocks=blocks,
-            events=events,
-            stacks=tuple(tuple(frames[number] for number in stack) for stack in self._stacks),
-            annotations=_annotations(_dicts(top.get("external_annotations", []), "external_annotations")),
-            settings=_settings(top.get("allocator_settings", {})),
-        )
+    def number(self, column: Iterable[Any]) -> Integers:
+        """Return the number of each stack of a column."""
+        return _integers(self._number(frames) if frames else NO_STACK for frames in column)
 
-    def _segments(self, rows: list[dict[str, Any]]) -> tuple[Segments, Blocks]:
-        blocks: list[dict[str, Any]] = []
-        counts: list[int] = []
-        for row in rows:
-            inside = _dicts(row.get("blocks", []), "segments[].blocks")
-            blocks += inside
-            counts.append(len(inside))
-        kinds = _texts(rows, "segment_type", "segments", "large")
-        segments = Segments(
-            device=_integers(rows, "device", "segments", 0),
-            address=_integers(rows, "address", "segments"),
-            size_bytes=_integers(rows, "total_size", "segments"),
-            stream=_integers(rows, "stream", "segments", 0),
-            is_large=np.array([kind != "small" for kind in kinds], bool),
-            pool=tuple(_pool(row.get("segment_pool_id", (0, 0))) for row in rows),
-            is_expandable=np.array([row.get("is_expandable") is True for row in rows], bool),
-        )
-        owner = np.repeat(np.arange(len(rows)), counts)
-        sizes = _integers(blocks, "size", "segments[].blocks")
-        states = _texts(blocks, "state", "segments[].blocks")
+    def all(self) -> tuple[tuple[Frame, ...], ...]:
+        """Return the stacks by number."""
+        frames = list(self._frames)
+        return tuple(tuple(frames[number] for number in stack) for stack in self._stacks)
+
+    def _number(self, frames: Any) -> int:
         try:
-            state = np.array([_STATES[name] for name in states], np.int8)
-        except KeyError as error:
-            raise _LayoutError(f"a block has the unknown state {_quoted(error.args[0])}") from None
-        before = np.cumsum(sizes) - sizes
-        starts = np.cumsum(counts) - counts if counts else np.empty(0, np.int64)
-        first = before[np.minimum(starts, max(len(before) - 1, 0))] if len(before) else np.zeros(len(counts), np.int64)
-        computed = segments.address[owner] + before - first[owner]
-        given = len(blocks) > 0 and all("address" in block for block in blocks)
-        requested = _checked([_requested(block) for block in blocks], "requested_size", "segments[].blocks")
-        return segments, Blocks(
-            segment=owner,
-            address=_integers(blocks, "address", "segments[].blocks") if given else computed,
-            size_bytes=sizes,
-            requested_bytes=np.where(state == INACTIVE, 0, requested),
-            state=state,
-            stack=self._stack_column([_block_frames(block) for block in blocks]),
-        )
-
-    def _events(self, rows: list[dict[str, Any]], where: str) -> Events:
-        names = _texts(rows, "action", where)
-        action = np.fromiter((_ACTIONS.get(name, Action.OTHER) for name in names), np.int8, len(rows))
-        timed = all("time_us" in row for row in rows)
-        address = (
-            _integers(rows, "addr", where)
-            if all("addr" in row for row in rows)
-            else _checked([row.get("addr", row.get("device_free", 0)) for row in rows], "addr", where)
-        )
-        return Events(
-            action=action,
-            address=address,
-            size_bytes=_integers(rows, "size", where),
-            stream=_integers(rows, "stream", where, 0),
-            stack=self._stack_column([row.get("frames", ()) for row in rows]),
-            time_us=_integers(rows, "time_us", where) if timed else None,
-        )
-
-    def _stack_column(self, column: Sequence[Any]) -> Integers:
-        """Number the distinct stacks.
-
-        torch shares one object between all stacks with the same frame. So a stack is first looked up by the identities
-        of its frames, which is quick, and by their values only when it is new.
-        """
-        known, stacks = self._known, np.zeros(len(column), np.int64)
-        for row, frames in enumerate(column):
-            if not frames:
-                continue
-            if type(frames) not in (list, tuple):
-                raise _LayoutError(f"a stack is not a list but {_kind(frames)}")
             identities = tuple(map(id, frames))
-            number = known.get(identities)
-            if number is None:
-                stack = tuple(map(self._frame_number, frames))
-                number = self._stacks.setdefault(stack, len(self._stacks))
-                if len(known) < 4 * len(self._stacks) + 10_000:  # JSON shares no objects: each stack would be new
-                    known[identities] = number
-            stacks[row] = number
-        return stacks
-
-    def _frame_number(self, frame: Any) -> int:
-        if type(frame) is not dict:
-            raise _LayoutError(f"a frame is not a dictionary but {_kind(frame)}")
-        key = (frame.get("filename", ""), frame.get("line", 0), frame.get("name", ""))
-        if tuple(map(type, key)) != (str, int, str):
-            raise _LayoutError("a frame has a file name, line or function of another type")
-        return self._frames.setdefault(key, len(self._frames))
+        except TypeError:
+            identities = ()
+        number = self._known.get(identities)
+        if number is None:
+            try:
+                values = msgspec.convert(frames, list[Frame])
+            except msgspec.ValidationError as error:
+                raise msgspec.ValidationError(f"a stack: {error}") from None
+            stack = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in values)
+            number = self._stacks.setdefault(stack, len(self._stacks))
+            if len(self._known) < 4 * len(self._stacks) + 10_000:  # JSON shares no objects: each stack would be new
+                self._known[identities] = number
+        return number
 
 
-def _block_frames(block: dict[str, Any]) -> Any:
-    if "frames" in block:
-        return block["frames"]
-    history = block.get("history")
-    return _dict(history[0], "a block's history").get("frames", ()) if type(history) is list and history else ()
-
-
-def _requested(block: dict[str, Any]) -> Any:
-    history = block.get("history")
-    known = _dict(history[0], "a block's history").get("real_size") if type(history) is list and history else None
-    return block.get("requested_size", block.get("size") if known is None else known)
-
-
-def _pool(value: Any) -> str:
-    if type(value) in (list, tuple) and len(value) == 2 and all(type(part) is int for part in value):
-        return f"{value[0]}, {value[1]}"
-    raise _LayoutError(f"the pool of a segment is not a pair of integers but {_kind(value)}")
-
-
-def _annotations(rows: list[dict[str, Any]]) -> dict[int, tuple[Annotation, ...]]:
+def _annotations(rows: Sequence[_Mark]) -> dict[int, tuple[Annotation, ...]]:
     """Join the start and the end of each range. Ranges of one name on a device do not overlap, unless nested."""
     opened: dict[tuple[int, str], list[int]] = {}
     found: dict[int, list[Annotation]] = {}
     for row in rows:
-        device, name, time, stage = (row.get(key) for key in ("device", "name", "time_us", "stage"))
-        if type(device) is not int or type(name) is not str or type(time) is not int:
-            raise _LayoutError("an entry of 'external_annotations' has members of another type")
-        waiting = opened.setdefault((device, name), [])
-        if stage == "START":
-            waiting.append(time)
+        waiting = opened.setdefault((row.device, row.name), [])
+        if row.stage == "START":
+            waiting.append(row.time_us)
         elif waiting:
-            found.setdefault(device, []).append(Annotation(name, waiting.pop(), time))
+            found.setdefault(row.device, []).append(Annotation(row.name, waiting.pop(), row.time_us))
     for (device, name), starts in opened.items():
         found.setdefault(device, []).extend(Annotation(name, start, None) for start in starts)
     return {device: tuple(sorted(ranges, key=lambda it: it.start_us)) for device, ranges in found.items()}
-
-
-def _settings(values: Any) -> dict[str, str]:
-    """Return the settings that are simple values and say something."""
-    plain = {name: value for name, value in _dict(values, "allocator_settings").items() if type(name) is str}
-    return {
-        name: str(value)
-        for name, value in plain.items()
-        if type(value) in (str, int, float, bool) and value not in ("", False)
-    }
-
-
-def _dict(value: Any, where: str) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise _LayoutError(f"{where} is not a dictionary but {_kind(value)}")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if type(value) not in (list, tuple):
-        raise _LayoutError(f"'{where}' is not a list but {_kind(value)}")
-    return list(value)
-
-
-def _dicts(value: Any, where: str) -> list[dict[str, Any]]:
-    rows = _list(value, where)
-    if not set(map(type, rows)) <= {dict}:
-        raise _LayoutError(f"'{where}' has an entry that is not a dictionary")
-    return rows
-
-
-def _values(rows: list[dict[str, Any]], key: str, where: str, default: Any) -> list[Any]:
-    pick: Callable[[dict[str, Any]], Any] = itemgetter(key)
-    try:
-        return list(map(pick, rows))
-    except KeyError:
-        if default is None:
-            raise _LayoutError(f"an entry of '{where}' has no member '{key}'") from None
-        return [row.get(key, default) for row in rows]
-
-
-def _integers(rows: list[dict[str, Any]], key: str, where: str, default: int | None = None) -> Integers:
-    return _checked(_values(rows, key, where, default), key, where)
-
-
-def _checked(values: list[Any], key: str, where: str) -> Integers:
-    if not set(map(type, values)) <= {int}:
-        other = next(value for value in values if type(value) is not int)
-        raise _LayoutError(f"'{key}' of an entry of '{where}' is not an integer but {_kind(other)}")
-    least, most = (0, MOST_SIZE_BYTES) if key.endswith("size") else (-(1 << 63), (1 << 63) - 1)
-    if values and not (least <= min(values) and max(values) <= most):
-        raise _LayoutError(f"'{key}' of an entry of '{where}' is out of range")
-    return np.array(values, np.int64)
-
-
-def _texts(rows: list[dict[str, Any]], key: str, where: str, default: str | None = None) -> list[str]:
-    values = _values(rows, key, where, default)
-    if not set(map(type, values)) <= {str}:
-        other = next(value for value in values if type(value) is not str)
-        raise _LayoutError(f"'{key}' of an entry of '{where}' is not text but {_kind(other)}")
-    return values
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}" if value is not None else "None"
-
-
-def _quoted(text: str) -> str:
-    return repr(text[:40])

@@ -13,7 +13,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -25,20 +25,8 @@ from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.jobs import Task
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
-
-__all__ = [
-    "CACHE_VARIABLE",
-    "Document",
-    "bound_folder",
-    "cache_root",
-    "discard",
-    "find",
-    "is_intact",
-    "key_of",
-    "places_of",
-    "write",
-]
 
 CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
 """Environment variable that names the user's cache folder."""
@@ -89,11 +77,15 @@ def places_of(run: Run) -> tuple[Path, ...]:
     """Return the folders that may keep a run's documents, the preferred one first."""
     name = hashlib.sha256(f"{run.storage.location}\n{run.folder}\n{run.kind}".encode()).hexdigest()[:24]
     places = [cache_root() / "documents" / name, _temporary() / "documents" / name]
-    try:
-        folder = run.storage.local_path(run.folder)
-    except StorageError:
-        folder = None
-    return tuple([folder / BESIDE, *places] if folder is not None else places)
+    with suppress(StorageError):
+        if not run.storage.is_remote:
+            places.insert(0, run.storage.local_path(run.folder) / BESIDE)
+    return tuple(places)
+
+
+def make_task(run: Run, key: str) -> Task:
+    """Return the task that makes a run's document with a key."""
+    return Task(run, key, tuple(map(str, places_of(run))), str(cache_root() / "fetched"))
 
 
 def cache_root() -> Path:
@@ -147,13 +139,8 @@ def _version(path: Path) -> tuple[str, int, int, int] | None:
     return (str(path), status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
 
 
-def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, bytes]]) -> Path:
-    """Write documents atomically to the first folder that is writable, and remove outdated ones.
-
-    Args:
-        places: The folders, the preferred one first.
-        key: Their key.
-        documents: The documents, in the order of writing.
+def write(places: Sequence[Path], key: str, documents: Mapping[Document, bytes]) -> Path:
+    """Write documents of a key atomically to the first folder that is writable, and remove outdated ones.
 
     Returns:
         The folder with the documents.
@@ -169,15 +156,14 @@ def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, 
             place.mkdir(mode=0o755 if place.name == BESIDE else 0o700, parents=place.name != BESIDE, exist_ok=True)
             if not _is_own_folder(place):
                 continue
-            for document, data in documents:
+            for document, data in documents.items():
                 with atomic_file(place / f"{key}.{document}", mode=0o644) as file:
                     file.write(data)
         except OSError as error:
             fault = error
             continue
-        written = {document for document, _ in documents}
         for old in place.iterdir():
-            if old.suffix[1:] in written and old.stem != key:
+            if old.suffix[1:] in documents and old.stem != key:
                 old.unlink(missing_ok=True)
         if place.name != BESIDE:
             bound_folder(place.parent, MOST_DOCUMENT_BYTES)

@@ -1,13 +1,15 @@
-"""Find the runs, traces, studies and trade-offs in the log directories."""
+"""Find the runs, traces, studies and trade-offs in the log directories, in the background."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import threading
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from lightning_perf.run_files.captures import is_capture_name
 from lightning_perf.run_files.journal import STUDY_NAME
@@ -15,60 +17,28 @@ from lightning_perf.run_files.numerics.precision import PRECISION_NAME
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME
 from lightning_perf.run_files.traces import PROFILER_SUFFIXES
-from lightning_perf.tensorboard.storage import LocalStorage, RemoteStorage, Storage, StorageError, StoredFile
+from lightning_perf.tensorboard.storage import URL, Storage, StorageError, StoredFile, storage_at
 
-__all__ = [
-    "Kind",
-    "Root",
-    "Run",
-    "Sniffer",
-    "Table",
-    "discover",
-    "read_roots",
-    "roots_of",
-]
-
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
-"""A URL, or a chain of URLs for fsspec (``simplecache::s3://``)."""
-
-
-@dataclass(frozen=True)
-class Root:
-    """One folder of runs.
-
-    Attributes:
-        group: Name of the group of its runs; empty without a group.
-        storage: The folder.
-    """
-
-    group: str
-    storage: Storage
+Root: TypeAlias = tuple[str, Storage]
+"""The name of a group of runs, or an empty one, and their folder."""
 
 
 def read_roots(logdir: str | None, logdir_spec: str | None) -> tuple[Root, ...]:
-    """Read TensorBoard's ``--logdir`` and ``--logdir_spec``.
-
-    Args:
-        logdir: One folder or URL.
-        logdir_spec: Several folders or URLs, joined by commas, with optional names: ``before:/logs/a,after:/logs/b``.
-
-    Returns:
-        The folders.
+    """Read TensorBoard's ``--logdir``, and ``--logdir_spec`` with several folders and optional names.
 
     Example:
-        >>> [(root.group, root.storage.location) for root in read_roots(None, "a:/logs/x,s3://bucket/y,/logs/q:r")]
+        >>> [(group, storage.location) for group, storage in read_roots(None, "a:/logs/x,s3://bucket/y,/logs/q:r")]
         [('a', '/logs/x'), ('', 's3://bucket/y'), ('', '/logs/q:r')]
     """
     if logdir:
-        return (Root("", _storage(logdir)),)
+        return (("", storage_at(logdir)),)
     roots = []
     for part in (logdir_spec or "").split(","):
         group, colon, path = part.partition(":")
-        if not colon or part.startswith("/") or _URL.match(part):
+        if not colon or part.startswith("/") or URL.match(part):
             group, path = "", part
         if path:
-            roots.append(Root(group, _storage(path)))
+            roots.append((group, storage_at(path)))
     return tuple(roots)
 
 
@@ -76,12 +46,6 @@ def roots_of(context: Any) -> tuple[Root, ...]:
     """Return the folders of a TensorBoard context. Any of its fields may be missing."""
     flags = context.flags
     return read_roots(context.logdir or getattr(flags, "logdir", None), getattr(flags, "logdir_spec", None))
-
-
-def _storage(path: str) -> Storage:
-    if path.startswith("file://"):
-        return LocalStorage(path[len("file://") :])
-    return RemoteStorage(path) if _URL.match(path) else LocalStorage(path)
 
 
 Kind = Literal["run", "trace", "study", "inference"]
@@ -132,12 +96,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Table:
-    """All runs at one point in time.
-
-    Attributes:
-        runs: The runs by name, sorted.
-        notes: Notes about the folders for the reader.
-    """
+    """All runs by name, sorted, and notes about the folders for the reader."""
 
     runs: Mapping[str, Run] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -146,13 +105,14 @@ class Table:
 class Sniffer:
     """Detects the contents of files from their first bytes. It reads each version of a file once."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_files: int = MOST_SNIFFED) -> None:
+        self._most_files = most_files
         self._known: dict[tuple[str, str], tuple[str, bytes]] = {}  # by location and path: version, and the marks in it
-        self._left = MOST_SNIFFED
+        self._left = most_files
 
     def begin_scan(self) -> None:
         """Reset the number of files that may be opened."""
-        self._left = MOST_SNIFFED
+        self._left = self._most_files
 
     def holds(self, storage: Storage, file: StoredFile, *marks: bytes) -> bool:
         """Whether the first bytes of a file contain one of the marks."""
@@ -180,24 +140,20 @@ def discover(roots: Sequence[Root], sniffer: Sniffer) -> Table:
     A folder with ``*.pt.trace.json[.gz]`` files of any tool is one run, and its files are ranks and windows. A folder
     without such files is a run if `PerfCallback` left step times or a report there, or if other JSON files in it start
     like traces. A folder that cannot be listed becomes a note.
-
-    Args:
-        roots: The folders.
-        sniffer: Opens files if their names do not show their contents.
     """
     sniffer.begin_scan()
     runs: dict[str, Run] = {}
     notes: list[str] = []
-    for root in roots:
+    for group, storage in roots:
         try:
-            listing = root.storage.list_files()
+            files, remarks = storage.list_files()
         except StorageError as error:
             notes.append(str(error))
             continue
-        notes += listing.notes
+        notes += remarks
         found = []
-        for run in _runs_of(root.storage, listing.files, sniffer):
-            name = _unused("/".join(filter(None, (root.group, run.name))), run.kind, runs)
+        for run in _runs_of(storage, files, sniffer):
+            name = _unused("/".join(filter(None, (group, run.name))), run.kind, runs)
             runs[name] = replace(run, name=name)
             found.append(name)
         studies = {run.folder: name for name in found if (run := runs[name]).kind == "study"}
@@ -209,12 +165,7 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
     folders: dict[str, list[StoredFile]] = {}
     for file in files:
         folders.setdefault(file.folder, []).append(file)
-    members: dict[str, list[StoredFile]] = {  # the files in or below the folder of each study
-        file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
-    }
-    for file in filter(_is_of_study, files):
-        for folder in filter(members.__contains__, _upwards(file.folder)):
-            members[folder].append(file)
+    members = _study_members(storage, files, sniffer)
     captures: dict[str, list[StoredFile]] = {}  # files of captures, in folders below the run's
     for at, inside in folders.items():
         above, _, last = at.rpartition("/")
@@ -241,6 +192,17 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
             yield Run(name, "study", storage, folder, (), (by_name[STUDY_NAME], *members[folder]))
         if TRADEOFF in by_name and sniffer.holds(storage, by_name[TRADEOFF], _DOCUMENT_MARK):
             yield Run(name, "inference", storage, folder, (), (by_name[TRADEOFF],))
+
+
+def _study_members(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) -> dict[str, list[StoredFile]]:
+    """Return the files in or below the folder of each study."""
+    members: dict[str, list[StoredFile]] = {
+        file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
+    }
+    for file in filter(_is_of_study, files):
+        for folder in filter(members.__contains__, _upwards(file.folder)):
+            members[folder].append(file)
+    return members
 
 
 def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
@@ -287,3 +249,56 @@ def _beginning(storage: Storage, file: StoredFile) -> bytes:
         return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, SNIFFED_BYTES)
     except zlib.error:
         return b""
+
+
+class Scanner:
+    """Keeps the table of runs. A request that finds it outdated updates it in the background.
+
+    Args:
+        roots: The folders to look in.
+        fresh_s: How long a table is fresh at least.
+        fresh_looks: It is fresh for this multiple of the duration of its scan.
+        patience_s: How long a request waits for a fresh table if there is an older one.
+        find: Finds the runs.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        fresh_s: float = 2.0,
+        fresh_looks: float = 10.0,
+        patience_s: float = 0.3,
+        find: Callable[[Sequence[Root], Sniffer], Table] = discover,
+    ) -> None:
+        self._roots = roots
+        self._fresh_s = fresh_s
+        self._fresh_looks = fresh_looks
+        self._patience_s = patience_s
+        self._find = find
+        self._sniffer = Sniffer()
+        self._lock = threading.Lock()
+        self._scanned = threading.Event()
+        self._scanned.set()
+        self._table: Table | None = None
+        self._stale_s = 0.0
+
+    def table(self, wait_s: float) -> Table | None:
+        """Return the latest table, or None if the first scan takes longer than `wait_s`."""
+        with self._lock:
+            if time.monotonic() >= self._stale_s and self._scanned.is_set():
+                self._scanned.clear()
+                threading.Thread(target=self._scan, name="lightning_perf runs", daemon=True).start()
+        self._scanned.wait(wait_s if self._table is None else min(wait_s, self._patience_s))
+        return self._table
+
+    def _scan(self) -> None:
+        begin = time.monotonic()
+        try:
+            table = self._find(self._roots, self._sniffer)
+        except Exception as error:  # any storage may raise anything, and the reader must see it
+            known = self._table or Table()
+            table = Table(known.runs, (f"The runs cannot be listed ({type(error).__name__}: {error}).",))
+        end = time.monotonic()
+        self._table = table
+        self._stale_s = end + max(self._fresh_s, self._fresh_looks * (end - begin))
+        self._scanned.set()

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["TABLES", "ReportTables", "Rows", "TableName", "excerpt_diff", "excerpt_report", "read_rows", "read_tables"]
-
 TableName = Literal["operators", "kernels"]
 TABLES: tuple[TableName, ...] = ("operators", "kernels")
 
@@ -33,14 +31,10 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def excerpt_report(report: bytes) -> bytes:
-    """Cut the long tables of a report.
+    """Cut the long tables of a report, as JSON.
 
-    Args:
-        report: The report as JSON.
-
-    Returns:
-        The same document. If tables were cut, it has another member ``truncated``: for each table the largest number of
-        rows that a rank has, e.g. ``{"kernels": 5120}``.
+    If tables were cut, it gets another member ``truncated``: for each table the largest number of rows that a rank has,
+    e.g. ``{"kernels": 5120}``.
     """
     document = msgspec.json.decode(report)
     ranks = document["ranks"]
@@ -58,14 +52,7 @@ def excerpt_report(report: bytes) -> bytes:
 
 
 def excerpt_diff(compared: bytes) -> bytes:
-    """Cut the long tables of a diff, which start with the largest changes.
-
-    Args:
-        compared: The diff as JSON.
-
-    Returns:
-        The same document. Its member ``truncated`` holds the number of rows of each table that was cut.
-    """
+    """Cut the long tables of a diff, which start with the largest changes, as `excerpt_report` does."""
     document = msgspec.json.decode(compared)
     truncated = {}
     for name, table in document["diff"].items():
@@ -85,22 +72,13 @@ class _Rank(msgspec.Struct):
 
 
 class ReportTables(msgspec.Struct):
-    """The long tables of a report.
-
-    Attributes:
-        ranks: The tables of each rank.
-    """
+    """The long tables of a report, by rank."""
 
     ranks: list[_Rank]
 
 
 def read_tables(report: Path) -> ReportTables:
-    """Read the long tables of a whole report.
-
-    Raises:
-        msgspec.DecodeError: The file is not a report.
-        OSError: The file cannot be read.
-    """
+    """Read the long tables of a whole report."""
     return msgspec.json.decode(report.read_bytes(), type=ReportTables)
 
 
@@ -115,20 +93,10 @@ def read_rows(
     descending: bool = True,
     wanted: str = "",
 ) -> Rows:
-    """Return a page of a table.
+    """Return a page of a table, or raise a `KeyError` if the rank, the table or the field to sort by does not exist.
 
-    Args:
-        tables: The tables of the report.
-        rank: The rank's index in ``ranks``.
-        table: The table.
-        offset: Number of rows to skip.
-        limit: Maximum number of rows to return.
-        sort: The field to sort by; by default the order of the report. Rows without a value come last.
-        descending: Whether the largest come first.
-        wanted: Words that must all occur in the texts of a row, in upper or lower case.
-
-    Raises:
-        KeyError: The rank or table does not exist, or its rows have no such field.
+    By default rows have the order of the report. Rows without a value come last. All words that are wanted must occur
+    in the texts of a row, in upper or lower case.
     """
     ranks = tables.ranks
     if not 0 <= rank < len(ranks):

@@ -1,19 +1,17 @@
-"""Provide the files of a task on this machine. Remote files are copied into the cache first."""
+"""Provide the files of a run on this machine. Remote files are copied into the cache first."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.tensorboard.cache import bound_folder
-from lightning_perf.tensorboard.storage import RemoteStorage, StorageError
-from lightning_perf.tensorboard.task import SourceFile, Task
-
-__all__ = ["fetch"]
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 
 MOST_FETCHED_BYTES = 16 << 30
 """Maximum size of all fetched files. Beyond it, the least recently used ones are removed."""
@@ -24,63 +22,56 @@ SPARE_BYTES = 1 << 30
 CHUNK_BYTES = 4 << 20
 
 
-def fetch(task: Task, tell: Callable[[float, str], None]) -> list[Path]:
-    """Make sure that all files of a task are on this machine.
+def fetch(
+    run: Run, folder: Path, on_progress: Callable[[float, str], None], most_bytes: int = MOST_FETCHED_BYTES
+) -> list[Path]:
+    """Make sure that all files of a run are on this machine, and return their paths.
 
-    Args:
-        task: The task.
-        tell: Called with the finished share and a message.
-
-    Returns:
-        Their paths, in the order of the task's files. A fetched file keeps its name, which identifies rank and window.
+    A fetched file keeps its name, which identifies rank and window.
 
     Raises:
         StorageError: A file cannot be fetched, or the disk has no room for it.
     """
-    if task.url is None:
-        return [Path(file.local) for file in task.files if file.local is not None]
-    storage = RemoteStorage(task.url)
-    folder = Path(task.fetched)
-    paths = [_place(folder, task.url, file) for file in task.files]
-    missing = [(file, path) for file, path in zip(task.files, paths, strict=True) if not path.exists()]
-    for path in paths:
-        if path.exists():
-            os.utime(path)
-    total = sum(file.size_bytes for file, _ in missing)
-    _make_room(folder, total, task.files)
+    if not run.storage.is_remote:
+        return [run.storage.local_path(file.path) for file in run.files]
+    paths = {file: _place(folder, run.storage, file) for file in run.files}
+    missing = {file: path for file, path in paths.items() if not path.exists()}
+    for file in paths.keys() - missing.keys():
+        os.utime(paths[file])
+    total = sum(file.size_bytes for file in missing)
+    _make_room(folder, total, sum(file.size_bytes for file in paths), most_bytes)
     done = 0
-    for number, (file, path) in enumerate(missing, 1):
+    for number, (file, path) in enumerate(missing.items(), 1):
         message = f"fetching file {number} of {len(missing)}, {total / 1e6:,.0f} MB in total"
-        for size in _copy(storage, file, path):
+        for size in _copy(run.storage, file, path):
             done += size
-            tell(done / total if total else 1.0, message)
-    return paths
+            on_progress(done / total if total else 1.0, message)
+    return list(paths.values())
 
 
-def _place(folder: Path, url: str, file: SourceFile) -> Path:
-    identity = f"{url}\n{file.path}\n{file.size_bytes}\n{file.version}"
-    return folder / hashlib.sha256(identity.encode()).hexdigest()[:32] / file.path.rpartition("/")[2]
+def _place(folder: Path, storage: Storage, file: StoredFile) -> Path:
+    identity = f"{storage.url}\n{file.path}\n{file.size_bytes}\n{file.version}"
+    return folder / hashlib.sha256(identity.encode()).hexdigest()[:32] / file.name
 
 
-def _make_room(folder: Path, wanted_bytes: int, files: Sequence[SourceFile]) -> None:
-    run_bytes = sum(file.size_bytes for file in files)
+def _make_room(folder: Path, wanted_bytes: int, run_bytes: int, most_bytes: int) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        bound_folder(folder, max(0, MOST_FETCHED_BYTES - wanted_bytes))
+        bound_folder(folder, max(0, most_bytes - wanted_bytes))
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         raise StorageError(
             f"Cannot fetch files to {folder} ({error.strerror}). Set LIGHTNING_PERF_CACHE to another folder."
         ) from error
-    if run_bytes > MOST_FETCHED_BYTES or wanted_bytes > free_bytes - SPARE_BYTES:
-        room = min(MOST_FETCHED_BYTES, max(free_bytes - SPARE_BYTES, 0))
+    if run_bytes > most_bytes or wanted_bytes > free_bytes - SPARE_BYTES:
+        room = min(most_bytes, max(free_bytes - SPARE_BYTES, 0))
         raise StorageError(
             f"The run's files take {run_bytes / 1e9:.1f} GB, but {folder} has room for {room / 1e9:.1f} GB only. "
             "Free some space, set LIGHTNING_PERF_CACHE to another folder, or copy the run to a local folder."
         )
 
 
-def _copy(storage: RemoteStorage, file: SourceFile, path: Path) -> Iterator[int]:
+def _copy(storage: Storage, file: StoredFile, path: Path) -> Iterator[int]:
     """Copy a file atomically, and yield the size of each part."""
     size = 0
     try:

@@ -15,8 +15,6 @@ from tensorboard.plugins import base_plugin
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
-__all__ = ["PerfPlugin"]
-
 LOOK_S = 0.5
 """How long the list of tabs may wait for the first scan."""
 
@@ -32,18 +30,16 @@ class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
-        from lightning_perf.tensorboard.discovery import roots_of
-        from lightning_perf.tensorboard.scanner import Scanner
+        from lightning_perf.tensorboard.discovery import Scanner, roots_of
 
         self._scanner = Scanner(roots_of(context))
 
     def get_plugin_apps(self) -> Mapping[str, WSGIApplication]:
         """Return the tab's addresses with their applications."""
-        from lightning_perf.tensorboard.document_queue import DocumentQueue
-        from lightning_perf.tensorboard.query_queue import QueryQueue
+        from lightning_perf.tensorboard.queue import Queue
         from lightning_perf.tensorboard.routes import Routes
 
-        return Routes(self._scanner, DocumentQueue(), QueryQueue()).applications()
+        return Routes(self._scanner, Queue()).applications()
 
     def is_active(self) -> bool:
         """Whether there is anything to show. It is true until the first scan has finished."""

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -25,23 +24,6 @@ from lightning_perf.view import CONTENT_TYPES, Resource, ViewerError, find_viewe
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-__all__ = [
-    "CHARTS",
-    "HOSTS_VARIABLE",
-    "PAGE_POLICY",
-    "Asset",
-    "RefusalError",
-    "answer_data",
-    "answer_json",
-    "answer_redirect",
-    "answer_stream",
-    "get_only",
-    "is_trusted_host",
-    "page_assets",
-    "perfetto_assets",
-    "plotly_file",
-]
 
 
 PAGE_POLICY = "; ".join(
@@ -77,12 +59,7 @@ _HEADERS = {
 
 
 class RefusalError(Exception):
-    """A request that gets an error instead of data.
-
-    Args:
-        status: HTTP status.
-        message: The reason, which the page shows.
-    """
+    """A request that gets an error with an HTTP status and a message instead of data."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -111,7 +88,7 @@ def is_trusted_host(request: Request) -> bool:
     if is_loopback(name) or _is_address(name) or "." not in name or request.headers.get("Sec-Fetch-Site"):
         return True
     named = (host.strip().lower() for host in os.environ.get(HOSTS_VARIABLE, "").split(","))
-    return name in named or name in _own_names()
+    return name in named or name in own_names()
 
 
 def _is_address(name: str) -> bool:
@@ -123,16 +100,15 @@ def _is_address(name: str) -> bool:
 
 
 @cache
-def _own_names() -> frozenset[str]:
+def own_names() -> frozenset[str]:
+    """Return the names of this machine."""
     return frozenset(name.rstrip(".").lower() for name in (socket.gethostname(), socket.getfqdn()))
 
 
 def get_only(answer: Callable[[Request], Response], *, any_host: bool = False) -> WSGIApplication:
     """Return a WSGI application that answers GET only, with errors as JSON.
 
-    Args:
-        answer: Answers a request.
-        any_host: Whether requests to any host's name are answered. For answers that are the same everywhere.
+    `any_host` allows requests to any host's name, for answers that are the same everywhere.
     """
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -171,16 +147,7 @@ def answer_data(
     policy: str = PAGE_POLICY,
     fresh_s: int = 0,
 ) -> Response:
-    """Answer with bytes.
-
-    Args:
-        request: The request.
-        data: The body.
-        content_type: Its MIME type.
-        status: HTTP status.
-        policy: Content security policy.
-        fresh_s: How long a browser may use it without asking again.
-    """
+    """Answer with bytes, which a browser may use for `fresh_s` without asking again."""
     shrinks = len(data) >= COMPRESSED_BYTES and content_type.startswith(_COMPRESSIBLE)
     if shrinks and request.accept_encodings.quality("gzip") > 0:
         response = Response(gzip.compress(data, 3, mtime=0), status, {"Content-Encoding": "gzip"})
@@ -230,34 +197,20 @@ FRESH_S = 3600
 """For files of other packages, which are large and change only with their packages."""
 
 
-@dataclass(frozen=True)
-class Asset:
-    """A file with an address.
-
-    Attributes:
-        resource: The file.
-        policy: Its content security policy.
-        fresh_s: How long a browser may use it without asking again.
-    """
-
-    resource: Resource
-    policy: str = PAGE_POLICY
-    fresh_s: int = 0
-
-
-@cache
-def page_assets() -> Mapping[str, Asset]:
-    """Return the page's own files by their addresses below ``static/``, with plotly.js if it is installed."""
-    root = Path(str(resources.files("lightning_perf.page"))) / "assets"
-    assets = {
-        file.relative_to(root).as_posix(): Asset(Resource(file, CONTENT_TYPES[file.suffix]))
+def _files(root: Path) -> dict[str, Resource]:
+    return {
+        file.relative_to(root).as_posix(): Resource(file, CONTENT_TYPES[file.suffix])
         for file in root.rglob("*")
         if file.suffix in CONTENT_TYPES and file.is_file()
     }
+
+
+@cache
+def page_assets() -> Mapping[str, Resource]:
+    """Return the page's own files by their addresses below ``static/``, with plotly.js if it is installed."""
     charts = plotly_file()
-    if charts is not None:
-        assets[CHARTS] = Asset(Resource(charts, CONTENT_TYPES[".js"]), fresh_s=FRESH_S)
-    return assets
+    own = _files(Path(str(resources.files("lightning_perf.page"))) / "assets")
+    return own if charts is None else {**own, CHARTS: Resource(charts, CONTENT_TYPES[".js"])}
 
 
 def plotly_file() -> Path | None:
@@ -269,31 +222,23 @@ def plotly_file() -> Path | None:
 
 
 @cache
-def perfetto_assets() -> Mapping[str, Asset]:
+def perfetto_assets() -> Mapping[str, Resource]:
     """Return the files of Perfetto's UI by their addresses below ``perfetto/``; empty if it is not installed."""
     try:
-        ui = find_viewer()
+        return _files(find_viewer())
     except ViewerError:
         return {}
-    policy = _perfetto_policy(ui / "index.html")
-    # A worker uses the policy of its script, so every file has the policy.
-    return {
-        file.relative_to(ui).as_posix(): Asset(
-            Resource(file, CONTENT_TYPES[file.suffix]),
-            policy,
-            fresh_s=0 if file.parent == ui else FRESH_S,  # the others are in a folder named by their version
-        )
-        for file in ui.rglob("*")
-        if file.suffix in CONTENT_TYPES and file.is_file()
-    }
 
 
-def _perfetto_policy(page: Path) -> str:
-    """Return a policy for Perfetto's page: its one inline script by hash, WebAssembly, and this host only.
+@cache
+def perfetto_policy() -> str:
+    """Return a policy for Perfetto's files: its one inline script by hash, WebAssembly, and this host only.
 
-    ``wasm-unsafe-eval`` would be enough for WebAssembly, but TensorBoard calls every policy with it illegal.
+    A worker uses the policy of its script, so every file has it. ``wasm-unsafe-eval`` would be enough for WebAssembly,
+    but TensorBoard calls every policy with it illegal.
     """
-    scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
+    page = perfetto_assets()["index.html"].path.read_text(encoding="utf-8")
+    scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page, re.DOTALL)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = "".join(f" 'sha256-{digest}'" for digest in hashes)
     return PAGE_POLICY.replace("script-src 'self'", f"script-src 'self' 'unsafe-eval'{allowed}")

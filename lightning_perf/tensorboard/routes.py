@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.project import install_command
-from lightning_perf.tensorboard import excerpt
-from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of
-from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.document_queue import DocumentQueue
-from lightning_perf.tensorboard.query_queue import QueryQueue
+from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of, make_task
+from lightning_perf.tensorboard.discovery import Run, Scanner
+from lightning_perf.tensorboard.excerpt import TABLES
+from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working
+from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.responses import (
-    Asset,
+    CHARTS,
+    FRESH_S,
     RefusalError,
     answer_data,
     answer_json,
@@ -26,27 +26,15 @@ from lightning_perf.tensorboard.responses import (
     get_only,
     page_assets,
     perfetto_assets,
+    perfetto_policy,
     plotly_file,
 )
 from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
-from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError
-from lightning_perf.tensorboard.task import (
-    Answered,
-    DiffQuery,
-    Done,
-    Failed,
-    Query,
-    Refused,
-    TableQuery,
-    Working,
-    make_task,
-)
+from lightning_perf.view import Resource
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
-
-__all__ = ["ENTRY", "Routes"]
 
 ENTRY = "/index.js"
 """The module that TensorBoard's frontend loads into the tab's frame. It opens the page, which has its own policy."""
@@ -64,18 +52,11 @@ MOST_DAMAGED = 4
 
 
 class Routes:
-    """Answers the tab's requests.
+    """Answers the tab's requests about the runs that a scanner finds, with the documents of a queue."""
 
-    Args:
-        scanner: Finds the runs.
-        queue: Makes documents.
-        queries: Answers queries about finished reports.
-    """
-
-    def __init__(self, scanner: Scanner, queue: DocumentQueue, queries: QueryQueue) -> None:
+    def __init__(self, scanner: Scanner, queue: Queue) -> None:
         self._scanner = scanner
         self._queue = queue
-        self._queries = queries
         self._summaries = RunSummaries()
 
     def applications(self) -> Mapping[str, WSGIApplication]:
@@ -106,20 +87,23 @@ class Routes:
 
     def static(self, request: Request) -> Response:
         """Answer with a file of the page."""
+        name = _rest(request, "/static/")
         hint = "" if plotly_file() else f" Charts need plotly. Install it with: {install_command('view')}"
-        return _file(request, page_assets(), _rest(request, "/static/"), f"This file does not exist.{hint}")
+        fresh_s = FRESH_S if name == CHARTS else 0
+        return _file(request, page_assets(), name, f"This file does not exist.{hint}", fresh_s=fresh_s)
 
     def perfetto(self, request: Request) -> Response:
         """Answer with a file of Perfetto's UI."""
-        if _rest(request, "/perfetto/") == "index.html" and "testing" not in request.args:
+        name = _rest(request, "/perfetto/")
+        if name == "index.html" and "testing" not in request.args:
             # Without this it contacts its developers' server and an analytics service. The browser keeps the fragment.
             return answer_redirect("index.html?testing=1")
-        hint = (
-            ""
-            if perfetto_assets()
-            else f" The timeline needs Perfetto's UI. Install it with: {install_command('view')}"
-        )
-        return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"This file does not exist.{hint}")
+        if not perfetto_assets():
+            reason = "This file does not exist. The timeline needs Perfetto's UI."
+            raise RefusalError(404, f"{reason} Install it with: {install_command('view')}")
+        fresh_s = FRESH_S if "/" in name else 0  # these are in a folder named by their version
+        missing = "This file does not exist."
+        return _file(request, perfetto_assets(), name, missing, policy=perfetto_policy(), fresh_s=fresh_s)
 
     def runs(self, request: Request) -> Response:
         """Answer with the list of runs."""
@@ -179,9 +163,9 @@ class Routes:
         """Answer with some rows of a long table."""
         run = self._run(request, "run", "run", "trace")
         arguments = request.args
-        name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
+        name = next((name for name in TABLES if name == arguments.get("table")), None)
         if name is None:
-            raise RefusalError(400, f'The argument "table" must be {" or ".join(excerpt.TABLES)}.')
+            raise RefusalError(400, f'The argument "table" must be {" or ".join(TABLES)}.')
         rank, offset = _number(request, "rank", 0), _number(request, "offset", 0)
         limit = min(_number(request, "limit", 100), MOST_TABLE_ROWS)
         descending = bool(_number(request, "descending", 1))
@@ -205,12 +189,12 @@ class Routes:
             if working:
                 done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
                 return _progress(request, Working(done, working[0].message))
-            answer = self._queries.ask(query(*(str(path) for path in made)))
+            answer = self._queue.ask(query(*map(str, made)))
             if isinstance(answer, Working):
                 return _progress(request, answer)
-            if isinstance(answer, Answered):
+            if isinstance(answer, Done):
                 return answer_data(request, answer.data, "application/json")
-            if isinstance(answer, Refused):
+            if isinstance(answer, Failed):
                 raise RefusalError(answer.status, answer.message)
             for run, path in zip(runs, made, strict=True):
                 if isinstance(path, Path) and str(path) == answer.path:
@@ -257,42 +241,33 @@ class Routes:
     def _discard(self, run: Run, path: Path) -> None:
         """Remove a damaged document of a run, so that the next request makes it again."""
         discard(path)
-        with suppress(StorageError):
-            self._queue.forget(make_task(run, key_of(run)))
+        self._queue.forget(make_task(run, key_of(run)))
 
     def _make(self, run: Run, document: Document) -> Path | Working:
-        """Return the finished document, or its progress.
-
-        Raises:
-            RefusalError: The document cannot be made.
-        """
+        """Return the finished document, or its progress, or raise a `RefusalError` if it cannot be made."""
         key = key_of(run)
         found = find(run, key, document)
         if found is not None:
             return found
-        try:
-            answer = self._queue.ask(make_task(run, key))
-        except StorageError as error:
-            raise RefusalError(422, str(error)) from error
-        if isinstance(answer, Done):
-            found = find(run, key, document)
-            if found is not None:
-                return found
-            answer = Failed("The result was removed as soon as it was made. Does another program clean the cache?")
+        answer = self._queue.ask(make_task(run, key))
+        if isinstance(answer, Working):
+            return answer
         if isinstance(answer, Failed):
-            raise RefusalError(422 if answer.lasting else 500, answer.message)
-        return answer
+            raise RefusalError(answer.status, answer.message)
+        found = find(run, key, document)
+        if found is None:
+            message = "The result was removed as soon as it was made. Does another program clean the cache?"
+            raise RefusalError(422, message)
+        return found
 
 
-def _file(request: Request, assets: Mapping[str, Asset], name: str, missing: str) -> Response:
-    asset = assets.get(name)
+def _file(request: Request, files: Mapping[str, Resource], name: str, missing: str, **options: Any) -> Response:
     try:
-        data = asset.resource.path.read_bytes() if asset is not None else None
-    except OSError:
-        data = None
-    if asset is None or data is None:
-        raise RefusalError(404, missing)
-    return answer_data(request, data, asset.resource.content_type, policy=asset.policy, fresh_s=asset.fresh_s)
+        file = files[name]
+        data = file.path.read_bytes()
+    except (KeyError, OSError) as error:
+        raise RefusalError(404, missing) from error
+    return answer_data(request, data, file.content_type, **options)
 
 
 def _progress(request: Request, working: Working) -> Response:

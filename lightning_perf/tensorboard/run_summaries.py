@@ -9,8 +9,6 @@ import msgspec
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run
 
-__all__ = ["RunSummaries", "Summary", "title_of"]
-
 LARGEST_BYTES = 16 << 20
 """A larger report is not read for its summary, because that would block TensorBoard."""
 
@@ -19,12 +17,7 @@ MOST_READ = 20
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The summary of a finished report.
-
-    Attributes:
-        step_ns: Mean step time of the rank in the verdict; None without a recording.
-        verdict: Title of the finding that saves most, or where the time goes.
-    """
+    """The mean step time of the rank in the verdict, and the title of the finding that saves most or the verdict."""
 
     step_ns: float | None = None
     verdict: str | None = None

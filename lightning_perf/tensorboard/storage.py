@@ -1,33 +1,35 @@
-"""Access to log directories: local folders, and remote ones through fsspec."""
+"""Access to log directories: a folder of this machine, or any URL that fsspec opens."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 from lightning_perf.project import install_command
-
-__all__ = [
-    "Listing",
-    "LocalStorage",
-    "RemoteStorage",
-    "Storage",
-    "StorageError",
-    "StoredFile",
-    "is_relevant",
-]
-
 
 MOST_FILES = 200_000
 """Maximum number of files in a listing."""
 
 RELEVANT_SUFFIXES = (".json", ".json.gz", ".jsonl")
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
+"""A URL, or a chain of URLs for fsspec (``simplecache::s3://``)."""
+
+NAMED_LINKS = 3
+"""Maximum number of links in a note about links that lead out of the folder. The others are counted."""
+
+_TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
+"""Names of the time of change and of the content's tag in various file systems (s3fs, gcsfs, adlfs, sftp, …)."""
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
 
 class StorageError(Exception):
@@ -61,53 +63,88 @@ class StoredFile:
         return self.path.rpartition("/")[2]
 
 
+def storage_at(address: str) -> Storage:
+    """Return the storage at a path or URL."""
+    address = address.removeprefix("file://")
+    return Storage(address if URL.match(address) else str(Path(address).expanduser().absolute()))
+
+
 @dataclass(frozen=True)
-class Listing:
-    """The relevant files of a storage at one point in time.
-
-    Attributes:
-        files: The files, sorted by path.
-        notes: Notes for the reader: links that were not followed, names that cannot be shown.
-    """
-
-    files: tuple[StoredFile, ...]
-    notes: tuple[str, ...] = ()
-
-
-class Storage(Protocol):
+class Storage:
     """A root folder with everything below it.
 
+    Links to files on this machine are followed if they stay below the root. Links to folders are not followed, because
+    folders below the root are listed anyway. The file system of a URL finds credentials in its usual places.
+
     Attributes:
-        location: The root, for messages.
-        is_remote: Whether files must be fetched before they can be analyzed.
+        url: The URL with its credentials, or the absolute path of a folder on this machine, which may not exist yet.
     """
 
-    location: str
-    is_remote: bool
+    url: str
 
-    def list_files(self) -> Listing:
-        """List the relevant files.
+    @property
+    def is_remote(self) -> bool:
+        """Whether files must be fetched before they can be analyzed."""
+        return not self.url.startswith("/")
+
+    @property
+    def location(self) -> str:
+        """The root for messages, without credentials."""
+        return _CREDENTIALS.sub("", self.url) if self.is_remote else self.url
+
+    def list_files(self, most_files: int = MOST_FILES) -> tuple[list[StoredFile], list[str]]:
+        """Return the relevant files, sorted by path, and notes for the reader, e.g. on links that were not followed.
 
         Raises:
             StorageError: The root cannot be listed.
         """
-        ...
+        if not self.is_remote and not Path(self.url).exists():
+            return [], [f"{self.location} does not exist yet."]
+        outside: list[str] = []
+        found = _remote_files(self) if self.is_remote else _local_files(self, outside)
+        files = list(islice(found, most_files + 1))
+        notes = []
+        if len(files) > most_files:
+            files.pop()
+            notes.append(f"{self.location} has more than {most_files:,} files. The others are left out.")
+        named = [file for file in files if _is_text(file.path)]
+        if len(named) < len(files):
+            notes.append(f"{len(files) - len(named)} files are left out, because their names are not UTF-8.")
+        if outside:
+            links = ", ".join(repr(path) for path in sorted(outside)[:NAMED_LINKS])
+            more = f" and {len(outside) - NAMED_LINKS} more" if len(outside) > NAMED_LINKS else ""
+            notes.append(
+                f"Links that lead out of {self.location} are not followed: {links}{more}. "
+                "To show these folders, name them in --logdir_spec."
+            )
+        return sorted(named, key=lambda file: file.path), notes
 
     def open(self, path: str) -> BinaryIO:
-        """Open a listed file for reading.
+        """Open a listed file, or raise a `StorageError` if it is gone or not a regular file below the root."""
+        if self.is_remote:
+            file_system, root = _connect(self)
+            try:
+                return cast(BinaryIO, file_system.open(f"{root.rstrip('/')}/{path}", "rb"))
+            except Exception as error:
+                raise StorageError(f"{path} cannot be read from {self.location} ({_reason(error)}).") from error
+        try:
+            # The path is resolved, so a link at this point was created after that, and is refused.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(self.local_path(path), flags)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read ({error.strerror}).") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise StorageError(f"{path} is not a regular file.")
+        return os.fdopen(descriptor, "rb")
 
-        Raises:
-            StorageError: It no longer exists, or is not a regular file below the root.
-        """
-        ...
-
-    def local_path(self, path: str) -> Path | None:
-        """Return the path of a listed file on this machine, or None if it must be fetched.
-
-        Raises:
-            StorageError: It is no longer below the root.
-        """
-        ...
+    def local_path(self, path: str) -> Path:
+        """Return the real path of a listed file on this machine, or raise a `StorageError` if it leads out."""
+        root = os.path.realpath(self.url)
+        real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118  (Path would accept an absolute path too)
+        if os.path.commonpath([root, real]) != root:
+            raise StorageError(f"{path} leads out of {self.location}.")
+        return Path(real)
 
 
 def is_relevant(path: str) -> bool:
@@ -120,104 +157,29 @@ def is_relevant(path: str) -> bool:
     return path.endswith(RELEVANT_SUFFIXES) and not any(part.startswith(".") for part in path.split("/"))
 
 
-NAMED_LINKS = 3
-"""Maximum number of links in a note about links that lead out of the folder. The others are counted."""
-
-
-class LocalStorage:
-    """A folder on this machine.
-
-    Symbolic links to files are followed if they stay below the root. Links to folders are not followed, because folders
-    below the root are listed anyway.
-
-    Args:
-        root: The folder. It need not exist yet.
-    """
-
-    is_remote = False
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root).expanduser().absolute()
-        self.location = str(self.root)
-
-    def list_files(self) -> Listing:
-        """List the relevant files below the root.
-
-        Raises:
-            StorageError: The root exists but cannot be listed.
-        """
-        real_root = Path(os.path.realpath(self.root))
+def _local_files(storage: Storage, outside: list[str]) -> Iterator[StoredFile]:
+    """Yield the relevant files on this machine, and collect the links that lead out of the root in `outside`."""
+    root = Path(os.path.realpath(storage.url))
+    try:
+        os.scandir(root).close()
+    except OSError as error:
+        reason = f"{storage.location} cannot be listed ({error.strerror}). Check its permissions."
+        raise StorageError(reason) from error
+    start = str(root).rstrip("/") + "/"
+    for entry in _walk(root, outside):
+        path = entry.path[len(start) :]
+        if not is_relevant(path):
+            continue
         try:
-            os.scandir(real_root).close()
-        except FileNotFoundError:
-            return Listing((), (f"{self.location} does not exist yet.",))
-        except OSError as error:
-            raise StorageError(
-                f"{self.location} cannot be listed ({error.strerror}). Check its permissions."
-            ) from error
-        files: list[StoredFile] = []
-        notes: list[str] = []
-        outside: list[str] = []
-        start = str(real_root).rstrip("/") + "/"
-        for entry in _walk(real_root, outside):
-            if len(files) == MOST_FILES:
-                notes.append(f"{self.location} has more than {MOST_FILES:,} files. The others are left out.")
-                break
-            path = entry.path[len(start) :]
-            if not is_relevant(path):
-                continue
-            try:
-                status = entry.stat()
-            except OSError:
-                continue  # removed since it was listed
-            if not stat.S_ISREG(status.st_mode):
-                continue
-            files.append(StoredFile(path, status.st_size, status.st_mtime, str(status.st_mtime_ns)))
-        unreadable = [file for file in files if not _is_text(file.path)]
-        if unreadable:
-            notes.append(f"{len(unreadable)} files are left out, because their names are not UTF-8.")
-            files = [file for file in files if _is_text(file.path)]
-        if outside:
-            named = ", ".join(repr(path) for path in sorted(outside)[:NAMED_LINKS])
-            more = f" and {len(outside) - NAMED_LINKS} more" if len(outside) > NAMED_LINKS else ""
-            notes.append(
-                f"Links that lead out of {self.location} are not followed: {named}{more}. "
-                "To show these folders, name them in --logdir_spec."
-            )
-        return Listing(tuple(sorted(files, key=lambda file: file.path)), tuple(notes))
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a listed file.
-
-        Raises:
-            StorageError: It no longer exists, or is no longer a regular file below the root.
-        """
-        real = self.local_path(path)
-        try:
-            # The path is resolved, so a link at this point was created after that, and is refused.
-            descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read ({error.strerror}).") from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise StorageError(f"{path} is not a regular file.")
-        return os.fdopen(descriptor, "rb")
-
-    def local_path(self, path: str) -> Path:
-        """Return the real path of a listed file.
-
-        Raises:
-            StorageError: It leads out of the root.
-        """
-        real_root = os.path.realpath(self.root)
-        real = os.path.realpath(os.path.join(real_root, path))  # noqa: PTH118  (Path would accept an absolute path too)
-        if os.path.commonpath([real_root, real]) != real_root:
-            raise StorageError(f"{path} leads out of {self.location}.")
-        return Path(real)
+            status = entry.stat()
+        except OSError:
+            continue  # removed since it was listed
+        if stat.S_ISREG(status.st_mode):
+            yield StoredFile(path, status.st_size, status.st_mtime, str(status.st_mtime_ns))
 
 
-def _walk(real_root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
-    folders = [str(real_root)]
+def _walk(root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
+    folders = [str(root)]
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
@@ -228,16 +190,15 @@ def _walk(real_root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
-            elif not entry.is_symlink() or _leads_inside(entry, real_root, outside):
+            elif not entry.is_symlink() or _leads_inside(entry.path, root):
                 yield entry
+            else:
+                outside.append(str(Path(entry.path).relative_to(root)))
 
 
-def _leads_inside(link: os.DirEntry[str], real_root: Path, outside: list[str]) -> bool:
-    target = os.path.realpath(link.path)  # for links in a circle this is one of them, and it has no status
-    if os.path.commonpath([str(real_root), target]) == str(real_root):
-        return True
-    outside.append(str(Path(link.path).relative_to(real_root)))
-    return False
+def _leads_inside(link: str, root: Path) -> bool:
+    target = os.path.realpath(link)  # for links in a circle this is one of them, and it has no status
+    return os.path.commonpath([str(root), target]) == str(root)
 
 
 def _is_text(path: str) -> bool:
@@ -248,77 +209,33 @@ def _is_text(path: str) -> bool:
     return True
 
 
-_TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
-"""Names of the time of change and of the content's tag in various file systems (s3fs, gcsfs, adlfs, sftp, …)."""
+def _remote_files(storage: Storage) -> Iterable[StoredFile]:
+    """Return the relevant files below a URL, with one request for many folders."""
+    file_system, root = _connect(storage)
+    try:
+        file_system.invalidate_cache()  # without this it keeps showing the first listing
+        found = file_system.find(root, detail=True)
+    except Exception as error:
+        reason = f"{storage.location} cannot be listed ({_reason(error)}). Check its credentials."
+        raise StorageError(reason) from error
+    prefix = root.rstrip("/") + "/"
+    return [
+        _stored(name[len(prefix) :], details)
+        for name, details in sorted(found.items())
+        if name.startswith(prefix) and _is_plain(name[len(prefix) :]) and details.get("type", "file") == "file"
+    ]
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
-
-class RemoteStorage:
-    """A folder with a URL. Its file system finds credentials in the environment or its configuration.
-
-    Args:
-        url: The URL, e.g. ``s3://bucket/logs``.
-    """
-
-    is_remote = True
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.location = _CREDENTIALS.sub("", url)
-
-    def list_files(self) -> Listing:
-        """List the relevant files below the root.
-
-        Raises:
-            StorageError: The package of the file system is not installed, or the request fails.
-        """
-        file_system, root = self._connect()
-        try:
-            file_system.invalidate_cache()  # without this it keeps showing the first listing
-            found = file_system.find(root, detail=True)
-        except Exception as error:
-            raise StorageError(
-                f"{self.location} cannot be listed ({_reason(error)}). Check its credentials."
-            ) from error
-        prefix = root.rstrip("/") + "/"
-        files = [
-            _stored(name[len(prefix) :], details)
-            for name, details in found.items()
-            if name.startswith(prefix) and _is_plain(name[len(prefix) :]) and details.get("type", "file") == "file"
-        ]
-        files.sort(key=lambda file: file.path)
-        notes: tuple[str, ...] = ()
-        if len(files) > MOST_FILES:
-            notes = (f"{self.location} has more than {MOST_FILES:,} files. The others are left out.",)
-        return Listing(tuple(files[:MOST_FILES]), notes)
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a listed file.
-
-        Raises:
-            StorageError: It no longer exists, or the request fails.
-        """
-        file_system, root = self._connect()
-        try:
-            return cast(BinaryIO, file_system.open(f"{root.rstrip('/')}/{path}", "rb"))
-        except Exception as error:
-            raise StorageError(f"{path} cannot be read from {self.location} ({_reason(error)}).") from error
-
-    def local_path(self, path: str) -> None:
-        """Return None, because remote files have no local path."""
-
-    def _connect(self) -> tuple[Any, str]:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise StorageError(f"{self.location} needs fsspec. Install it with: {install_command('view')}") from error
-        try:
-            file_system, root = url_to_fs(self.url)
-        except Exception as error:  # fsspec's message names the package to install
-            raise StorageError(f"{self.location} cannot be reached ({_reason(error)}).") from error
-        return file_system, root
+def _connect(storage: Storage) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise StorageError(f"{storage.location} needs fsspec. Install it with: {install_command('view')}") from error
+    try:
+        file_system, root = url_to_fs(storage.url)
+    except Exception as error:  # fsspec's message names the package to install
+        raise StorageError(f"{storage.location} cannot be reached ({_reason(error)}).") from error
+    return file_system, root
 
 
 def _is_plain(path: str) -> bool:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.errors import TraceError
-from lightning_perf.memory_snapshot import isolated, snapshot
+from lightning_perf.memory_snapshot import isolated
 from lightning_perf.memory_snapshot.build import build_report
 from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.memory_snapshot.snapshot import is_snapshot, read_snapshot
@@ -130,8 +131,8 @@ def test_a_pickle_with_code_is_refused(tmp_path: Path, protocol: int) -> None:
         (b"\x80\x04}K\x01b.", "no valid pickle"),  # sets the state of a dictionary
         (b"\x80\x04K\x01)\x81.", "no valid pickle"),  # makes an instance of 1
         (b"\x80\x04.", "no valid pickle"),
-        (b"\x80\x04]K\x05\x86.", "is not a dictionary but a tuple"),
-        (b"\x80\x04N.", "is not a dictionary but None"),
+        (b"\x80\x04]K\x05\x86.", "is not a memory snapshot: Expected `object`, got `array`"),
+        (b"\x80\x04N.", "is not a memory snapshot: Expected `object`, got `null`"),
         (b"\x80\x04\x8a\xff.", "ends early"),
     ],
 )
@@ -216,6 +217,24 @@ def test_values_of_another_type_are_an_error_or_ignored(tmp_path: Path, value: A
 
 
 @pytest.mark.parametrize(
+    ("entry", "key", "problem"),
+    [
+        (["segments", 0], "device", "Expected `int`, got `str` - at `$.segments[0].device`"),
+        (["segments", 0, "blocks", 0], "state", "Invalid enum value 'odd' - at `$.segments[0].blocks[0].state`"),
+        (["device_traces", 0, 1], "size", "Expected `int`, got `str` - at `$.device_traces[0][1].size`"),
+        (["device_traces", 0, 1, "frames", 0], "line", "a stack: Expected `int`, got `str` - at `$[0].line`"),
+    ],
+)
+def test_an_error_names_the_value_and_its_place(tmp_path: Path, entry: list[Any], key: str, problem: str) -> None:
+    values = target = trained()
+    for step in entry:
+        target = target[step]
+    target[key] = "odd"
+    with pytest.raises(TraceError, match=re.escape(f"is not a memory snapshot: {problem}")):
+        read_snapshot(write(values, tmp_path / "s.pickle"))
+
+
+@pytest.mark.parametrize(
     "text", ["", "hello", "{", "[1, 2]", '{"segments": 3}', '{"segments": [{"device": 0}]}', "\0\1"]
 )
 def test_text_that_is_no_snapshot_is_refused(tmp_path: Path, text: str) -> None:
@@ -225,11 +244,10 @@ def test_text_that_is_no_snapshot_is_refused(tmp_path: Path, text: str) -> None:
         read_snapshot(path)
 
 
-def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = write(trained(), tmp_path / "s.pickle")
-    monkeypatch.setattr(snapshot, "MOST_FILE_BYTES", 1000)
     with pytest.raises(TraceError, match=r"only snapshots up to 1000 B are read\. Record fewer events"):
-        read_snapshot(path)
+        read_snapshot(path, most_bytes=1000)
 
 
 def test_traces_are_no_snapshots(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lightning_perf.tensorboard.cache import CACHE_VARIABLE
+from lightning_perf.tensorboard.responses import page_assets, perfetto_assets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a part of TensorBoard warns of itself where it is imported first
@@ -28,3 +31,14 @@ def logdir(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if no other package were installed."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for table in (page_assets, perfetto_assets):
+        table.cache_clear()
+    yield
+    for table in (page_assets, perfetto_assets):
+        table.cache_clear()

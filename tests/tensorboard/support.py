@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +17,12 @@ from werkzeug.test import Client, TestResponse
 
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.run_files.run_record import Place
-from lightning_perf.tensorboard.discovery import Run, read_roots
-from lightning_perf.tensorboard.document_queue import DocumentQueue
+from lightning_perf.tensorboard.discovery import Run, Scanner, Sniffer, discover, read_roots
+from lightning_perf.tensorboard.jobs import Answer, Job, Task
 from lightning_perf.tensorboard.plugin import PerfPlugin
-from lightning_perf.tensorboard.query_queue import QueryQueue
-from lightning_perf.tensorboard.query_worker import QueryAnswerer
+from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.routes import Routes
-from lightning_perf.tensorboard.scanner import Scanner
-from lightning_perf.tensorboard.storage import StorageError, StoredFile
-from lightning_perf.tensorboard.task import Answer, Query, Reply, Task, Working
+from lightning_perf.tensorboard.storage import StoredFile
 from lightning_perf.tensorboard.worker import work
 from tests.compare.support import write_run
 from tests.support.trace_builder import TraceBuilder
@@ -31,55 +30,41 @@ from tests.support.trace_builder import TraceBuilder
 PREFIX = "/data/plugin/lightning_perf"
 
 
-class InlineQueue(DocumentQueue):
-    """Makes each document at once, in this process."""
+class InlineQueue(Queue):
+    """Does each job at once, in this process."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[Task] = []
         self.said: list[Answer] = []
 
-    def ask(self, task: Task) -> Answer:
-        self.asked.append(task)
-        return work(task, self.said.append)
+    def ask(self, job: Job) -> Answer:
+        if isinstance(job, Task):
+            self.asked.append(job)
+        return work(job, self.said.append)
 
 
-class StubQueue(DocumentQueue):
+class StubQueue(Queue):
     """Always answers the same."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
         self.answer = answer
 
-    def ask(self, task: Task) -> Answer:
+    def ask(self, job: Job) -> Answer:
         return self.answer
-
-
-class InlineQueries(QueryQueue):
-    """Answers each query at once, in this process."""
-
-    def ask(self, query: Query) -> Reply | Working:
-        return QueryAnswerer().answer(query)
 
 
 class PluginUnderTest(PerfPlugin):
     """The plugin with a table that is always fresh and with the given queue."""
 
-    def __init__(
-        self,
-        logdir: str | None,
-        queue: DocumentQueue,
-        logdir_spec: str | None = None,
-        fresh_s: float = 0.0,
-        queries: QueryQueue | None = None,
-    ) -> None:
+    def __init__(self, logdir: str | None, queue: Queue, logdir_spec: str | None = None, fresh_s: float = 0.0) -> None:
         super().__init__(base_plugin.TBContext(logdir=logdir, flags=SimpleNamespace(logdir_spec=logdir_spec)))
         self._scanner = Scanner(read_roots(logdir, logdir_spec), fresh_s, fresh_looks=0.0, patience_s=60.0)
         self._queue = queue
-        self._queries = queries or InlineQueries()
 
     def get_plugin_apps(self) -> Any:
-        return Routes(self._scanner, self._queue, self._queries).applications()
+        return Routes(self._scanner, self._queue).applications()
 
 
 @dataclass
@@ -87,7 +72,7 @@ class Asker:
     """Asks the plugin."""
 
     client: Client
-    queue: DocumentQueue
+    queue: Queue
 
     def get(self, address: str, **arguments: Any) -> TestResponse:
         return self.client.get(f"{PREFIX}/{address}", query_string=arguments)
@@ -103,16 +88,25 @@ class Asker:
 
 
 def asker(
-    logdir: Path | str | None,
-    queue: DocumentQueue | None = None,
-    logdir_spec: str | None = None,
-    fresh_s: float = 0.0,
-    queries: QueryQueue | None = None,
+    logdir: Path | str | None, queue: Queue | None = None, logdir_spec: str | None = None, fresh_s: float = 0.0
 ) -> Asker:
     """A client for a log directory."""
     queue = queue or InlineQueue()
-    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, queue, logdir_spec, fresh_s, queries)
+    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, queue, logdir_spec, fresh_s)
     return Asker(Client(TensorBoardWSGI([plugin])), queue)
+
+
+def run_of(logdir: Path, name: str = "fit") -> Run:
+    """A run as the scanner finds it."""
+    return discover(read_roots(str(logdir), None), Sniffer()).runs[name]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
 
 
 def write_trace(path: Path, *, kernel_us: int = 40, kernels: int = 1) -> Path:
@@ -139,20 +133,6 @@ def write_trace(path: Path, *, kernel_us: int = 40, kernels: int = 1) -> Path:
 def stored(path: str, size_bytes: int = 10, updated_s: float = 100.0, version: str = "v1") -> StoredFile:
     """A listed file."""
     return StoredFile(path, size_bytes, updated_s, version)
-
-
-def changed(run: Run, **changes: Any) -> Run:
-    """A run with changed fields."""
-    return replace(run, **changes)
-
-
-def fails(error: str = "") -> Any:
-    """A stand-in for any function of a storage."""
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise StorageError(error)
-
-    return fail
 
 
 def write_study(folder: Path, blocks: int = 3, **changes: Any) -> Path:

@@ -28,37 +28,37 @@ def test_a_report_of_short_tables_stays_as_it_is(report: bytes) -> None:
     assert excerpt_report(report) == report
 
 
-def test_long_tables_are_cut_and_say_so(report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
-    whole, cut = json.loads(report), json.loads(excerpt_report(report))
-    assert cut.pop("truncated") == {"operators": 30, "kernels": 30}
+def test_long_tables_are_cut_and_say_so(report: bytes) -> None:
+    whole = json.loads(report)
     for name in ("operators", "kernels"):
-        assert cut["ranks"][0][name]["rows"] == whole["ranks"][0][name]["rows"][:25]
+        whole["ranks"][0][name]["rows"] *= 50
+    cut_report = excerpt_report(json.dumps(whole).encode())
+    assert PerfReport.from_json(cut_report).verdict == PerfReport.from_json(report).verdict
+    cut = json.loads(cut_report)
+    assert cut.pop("truncated") == {"operators": 1500, "kernels": 1500}
+    for name in ("operators", "kernels"):
+        assert cut["ranks"][0][name]["rows"] == whole["ranks"][0][name]["rows"][:1000]
         cut["ranks"][0][name]["rows"] = whole["ranks"][0][name]["rows"]
     assert cut == whole
 
 
-def test_a_cut_report_is_still_one(report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
-    assert PerfReport.from_json(excerpt_report(report)).verdict == PerfReport.from_json(report).verdict
-
-
 def test_many_ranks_share_the_rows(report: bytes) -> None:
-    document = json.loads(report)
-    document["ranks"] *= 300
+    (rank,) = json.loads(report)["ranks"]
+    document = {"ranks": [{name: rank[name] for name in ("operators", "kernels")}] * 300}
     cut = json.loads(excerpt_report(json.dumps(document).encode()))
     assert cut["truncated"] == {"operators": 30, "kernels": 30}
     assert {len(rank["kernels"]["rows"]) for rank in cut["ranks"]} == {20}
 
 
-def test_long_diffs_keep_the_greatest_changes(tmp_path: Path, report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_diffs_keep_the_greatest_changes(tmp_path: Path, report: bytes) -> None:
     other = build_report([write_trace(tmp_path / "b.json", kernels=30, kernel_us=50)])
     compared = PerfReport.from_json(report).diff(other).to_json(indent=None).encode()
     assert excerpt_diff(compared) == compared
-    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
-    cut = json.loads(excerpt_diff(compared))
-    assert cut["truncated"]["kernels"] == 30
-    assert cut["diff"]["kernels"]["rows"] == json.loads(compared)["diff"]["kernels"]["rows"][:25]
+    whole = json.loads(compared)
+    whole["diff"]["kernels"]["rows"] *= 50
+    cut = json.loads(excerpt_diff(json.dumps(whole).encode()))
+    assert cut["truncated"] == {"kernels": 1500}
+    assert cut["diff"]["kernels"]["rows"] == whole["diff"]["kernels"]["rows"][:1000]
 
 
 @pytest.mark.parametrize("descending", [True, False])

@@ -66,12 +66,6 @@ def test_the_tab_is_active_when_there_is_something_to_show(logdir: Path) -> None
     assert application(logdir).get("/data/plugins_listing").json["lightning_perf"]["enabled"] is True  # type: ignore[index]
 
 
-def test_the_tab_is_shown_while_the_first_look_goes_on(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.scanner.Scanner.table", lambda scanner, wait_s: None)
-    plugin = PerfPlugin(base_plugin.TBContext(logdir=str(logdir)))
-    assert plugin.is_active()
-
-
 @pytest.mark.parametrize("part", ["routes.Routes", "discovery.roots_of"])
 def test_tensorboard_goes_on_without_a_broken_plugin(logdir: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import BESIDE
-from lightning_perf.tensorboard.task import Done, Failed, Working
+from lightning_perf.tensorboard.jobs import Done, Failed, Working
 from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_study, write_trace
 
@@ -35,10 +35,11 @@ def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:
     assert "not followed" in answer["notes"][0]
 
 
-def test_missing_extras_are_notes(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.routes.plotly_file", lambda: None)
-    monkeypatch.setattr("lightning_perf.tensorboard.routes.perfetto_assets", dict)
-    notes = asker(logdir).json("data/runs")["notes"]
+def test_missing_extras_are_notes(logdir: Path, nothing_installed: None) -> None:
+    tab = asker(logdir)
+    notes = tab.json("data/runs")["notes"]
+    assert install_command("view") in tab.json("perfetto/index.html", 404, testing=1)["message"]
+    assert install_command("view") in tab.json("static/plotly.min.js", 404)["message"]
     assert [note.split(":")[0] for note in notes] == ["Charts need plotly", "The timeline needs Perfetto's UI"]
 
 
@@ -64,23 +65,6 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     assert tab.names() == ["fit"]  # what is kept is no run itself
 
 
-def test_a_new_window_is_analysed_with_the_others(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "rank0.1.pt.trace.json")
-    tab = asker(logdir)
-    before = tab.json("data/report", run="fit")
-    write_trace(logdir / "fit" / "rank1.1.pt.trace.json")
-    after = tab.json("data/report", run="fit")
-    assert (len(before["ranks"]), len(after["ranks"])) == (1, 2)
-
-
-@pytest.mark.corpus
-def test_a_real_run_of_several_traces(corpus: Path, logdir: Path) -> None:
-    shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", logdir / "resnet50")
-    report = asker(logdir).json("data/report", run="resnet50")
-    steps = [rank["breakdown"]["wall"]["mean_ns"] / 1e6 for rank in report["ranks"]]
-    assert [round(step) for step in steps] == [178, 208]
-
-
 def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     tab = asker(logdir, StubQueue(Working(0.25, "reading traces")))
@@ -90,10 +74,10 @@ def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
     assert tab.json("data/diff", 202, run="fit", other="fit") == expected
 
 
-@pytest.mark.parametrize(("lasting", "status"), [(True, 422), (False, 500)])
-def test_a_failure_says_why(logdir: Path, lasting: bool, status: int) -> None:
+@pytest.mark.parametrize("status", [422, 500])
+def test_a_failure_says_why(logdir: Path, status: int) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubQueue(Failed("no luck", lasting)))
+    tab = asker(logdir, StubQueue(Failed("no luck", status)))
     assert tab.json("data/report", status, run="fit") == {"state": "failed", "message": "no luck"}
 
 
@@ -105,13 +89,9 @@ def test_an_unreadable_trace_is_a_failure_that_names_it(logdir: Path) -> None:
     assert f"{logdir}/fit/a.pt.trace.json" in answer["message"]
 
 
-def test_long_tables_come_page_by_page(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
+def test_long_tables_come_page_by_page(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json", kernels=30)
     tab = asker(logdir)
-    report = tab.json("data/report", run="fit")
-    assert len(report["ranks"][0]["kernels"]["rows"]) == 25
-    assert report["truncated"]["kernels"] == 30
     arguments: dict[str, Any] = {"run": "fit", "rank": 0, "table": "kernels", "sort": "name", "descending": 0}
     page = tab.json("data/table", offset=27, limit=5, **arguments)
     assert [row["name"] for row in page["rows"]] == ["kernel_0027", "kernel_0028", "kernel_0029"]
@@ -149,17 +129,6 @@ def test_what_cannot_be_compared_is_said(logdir: Path) -> None:
     (logdir / "b").mkdir()
     (logdir / "b" / "report.json").write_bytes(build_report([]).to_json(indent=None).encode())
     assert "holds no recording" in asker(logdir).json("data/diff", 422, run="a", other="b")["message"]
-
-
-def test_a_study_is_compared(logdir: Path) -> None:
-    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
-    write_study(logdir / "amp")
-    tab = asker(logdir)
-    answer = tab.json("data/study", run="amp")
-    assert (answer["baseline"], answer["treatment"], len(answer["runs"])) == ("fp32", ["precision"], 8)
-    assert tab.json("data/study", run="amp") == answer
-    assert isinstance(tab.queue, InlineQueue)
-    assert len(tab.queue.asked) == 1
 
 
 def test_an_unfair_study_is_a_table_of_facts(logdir: Path) -> None:

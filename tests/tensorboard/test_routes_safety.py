@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from werkzeug.wrappers import Response
 
-from lightning_perf.tensorboard.task import Failed
+from lightning_perf.tensorboard.jobs import Failed
 from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 
 
-@pytest.mark.parametrize("route", ["data/report", "data/table", "data/study", "data/tradeoff", "trace", "data/diff"])
-@pytest.mark.parametrize(
-    "name", ["..", "../secret", "/etc", "/etc/passwd", "fit/../../secret", "%2e%2e/secret", "fit/", "", "out", "fit\0"]
-)
-def test_run_names_are_never_paths(logdir: Path, tmp_path: Path, route: str, name: str) -> None:
+DATA = ["data/report", "data/table", "data/study", "data/tradeoff", "data/diff", "trace"]
+ROUTES = [*DATA, "data/runs", "index.html", "index.js", "static/index.html", "perfetto/index.html"]
+
+
+def test_run_names_are_never_paths(logdir: Path, tmp_path: Path) -> None:
     write_trace(tmp_path / "secret" / "a.pt.trace.json")
     write_trace(logdir / "fit" / "a.pt.trace.json")
     (logdir / "out").symlink_to(tmp_path / "secret")
-    for quoted in (quote(name, safe=""), quote(quote(name, safe=""), safe="")):
-        response = asker(logdir).client.get(f"{PREFIX}/{route}?run={quoted}&other={quoted}&file=0")
-        assert response.status_code in (400, 404)
-        assert response.json["state"] == "failed"  # type: ignore[index]
+    client = asker(logdir, fresh_s=3600.0).client
+    names = ["..", "../secret", "/etc", "/etc/passwd", "fit/../../secret", "%2e%2e/secret", "fit/", "", "out", "fit\0"]
+    for route, name in itertools.product(DATA, names):
+        for quoted in (quote(name, safe=""), quote(quote(name, safe=""), safe="")):
+            response = client.get(f"{PREFIX}/{route}?run={quoted}&other={quoted}&file=0")
+            assert response.status_code in (400, 404)
+            assert response.json["state"] == "failed"  # type: ignore[index]
 
 
 def test_a_file_swapped_for_a_link_is_not_followed(logdir: Path, tmp_path: Path) -> None:
@@ -39,9 +43,9 @@ def test_a_file_swapped_for_a_link_is_not_followed(logdir: Path, tmp_path: Path)
     assert "leads out of" in tab.json("data/report", 422, run="fit")["message"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_files_are_served_from_fixed_tables(logdir: Path) -> None:
+    tab = asker(logdir)
+    for path in (
         "static/../plugin.py",
         "static/..%2f..%2fplugin.py",
         "static/%2e%2e/__init__.py",
@@ -49,35 +53,26 @@ def test_a_file_swapped_for_a_link_is_not_followed(logdir: Path, tmp_path: Path)
         "static/views",
         "perfetto/../../../etc/passwd",
         "perfetto/LICENSE",
-        "perfetto/trace_processor",
         "static/__init__.py",
-    ],
-)
-def test_files_are_served_from_fixed_tables(logdir: Path, path: str) -> None:
-    response = asker(logdir).client.get(f"{PREFIX}/{path}")
-    assert response.status_code == 404
-    assert response.content_type == "application/json"
+    ):
+        response = tab.client.get(f"{PREFIX}/{path}")
+        assert (response.status_code, response.content_type) == (404, "application/json")
 
 
-ROUTES = ["index.html", "index.js", "static/index.html", "data/runs", "data/report", "data/table", "data/diff", "trace"]
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-@pytest.mark.parametrize("route", [*ROUTES, "data/study", "data/tradeoff", "perfetto/index.html"])
-def test_answers_get_alone(logdir: Path, method: str, route: str) -> None:
+def test_answers_get_alone(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    response = asker(logdir, StubQueue(Failed("x"))).client.open(f"{PREFIX}/{route}?run=fit", method=method)
-    assert response.status_code == 405
-    assert response.headers["Allow"] == "GET"
+    client = asker(logdir, StubQueue(Failed("x"))).client
+    for route, method in itertools.product(ROUTES, ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"]):
+        response = client.open(f"{PREFIX}/{route}?run=fit", method=method)
+        assert (response.status_code, response.headers["Allow"]) == (405, "GET")
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "no/such", "static/nothing.js"])
-def test_every_answer_has_the_headers_that_keep_it_harmless(
-    logdir: Path, route: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_answer_has_the_headers_that_keep_it_harmless(logdir: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    with asker(logdir).client.get(f"{PREFIX}/{route}?run=fit&other=fit&table=kernels") as response:
-        _check_headers(response, route, caplog)
+    client = asker(logdir).client
+    for route in [*ROUTES[:-1], "no/such", "static/nothing.js"]:
+        with client.get(f"{PREFIX}/{route}?run=fit&other=fit&table=kernels") as response:
+            _check_headers(response, route, caplog)
 
 
 def _check_headers(response: Response, route: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_perf.tensorboard.storage import LocalStorage, RemoteStorage, StorageError
+from lightning_perf.tensorboard.storage import Storage, StorageError
 
 
 def paths(folder: Path) -> list[str]:
-    return [file.path for file in LocalStorage(folder).list_files().files]
+    return [file.path for file in Storage(str(folder)).list_files()[0]]
 
 
 def test_lists_json_files_with_size_and_time(logdir: Path) -> None:
@@ -21,7 +21,7 @@ def test_lists_json_files_with_size_and_time(logdir: Path) -> None:
     os.utime(logdir / "a" / "x.json", ns=(0, 1_500_000_000))
     (logdir / "a" / "weights.ckpt").write_text("")
     (logdir / "y.jsonl").write_text("")
-    first, second = LocalStorage(logdir).list_files().files
+    first, second = Storage(str(logdir)).list_files()[0]
     assert (first.path, first.folder, first.name) == ("a/x.json", "a", "x.json")
     assert (first.size_bytes, first.updated_s, first.version) == (2, 1.5, "1500000000")
     assert (second.path, second.folder) == ("y.jsonl", "")
@@ -35,15 +35,15 @@ def test_leaves_hidden_files_and_folders_out(logdir: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_yet_is_a_note(logdir: Path) -> None:
-    listing = LocalStorage(logdir / "later").list_files()
-    assert listing.files == ()
-    assert "does not exist yet" in listing.notes[0]
+    files, notes = Storage(str(logdir / "later")).list_files()
+    assert files == []
+    assert "does not exist yet" in notes[0]
 
 
 def test_a_file_is_no_folder(logdir: Path) -> None:
     (logdir / "x.json").write_text("{}")
     with pytest.raises(StorageError, match=r"x\.json cannot be listed"):
-        LocalStorage(logdir / "x.json").list_files()
+        Storage(str(logdir / "x.json")).list_files()
 
 
 def test_follows_links_to_files_inside_alone(logdir: Path, tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_follows_links_to_files_inside_alone(logdir: Path, tmp_path: Path) -> No
     (logdir / "broken.json").symlink_to(logdir / "nothing.json")
     (logdir / "out.json").symlink_to(tmp_path / "secret" / "s.json")
     (logdir / "out").symlink_to(tmp_path / "secret")
-    listing = LocalStorage(logdir).list_files()
-    assert [file.path for file in listing.files] == ["a/x.json", "inside.json"]
-    (note,) = listing.notes
+    files, notes = Storage(str(logdir)).list_files()
+    assert [file.path for file in files] == ["a/x.json", "inside.json"]
+    (note,) = notes
     assert "'out'" in note
     assert "'out.json'" in note
     assert "'inside'" not in note
@@ -76,8 +76,8 @@ def test_links_in_a_circle_hide_nothing(logdir: Path) -> None:
 def test_the_log_directory_itself_may_be_a_link(logdir: Path, tmp_path: Path) -> None:
     (logdir / "x.json").write_text("{}")
     (tmp_path / "link").symlink_to(logdir)
-    storage = LocalStorage(tmp_path / "link")
-    assert [file.path for file in storage.list_files().files] == ["x.json"]
+    storage = Storage(str(tmp_path / "link"))
+    assert [file.path for file in storage.list_files()[0]] == ["x.json"]
     with storage.open("x.json") as stream:
         assert stream.read() == b"{}"
 
@@ -88,36 +88,35 @@ def test_opens_nothing_outside(logdir: Path, tmp_path: Path, path: str) -> None:
     (logdir / "a").mkdir()
     (logdir / "out.json").symlink_to(tmp_path / "secret.json")
     with pytest.raises(StorageError, match="leads out"):
-        LocalStorage(logdir).open(path)
+        Storage(str(logdir)).open(path)
 
 
 def test_a_pipe_neither_is_listed_nor_blocks_who_opens_it(logdir: Path) -> None:
     os.mkfifo(logdir / "x.json")
     assert paths(logdir) == []
     with pytest.raises(StorageError, match="is not a regular file"):
-        LocalStorage(logdir).open("x.json")
+        Storage(str(logdir)).open("x.json")
 
 
 def test_a_file_that_is_gone_is_said(logdir: Path) -> None:
     with pytest.raises(StorageError, match=r"x\.json cannot be read \(No such file"):
-        LocalStorage(logdir).open("x.json")
+        Storage(str(logdir)).open("x.json")
 
 
 def test_names_that_are_not_utf_8_are_left_out_with_a_note(logdir: Path) -> None:
     (logdir / "good.json").write_text("{}")
     Path(os.fsdecode(os.fsencode(logdir) + b"/bad\xff.json")).write_text("{}")
-    listing = LocalStorage(logdir).list_files()
-    assert [file.path for file in listing.files] == ["good.json"]
-    assert "not UTF-8" in listing.notes[0]
+    files, notes = Storage(str(logdir)).list_files()
+    assert [file.path for file in files] == ["good.json"]
+    assert "not UTF-8" in notes[0]
 
 
-def test_stops_where_nobody_could_look_any_further(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.storage.MOST_FILES", 2)
+def test_stops_where_nobody_could_look_any_further(logdir: Path) -> None:
     for number in range(4):
         (logdir / f"{number}.json").write_text("{}")
-    listing = LocalStorage(logdir).list_files()
-    assert len(listing.files) == 2
-    assert "more than 2 files" in listing.notes[0]
+    files, notes = Storage(str(logdir)).list_files(most_files=2)
+    assert len(files) == 2
+    assert "more than 2 files" in notes[0]
 
 
 fsspec = pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
@@ -134,45 +133,59 @@ def memory() -> Iterator[Any]:
 
 
 def test_lists_json_files_below_the_root(memory: Any) -> None:
-    listing = RemoteStorage("memory://bucket/logs/").list_files()
-    (file,) = listing.files
+    (file,), _ = Storage("memory://bucket/logs/").list_files()
     assert (file.path, file.size_bytes) == ("fit/a.pt.trace.json", 2)
     assert abs(file.updated_s - datetime.now(timezone.utc).timestamp()) < 3600
 
 
 def test_sees_new_files_in_a_second_listing(memory: Any) -> None:
-    storage = RemoteStorage("memory://bucket/logs")
+    storage = Storage("memory://bucket/logs")
     storage.list_files()
     memory.pipe("/bucket/logs/fit/c.json", b"{}")
-    assert len(storage.list_files().files) == 2
+    assert len(storage.list_files()[0]) == 2
 
 
 def test_opens_what_it_listed(memory: Any) -> None:
-    with RemoteStorage("memory://bucket/logs").open("fit/a.pt.trace.json") as stream:
+    with Storage("memory://bucket/logs").open("fit/a.pt.trace.json") as stream:
         assert stream.read() == b"{}"
     with pytest.raises(StorageError, match=r"x\.json cannot be read from memory://bucket/logs"):
-        RemoteStorage("memory://bucket/logs").open("x.json")
+        Storage("memory://bucket/logs").open("x.json")
 
 
 def test_an_empty_place_is_an_empty_listing(memory: Any) -> None:
-    assert RemoteStorage("memory://bucket/nothing").list_files().files == ()
+    assert Storage("memory://bucket/nothing").list_files()[0] == []
 
 
-class Hostile:
-    """A file system with names that no real one would hold."""
+class Fake:
+    """A file system with the given files, or with an error."""
+
+    def __init__(self, found: dict[str, dict[str, Any]] | Exception) -> None:
+        self.found = found
 
     def invalidate_cache(self) -> None:
         """Nothing is kept."""
 
     def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-        names = ["../x.json", "a/../../x.json", "a//x.json", "/etc/x.json", "a\\x.json", "good/x.json", "folder.json"]
-        return {f"{root}/{name}": {"size": 1, "type": "directory" if "folder" in name else "file"} for name in names}
+        if isinstance(self.found, Exception):
+            raise self.found
+        return {f"{root}/{name}": {"size": 1, **details} for name, details in self.found.items()}
 
 
-def test_names_that_lead_elsewhere_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Hostile(), "/bucket"))
-    storage = RemoteStorage("memory://bucket")
-    assert [file.path for file in storage.list_files().files] == ["good/x.json"]
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Storage]:
+    """Return a storage on a fake file system."""
+
+    def serve(found: Any) -> Storage:
+        monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Fake(found), "/bucket"))
+        return Storage("memory://bucket")
+
+    return serve
+
+
+def test_names_that_lead_elsewhere_are_left_out(serve: Callable[[Any], Storage]) -> None:
+    names = ["../x.json", "a/../../x.json", "a//x.json", "/etc/x.json", "a\\x.json", "good/x.json"]
+    found = {**{name: {"type": "file"} for name in names}, "folder.json": {"type": "directory"}}
+    assert [file.path for file in serve(found).list_files()[0]] == ["good/x.json"]
 
 
 @pytest.mark.parametrize(
@@ -186,29 +199,15 @@ def test_names_that_lead_elsewhere_are_left_out(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_versions_and_times_of_several_file_systems(
-    monkeypatch: pytest.MonkeyPatch, details: dict[str, Any], version: str, updated_s: float
+    serve: Callable[[Any], Storage], details: dict[str, Any], version: str, updated_s: float
 ) -> None:
-    class One(Hostile):
-        def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-            return {f"{root}/x.json": {"size": 1, **details}}
-
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (One(), "/bucket"))
-    storage = RemoteStorage("memory://bucket")
-    (file,) = storage.list_files().files
+    (file,), _ = serve({"x.json": details}).list_files()
     assert (file.version, file.updated_s) == (version, updated_s)
 
 
-def test_a_missing_file_system_is_named_without_the_credentials() -> None:
+def test_errors_name_the_place_without_the_credentials(serve: Callable[[Any], Storage]) -> None:
     with pytest.raises(StorageError, match=r"nosuch://host/x cannot be reached \(ValueError: Protocol not known"):
-        RemoteStorage("nosuch://me:secret@host/x").list_files()
-
-
-def test_a_refusal_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing(Hostile):
-        def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-            raise PermissionError("Access Denied to ftp://me:secret@host")
-
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Refusing(), "/bucket"))
-    storage = RemoteStorage("memory://bucket")
+        Storage("nosuch://me:secret@host/x").list_files()
+    refusing = serve(PermissionError("Access Denied to ftp://me:secret@host"))
     with pytest.raises(StorageError, match=r"cannot be listed \(PermissionError: Access Denied to ftp://host\)"):
-        storage.list_files()
+        refusing.list_files()

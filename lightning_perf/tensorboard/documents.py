@@ -1,0 +1,222 @@
+"""Make documents: reports of runs, and comparisons of studies."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from lightning_perf import __version__
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.folders import compare_runs
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
+from lightning_perf.errors import TraceError
+from lightning_perf.lazy_imports import MissingExtraError
+from lightning_perf.report.build import analyze
+from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.steps import STEPS
+from lightning_perf.tensorboard.cache import Document, write
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.excerpt import excerpt_report
+from lightning_perf.tensorboard.fetch import fetch
+from lightning_perf.tensorboard.jobs import Done, Failed, Task, Working
+from lightning_perf.tensorboard.storage import StorageError, StoredFile
+
+LARGEST_REPORT_BYTES = 256 << 20
+
+LOOK_S = 0.2
+"""Interval of looks at the progress of reading."""
+
+FETCH_SHARE = 0.5
+READ_SHARE = 0.9
+"""Progress at the end of fetching remote files, and at the end of reading."""
+
+
+def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | Failed:
+    """Make the document of a task and write it to the cache."""
+    run = task.run
+    begin = FETCH_SHARE if run.storage.is_remote else 0.0
+    place = f"{run.storage.location}/{run.folder}".rstrip("/")
+    try:
+        paths = fetch(run, Path(task.fetched), lambda done, message: on_progress(Working(done * begin, message)))
+    except StorageError as error:
+        return Failed(str(error), 500 if run.storage.is_remote else 422)
+    documents: dict[Document, bytes]
+    with _staged(run, paths) as folder:
+        try:
+            if run.kind == "study":
+                on_progress(Working(begin, "comparing"))
+                documents = {"study": msgspec.json.encode(make_study(folder))}
+            else:
+                sizes = {str(path): file.size_bytes for path, file in zip(paths, run.files, strict=True)}
+                with _watched(sizes, lambda done: on_progress(_reading(begin, done))):
+                    traces = [folder / _below(run, file) for file in run.traces]
+                    report = make_report(folder, traces, place).to_json(indent=None).encode()
+                # The excerpt is written last: if it exists, both files do.
+                documents = {"report": report, "page": excerpt_report(report)}
+        except MissingExtraError as error:
+            return Failed(str(error), 500)
+        except (TraceError, ReportError, CompareError) as error:
+            return Failed(str(error).replace(str(folder), place))
+    try:
+        write([Path(place) for place in task.places], task.key, documents)
+    except OSError as error:
+        reason = f"Cannot write the result to any of {', '.join(task.places)} ({error.strerror or error})"
+        return Failed(f"{reason}. Make one of them writable, or set LIGHTNING_PERF_CACHE to another folder.", 500)
+    return Done()
+
+
+def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
+    """Return the report of a run: that of `PerfCallback` if it covers these traces, or else a new one.
+
+    Args:
+        folder: The folder with its files.
+        traces: The traces in it.
+        place: The folder's name in the report: the location where its files were found.
+
+    Raises:
+        TraceError: Nothing can be read.
+        ReportError: The folder has only a report, and it cannot be read.
+    """
+    others = traces or STEPS.paths(folder)
+    if (folder / REPORT_NAME).exists():
+        try:
+            finished = _read_report(folder / REPORT_NAME)
+        except ReportError:
+            if not others:
+                raise
+        else:
+            if not others or _covers(finished, traces):
+                return finished
+    return _placed(analyze(folder), str(folder), place)
+
+
+def _read_report(path: Path) -> PerfReport:
+    if path.stat().st_size > LARGEST_REPORT_BYTES:
+        raise ReportError(f"the report is larger than {LARGEST_REPORT_BYTES >> 20} MB. Analyze its traces again")
+    return PerfReport.from_json(path.read_bytes())
+
+
+def _covers(report: PerfReport, traces: Sequence[Path]) -> bool:
+    """Whether this version made a report from all these traces, so that a new one would be equal."""
+    sources = {Path(source).name for source in report.sources}
+    notes = "\n".join(report.notes)
+    known = all(trace.name in sources or trace.name in notes for trace in traces)
+    return known and (report.tool_version == __version__ or not traces)
+
+
+def _placed(report: PerfReport, folder: str, place: str) -> PerfReport:
+    """Return the report with the original locations of its files instead of the temporary ones."""
+
+    def rename(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(text.replace(folder, place) for text in texts)
+
+    return replace(
+        report,
+        sources=rename(report.sources),
+        notes=rename(report.notes),
+        ranks=tuple(replace(rank, sources=rename(rank.sources)) for rank in report.ranks),
+    )
+
+
+def make_study(folder: Path) -> Comparison | Unfair:
+    """Compare the arms of a study, with the treatment that the study declared."""
+    try:
+        return compare_runs(folder)
+    except UnfairError as error:
+        return error.refusal
+
+
+@contextmanager
+def _staged(run: Run, paths: Sequence[Path]) -> Iterator[Path]:
+    """Provide a folder with links to the files of a run, and no others."""
+    with tempfile.TemporaryDirectory(prefix="lightning_perf-") as name:
+        for path, file in zip(paths, run.files, strict=True):
+            link = Path(name) / _below(run, file)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+        yield Path(name)
+
+
+def _below(run: Run, file: StoredFile) -> str:
+    """Return the path of a file from the run's folder."""
+    return file.path[len(run.folder) :].lstrip("/")
+
+
+def _reading(begin: float, done: float) -> Working:
+    return Working(begin + (READ_SHARE - begin) * done, "reading traces" if done < 1 else "analyzing")
+
+
+@contextmanager
+def _watched(sizes: Mapping[str, int], on_change: Callable[[float], None]) -> Iterator[None]:
+    """Report the share of the files that has been read, whenever it changes."""
+    over = threading.Event()
+    progress = ReadingProgress(sizes)
+
+    def watch() -> None:
+        reported = -1.0
+        while not over.wait(LOOK_S):
+            done = progress.look()
+            if done != reported:
+                on_change(done)
+                reported = done
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+class ReadingProgress:
+    """Follows how far this process and its children have read files, by path and size. It needs ``/proc``."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._read = dict.fromkeys(sizes, 0)
+
+    def look(self) -> float:
+        """Return the share of the bytes that has been read, from 0 to 1. It never shrinks."""
+        for process in _with_children(os.getpid()):
+            for path, position in _positions(process):
+                if path in self._read:
+                    self._read[path] = max(self._read[path], min(position, self._sizes[path]))
+        total = sum(self._sizes.values())
+        return sum(self._read.values()) / total if total else 1.0
+
+
+def _with_children(process: int) -> Iterable[int]:
+    yield process
+    try:
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return
+    for child in children:
+        yield from _with_children(child)
+
+
+def _positions(process: int) -> Iterable[tuple[str, int]]:
+    try:
+        descriptors = os.listdir(f"/proc/{process}/fd")  # noqa: PTH208
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            path = os.readlink(f"/proc/{process}/fd/{descriptor}")  # noqa: PTH115  (Path is slow, and this runs often)
+            if not path.startswith("/"):
+                continue
+            information = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()
+        except OSError:
+            continue  # closed in the meantime
+        yield path, int(information.partition("pos:")[2].split()[0])

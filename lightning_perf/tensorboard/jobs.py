@@ -1,0 +1,77 @@
+"""The jobs of the worker processes and their answers: the messages between the server and `worker.main`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.excerpt import TableName
+from lightning_perf.workers.channel import Message
+
+
+class Task(Message, frozen=True):
+    """One document to make: the report of a run, or the comparison of a study.
+
+    `places` are the folders that may keep it, the preferred one first. `fetched` is the folder for fetched files.
+    """
+
+    run: Run
+    key: str
+    places: tuple[str, ...]
+    fetched: str
+
+
+class TableQuery(Message, frozen=True):
+    """Some rows of a long table of a report's file. The fields are the arguments of `read_rows`."""
+
+    report: str
+    rank: int
+    table: TableName
+    offset: int
+    limit: int
+    sort: str | None
+    descending: bool
+    wanted: str
+
+
+class DiffQuery(Message, frozen=True):
+    """The changes from one report to another, by their files."""
+
+    before: str
+    after: str
+
+
+class Working(Message, frozen=True):
+    """The job waits or runs, with the finished share from 0 to 1."""
+
+    done: float
+    message: str
+
+
+class Done(Message, frozen=True):
+    """The document is in one of its folders, or the query is answered with JSON in `data`."""
+
+    data: bytes = b""
+
+
+class Failed(Message, frozen=True):
+    """The job has no result. The HTTP status is 500 if it may work later, and another one if it would fail again."""
+
+    message: str
+    status: int = 422
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may work later with the same files."""
+        return self.status == 500
+
+
+class Damaged(Message, frozen=True):
+    """A query needs a file that is damaged or missing."""
+
+    path: str
+
+
+Query: TypeAlias = TableQuery | DiffQuery
+Job: TypeAlias = Task | Query
+Answer: TypeAlias = Working | Done | Failed | Damaged

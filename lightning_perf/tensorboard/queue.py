@@ -1,0 +1,228 @@
+"""The queue of jobs: documents to make, and queries about finished reports.
+
+Documents are made by one worker process at a time, so that training keeps the machine. While it is busy with one
+document for long, a second one makes those of small runs. Queries have a worker process of their own, because their
+readers wait. It ends when it is idle, and keeps the last report in memory until then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from lightning_perf.tensorboard.jobs import Answer, Damaged, Done, Failed, Job, Task, Working
+from lightning_perf.workers.process import WorkerError, WorkerProcess, WorkerUnwantedError
+
+ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "PYTHONSAFEPATH": "1",
+}
+"""Environment of a worker process. It uses one thread, because training needs the cores."""
+
+SMALL_BYTES = 64 << 20
+"""Maximum size of a small run's files together."""
+
+MOST_KEPT = 200
+"""Maximum number of answers that are remembered."""
+
+Lane: TypeAlias = Literal["runs", "small runs", "queries"]
+"""The jobs of one worker process."""
+
+
+@dataclass(eq=False)
+class _Entry:
+    job: Job
+    asked_s: float
+    answer: Answer
+    begun: bool = False
+    ended_s: float | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class Queue:
+    """Does jobs in worker processes, each one once however often it is asked for.
+
+    Args:
+        target: The function that a worker process runs.
+        busy_s: After this time with one document, the first worker process does not hold up small runs any more.
+        wait_s: How long a request waits for the answer to a query. After that the page asks again.
+        abandoned_s: A job is not started, and its worker process is stopped, if nobody has asked for it within this
+            time. Browsers let a hidden page ask only once per minute.
+        retry_s: After this time a document is made again on request, if it failed for now or was removed.
+        idle_s: The worker process of queries ends after this time without one.
+        stalled_s: A worker process without progress for this time is stopped.
+    """
+
+    def __init__(
+        self,
+        target: str = "lightning_perf.tensorboard.worker:main",
+        *,
+        busy_s: float = 10.0,
+        wait_s: float = 2.0,
+        abandoned_s: float = 180.0,
+        retry_s: float = 30.0,
+        idle_s: float = 60.0,
+        stalled_s: float = 900.0,
+    ) -> None:
+        self._target = target
+        self.busy_s, self.wait_s, self.abandoned_s = busy_s, wait_s, abandoned_s
+        self.retry_s, self.idle_s, self.stalled_s = retry_s, idle_s, stalled_s
+        self.lanes: dict[Lane, float] = {}  # time when the current job of each began
+        self._entries: dict[Hashable, _Entry] = {}
+        self._changed = threading.Condition()
+
+    def ask(self, job: Job) -> Answer:
+        """Request a job, or return the progress or the answer of an earlier request.
+
+        A document that failed is tried again with other files, or after a while if the reason may pass.
+        """
+        now = time.monotonic()
+        with self._changed:
+            self._drop_expired(now)
+            entry = self._entries.get(_identity(job)) or self._add(job, now)
+            entry.asked_s = now
+            lane = None if entry.begun else self._idle_lane(job, now)
+            if lane is not None:
+                self.lanes[lane] = now
+                threading.Thread(target=self._work, args=(lane,), name=f"lightning_perf {lane}", daemon=True).start()
+            self._changed.notify_all()
+        if not isinstance(job, Task):
+            entry.ended.wait(self.wait_s)
+        with self._changed:
+            remembered = isinstance(job, Task) and isinstance(entry.answer, Failed)
+            if entry.ended_s is not None and not remembered:
+                self._forget(entry)
+            return entry.answer
+
+    def forget(self, task: Task) -> None:
+        """Forget a finished task, so that the next request makes its document again."""
+        with self._changed:
+            entry = self._entries.get(_identity(task))
+            if entry is not None and isinstance(entry.answer, Done):
+                self._forget(entry)
+
+    def _add(self, job: Job, now: float) -> _Entry:
+        if isinstance(job, Task):
+            for other in list(self._entries.values()):  # a fit changes its files all the time
+                if isinstance(other.job, Task) and not other.begun and _run_of(other.job) == _run_of(job):
+                    self._forget(other)
+            message = "waiting for another analysis to finish" if "runs" in self.lanes else "starting"
+        else:
+            message = "reading the report"
+        entry = self._entries[_identity(job)] = _Entry(job, now, Working(0.0, message))
+        return entry
+
+    def _forget(self, entry: _Entry) -> None:
+        if self._entries.get(_identity(entry.job)) is entry:
+            del self._entries[_identity(entry.job)]
+
+    def _drop_expired(self, now: float) -> None:
+        ended = [entry for entry in self._entries.values() if entry.ended_s is not None]
+        for entry in ended[: max(0, len(self._entries) - MOST_KEPT)]:
+            self._forget(entry)
+        for entry in list(self._entries.values()):
+            if entry.ended_s is not None and isinstance(entry.job, Task):
+                lasting = isinstance(entry.answer, Failed) and not entry.answer.may_pass
+                expired = not lasting and now - entry.ended_s >= self.retry_s
+            else:
+                running = entry.begun and entry.ended_s is None
+                expired = not running and now - entry.asked_s > self.abandoned_s
+            if expired:
+                self._forget(entry)
+
+    def _idle_lane(self, job: Job, now: float) -> Lane | None:
+        """Return the worker process to start for a job that waits, or None if it has to wait for one."""
+        if not isinstance(job, Task):
+            return None if "queries" in self.lanes else "queries"
+        if "runs" not in self.lanes:
+            return "runs"
+        passes = _fits(job, "small runs") and now - self.lanes["runs"] > self.busy_s
+        return "small runs" if passes and "small runs" not in self.lanes else None
+
+    def _next(self, lane: Lane) -> _Entry | None:
+        """Return the oldest job of a lane that waits, or None if there is none (for a while)."""
+        end = time.monotonic() + (self.idle_s if lane == "queries" else 0.0)
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                self._drop_expired(now)
+                for entry in self._entries.values():
+                    if not entry.begun and _fits(entry.job, lane):
+                        entry.begun = True
+                        self.lanes[lane] = now
+                        return entry
+                if now >= end:
+                    del self.lanes[lane]
+                    return None
+                self._changed.wait(end - now)
+
+    def _work(self, lane: Lane) -> None:
+        worker: WorkerProcess | None = None
+        while (entry := self._next(lane)) is not None:
+            noun = "query" if lane == "queries" else "analysis"
+            answer: Answer | None = None
+            if worker is not None and worker.has_ended():
+                worker.kill()
+                worker = None
+            try:
+                if worker is None:
+                    # Not in the log directory: before Python 3.11, modules would be imported from there.
+                    worker = WorkerProcess(self._target, entry.job, folder="/", environment=ENVIRONMENT)
+                else:
+                    worker.send(entry.job)
+                answer = self._receive(worker, entry)
+            except WorkerUnwantedError:
+                pass  # the next request starts again
+            except WorkerError as error:
+                answer = Failed(f"The {noun} failed: {error}. If it does so again, please report it.", 500)
+            except Exception as error:
+                answer = Failed(f"The {noun} cannot be started ({type(error).__name__}: {error}).", 500)
+            failed = answer is None or (isinstance(answer, Failed) and answer.may_pass)
+            if worker is not None and (failed or lane != "queries"):
+                worker.close()
+                worker = None
+            with self._changed:
+                entry.ended_s = time.monotonic()
+                if answer is None:
+                    self._forget(entry)
+                else:
+                    entry.answer = answer
+            entry.ended.set()
+        if worker is not None:
+            worker.close()
+
+    def _receive(self, worker: WorkerProcess, entry: _Entry) -> Answer:
+        """Wait for the answer of a worker process, and keep its progress."""
+        if isinstance(entry.job, Task):
+            entry.answer = Working(0.0, "starting")
+        while True:
+            answer: Answer = worker.receive(
+                Working,
+                Done,
+                Failed,
+                Damaged,
+                timeout_s=self.stalled_s,
+                is_wanted=lambda: time.monotonic() - entry.asked_s <= self.abandoned_s,
+            )
+            if not isinstance(answer, Working):
+                return answer
+            entry.answer = answer
+
+
+def _run_of(task: Task) -> tuple[Hashable, ...]:
+    return task.run.kind, task.run.storage, task.run.folder
+
+
+def _identity(job: Job) -> Hashable:
+    """Return the identity of a job. Keys do not include the run: two folders with equal files have the same key."""
+    return (*_run_of(job), job.key) if isinstance(job, Task) else job
+
+
+def _fits(job: Job, lane: Lane) -> bool:
+    if not isinstance(job, Task):
+        return lane == "queries"
+    size_bytes = sum(file.size_bytes for file in job.run.files)
+    return lane == "runs" or (lane == "small runs" and size_bytes <= SMALL_BYTES)
