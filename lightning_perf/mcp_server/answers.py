@@ -169,7 +169,7 @@ def _analyze_here(groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -
 
 def answer_diff(arguments: Diff, folders: Sequence[Path]) -> Result:
     """Compare two recordings or two memory snapshots."""
-    from lightning_perf.commands.diff import diff_runs
+    from lightning_perf.estimates.followed import diff_runs
     from lightning_perf.memory_snapshot.compared import compare_snapshots
     from lightning_perf.memory_snapshot.snapshot import is_snapshot
 
@@ -206,7 +206,7 @@ def answer_diff(arguments: Diff, folders: Sequence[Path]) -> Result:
 
 def answer_compare(arguments: Compare, folders: Sequence[Path]) -> Result:
     """Compare repeated runs."""
-    from lightning_perf.compare.commands.compare import judge_arms
+    from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
@@ -371,7 +371,7 @@ def answer_probe(arguments: Probe, folders: Sequence[Path]) -> Result:
         path = path.parent
     elif path.suffix == ".json" and not path.name.endswith(".trace.json"):
         raise LocatedError(path, "not the name of a trace", "Give a folder, or a file that ends with .trace.json")
-    probe, _ = probe_path(path, arguments.seconds)
+    probe = probe_path(path, arguments.seconds)
     message = f"{len(probe.changes)} changes measured on {probe.device}. A range that includes 0 shows no gain."
     return {
         "outcome": "measured" if probe.changes else "nothing_measured",
@@ -413,7 +413,7 @@ def answer_tune(arguments: Tune, folders: Sequence[Path]) -> Result:
 
 def answer_data(arguments: Data, folders: Sequence[Path]) -> Result:
     """Time the stages of loading."""
-    from lightning_perf.loading.command import measure_source
+    from lightning_perf.loading.source import measure_source
 
     source = resolve_source(arguments.source, folders)
     report = measure_source(source, seconds=arguments.seconds, step_ms=arguments.step_ms)

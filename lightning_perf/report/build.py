@@ -40,7 +40,7 @@ from lightning_perf.run_files.numerics.forecast import FORECAST
 from lightning_perf.run_files.numerics.fp8 import FP8
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.shadow import SHADOW
-from lightning_perf.run_files.probe import PROBE_NAME, read_probe
+from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
@@ -81,6 +81,7 @@ def analyze(
     by_shape: bool = False,
     executor: RecordingExecutor = analyze_recordings,
     live: LiveFit | None = None,
+    probe: Probe | None = None,
 ) -> PerfReport:
     """Analyze a trace, or all traces of a run.
 
@@ -92,6 +93,7 @@ def analyze(
             `lightning_perf.compare.RayRecordings`.
         live: Facts that `PerfCallback` knows at the end of its fit. With them, a report is made even if no trace can
             be read.
+        probe: A probe of these traces that was just made; by default the one in the folder, if there is any.
 
     Returns:
         The report.
@@ -139,7 +141,13 @@ def analyze(
         except TraceError as error:
             notes.append(f"The run's precision is left out: {error}")
     build = functools.partial(
-        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=folder, executor=executor
+        build_report,
+        samples=samples,
+        precision=precision,
+        by_shape=by_shape,
+        folder=folder,
+        executor=executor,
+        probe=probe,
     )
     try:
         return build(traces, notes=notes)
@@ -164,6 +172,7 @@ def build_report(
     by_shape: bool = False,
     folder: Path | None = None,
     executor: RecordingExecutor = analyze_recordings,
+    probe: Probe | None = None,
 ) -> PerfReport:
     """Build the report of one run from its parts.
 
@@ -175,6 +184,7 @@ def build_report(
         by_shape: Whether operators with different input shapes get rows of their own.
         folder: The run's folder, which holds the profiler's cost and captures; None if there is no such folder.
         executor: Where to analyze the recordings of the ranks.
+        probe: A probe of the traces; by default the one in the folder, if there is any.
 
     Returns:
         The report.
@@ -189,7 +199,7 @@ def build_report(
     if paths and not ranks:
         raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
-    probe_notes = _attach_probe(folder, ranks)
+    probe_notes = _attach_probe(folder, ranks, probe)
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
@@ -297,20 +307,21 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
     return found
 
 
-def _attach_probe(folder: Path | None, ranks: list[RankAnalysis]) -> list[str]:
+def _attach_probe(folder: Path | None, ranks: list[RankAnalysis], probe: Probe | None) -> list[str]:
     """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
-    if folder is None or not (folder / PROBE_NAME).exists():
-        return []
-    try:
-        probe = read_probe(folder / PROBE_NAME)
-    except TraceError as error:
-        return [f"The probe is left out: {error}"]
+    if probe is None:
+        if folder is None or not (folder / PROBE_NAME).exists():
+            return []
+        try:
+            probe = read_probe(folder / PROBE_NAME)
+        except TraceError as error:
+            return [f"The probe is left out: {error}"]
     for place, analysis in enumerate(ranks):
         names = {Path(source).name for source in analysis.sources}
         if names == set(probe.sources):
             ranks[place] = replace(analysis, probe=probe)
             return []
-    return ["The probe is left out: it was made of other traces. Run lightning-perf probe again."]
+    return ["The probe is left out: it was made of other traces. Run lightning-perf analyze --probe."]
 
 
 def _compilation(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from lightning_perf.commands.schema import DOCUMENTS, make_schema
 
 import lightning_perf
 from lightning_perf.cli import _parser, main
-from lightning_perf.commands.schema import DOCUMENTS, make_schema
 from tests.support.schemas import load_document
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
-
 from lightning_perf.commands.schema import make_schema
 
 __all__ = ["load_document"]

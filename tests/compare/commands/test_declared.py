@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from lightning_perf.compare.commands.study_options import settle_options
 
 from lightning_perf.cli import main
-from lightning_perf.compare.commands.study_options import settle_options
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.study.definition import Study, StudyArm

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+from lightning_perf.compare.commands.study_options import EngineChoice, settle_options
 
 from lightning_perf.cli import main
-from lightning_perf.compare.commands.study_options import EngineChoice, settle_options
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.errors import CompareError
