@@ -78,11 +78,15 @@ def _read(options: argparse.Namespace) -> Shown:
             raise LocatedError("--estimates", f"does not go with '{options.subject}'", "Leave one of them out")
         import_extra("scipy", "compare")
         return read_calibration(options.estimates)
-    if options.subject is not None and (Path(options.subject).is_dir() or "/" in options.subject):
-        from lightning_perf.report.nan_diagnosis import diagnose_nan
+    try:
+        return _Pages(explain(options.subject))
+    except UnknownRuleError:
+        folder = Path(options.subject)
+        if folder.name == options.subject and not folder.is_dir():
+            raise
+    from lightning_perf.report.nan_diagnosis import diagnose_nan
 
-        return diagnose_nan(Path(options.subject))
-    return _Pages(explain(options.subject))
+    return diagnose_nan(folder)
 
 
 @dataclass(frozen=True)

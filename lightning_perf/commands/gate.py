@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             'lightning-perf gate --base main --gate "step_time<=1.02" --precise 0.01 -- \\',
             "    python train.py --seed {seed}",
             'lightning-perf gate --base v1.0 --setup "pip install -e ." -- python train.py',
-            "lightning-perf gate --comment gate.md    # in GitHub Actions, after --markdown gate.md",
+            "lightning-perf gate --comment gate.md    # in GitHub Actions",
         ),
         exit_codes={
             **EXIT_CODES,

@@ -1,4 +1,4 @@
-"""Show a document as the options say: the one place for ``--json``, ``--markdown``, ``--html``, ``--plot``, ``--out``."""
+"""Show a document as the options say: the one place for ``--json``, ``--markdown``, ``--html`` and other files."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def _failures(writers: Mapping[str, Callable[[Path], None]], given: Mapping[str,
         if path is None:
             continue
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
         except UserError as error:
             yield str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -10,7 +10,9 @@ from rich.text import Text
 from lightning_perf.markdown_text import parts_to_markdown
 from lightning_perf.report.console.precision import bad_run_section
 from lightning_perf.report.console.render import ReportConsole
-from lightning_perf.report.nan_diagnosis import NanDiagnosis
+
+if TYPE_CHECKING:
+    from lightning_perf.report.nan_diagnosis import NanDiagnosis
 
 HEALTHY = "No step of this run had a loss of NaN or infinity, as far as it was checked."
 
