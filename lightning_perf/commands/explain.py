@@ -50,9 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--estimates",
         metavar="FOLDER",
         kind=Path,
-        help="show how often the savings that findings estimated came true, in the runs, tunings and studies below "
-        "these folders. tune, diff, compare, study and a second fit with PerfCallback store each estimate next to the "
-        "gain that they measured",
+        help="show how often estimated savings came true, in all runs, tunings and studies below these folders. These "
+        "store each estimate next to the measured gain: tune, diff, compare, study, and a second fit with PerfCallback",
     )
     add_outputs(parser, html=False)
 

@@ -44,7 +44,7 @@ def show(
         options: The parsed options.
         title: Title of its page.
         text: Arguments of its `print` and `to_markdown`; by default the rows of ``--top``.
-        save_plots: Writes the file or the folder of ``--plot`` and returns what it saved, to report it.
+        save_plots: Draws the plots of ``--plot``. Its result is printed as progress.
         kept_as: Name of the JSON file in the folder of ``--out``.
 
     Raises:
