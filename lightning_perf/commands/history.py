@@ -138,7 +138,7 @@ def _show(options: argparse.Namespace) -> int:
         allow=options.allow or (),
         confidence=options.confidence or DEFAULT_CONFIDENCE,
     )
-    show(history, options, save_plots=lambda path: history.save_plot(path) or path)
+    show(history, options, save_plots=history.save_plot)
     return ExitCode.SUCCESS
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from lightning_perf.arguments import print_progress, write_output
+from lightning_perf.arguments import progress_printer, write_output
 from lightning_perf.errors import UserError
 
 
@@ -50,13 +50,13 @@ def show(
     Raises:
         UserError: A file could not be written. All others were.
     """
-    given = vars(options)
+    given, say = vars(options), progress_printer(options.quiet)
     text = text if text is not None else {"top": given["top"]} if "top" in given else {}
 
     def write_plots(path: Path) -> None:
-        saved = save_plots(path) if save_plots is not None else None
-        if saved is not None and not options.quiet:
-            print_progress(f"plots: {saved}")
+        if save_plots is not None:
+            saved = save_plots(path)
+            say(f"plot: {path}" if saved is None else f"plots: {saved}")
 
     writers: dict[str, Callable[[Path], None]] = {
         "html": lambda path: document.write_html(path, title=title),  # type: ignore[attr-defined]
