@@ -14,8 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.lazy_imports import MissingExtraError
+from lightning_perf.schema import schema_text
 
 __all__ = [
     "CommandParser",
@@ -334,17 +336,24 @@ def add_printed_list(group: argparse._ActionsContainer, lines: Callable[[], Iter
         lines: Returns the lines to print. Called only when the option is given.
         things: The names that it lists, for the help.
     """
+    _add_printed(group, "--list", lambda _: "".join(f"{line}\n" for line in lines()), f"list {things} and exit")
 
-    class ListAndExit(argparse.Action):
+
+def _add_printed(
+    group: argparse._ActionsContainer, flag: str, text: Callable[[argparse.ArgumentParser], str], help: str
+) -> None:
+    """Add an option that prints a text and exits."""
+
+    class PrintAndExit(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
             try:
-                text = "".join(f"{line}\n" for line in lines())
+                printed = text(parser)
             except MissingExtraError as error:
                 parser.exit(ExitCode.USAGE, f"lightning-perf: {error}\n")
-            sys.stdout.write(text)
+            sys.stdout.write(printed)
             parser.exit()
 
-    group.add_argument("--list", action=ListAndExit, nargs=0, help=f"list {things} and exit")
+    group.add_argument(flag, action=PrintAndExit, nargs=0, help=help)
 
 
 def add_outputs(
@@ -369,6 +378,12 @@ def add_outputs(
     """
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the whole document as JSON instead of the tables")
+    _add_printed(
+        group,
+        "--schema",
+        lambda parser: schema_text(parser.prog.rpartition(" ")[2]),
+        "print the JSON Schema of --json and exit",
+    )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown")
     if html:
         group.add_argument("--html", type=Path, metavar="FILE", help="also write a page that opens offline")
@@ -391,13 +406,6 @@ def print_error(text: str) -> None:
     print(f"lightning-perf: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def print_json(document: object) -> None:
-    """Print a document as indented JSON to standard output."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
-
-
 def print_progress(line: str) -> None:
     """Print a line of progress to standard error at once. Standard output is for the document."""
     print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
@@ -408,14 +416,8 @@ def progress_printer(quiet: bool) -> Callable[[str], None]:
     return (lambda _: None) if quiet else print_progress
 
 
-def write_output(path: Path, text: str, error: type[Exception]) -> None:
-    """Write a file that you asked for, and make its folder if needed.
-
-    Args:
-        path: The file.
-        text: Its content.
-        error: The exception to raise if it cannot be written.
-    """
+def write_output(path: Path, text: str, error: type[Exception] = UserError) -> None:
+    """Write a file that the user asked for, and make its folder. An error that says so is raised if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

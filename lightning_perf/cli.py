@@ -11,25 +11,27 @@ from typing import Protocol
 
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
-from lightning_perf.commands import analyze, badge, comment, diff, explain_nan, schema, view
-from lightning_perf.commands import run as launch
-from lightning_perf.compare.commands import compare, gate, study
-from lightning_perf.demo import command as demo
+from lightning_perf.commands import (
+    analyze,
+    compare,
+    data,
+    demo,
+    diff,
+    explain,
+    gate,
+    history,
+    mcp,
+    run,
+    study,
+    top,
+    tune,
+    view,
+)
 from lightning_perf.errors import UserError
-from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
-from lightning_perf.findings import command as explain
-from lightning_perf.history import command as history
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
-from lightning_perf.loading import command as data
-from lightning_perf.mcp_server import command as mcp
-from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
-from lightning_perf.top import command as top
-from lightning_perf.tune import command as tune
-
-__all__ = ["main"]
 
 
 class _Command(Protocol):
@@ -45,41 +47,28 @@ class _Command(Protocol):
         """Run it and return its exit code. It raises a `UserError` if the user can fix the cause."""
 
 
-_COMMANDS: Mapping[str, _Command] = {
-    "demo": demo,
-    "run": launch,
-    "top": top,
-    "analyze": analyze,
-    "diff": diff,
-    "view": view,
-    "probe": probe,
-    "tune": tune,
-    "data": data,
-    "compare": compare,
-    "study": study,
-    "history": history,
-    "gate": gate,
-    "comment": comment,
-    "badge": badge,
-    "infer": infer,
-    "sweep": sweep,
-    "explain": explain,
-    "explain-nan": explain_nan,
-    "estimates": estimates,
-    "schema": schema,
-    "mcp": mcp,
+_GROUPS: Mapping[str, Mapping[str, _Command]] = {
+    "look": {"demo": demo, "run": run, "top": top, "analyze": analyze, "view": view, "explain": explain},
+    "change": {"tune": tune, "data": data},
+    "verify": {"diff": diff, "compare": compare, "study": study, "gate": gate, "history": history},
+    "deploy": {"infer": infer, "sweep": sweep},
+    "share": {"mcp": mcp},
 }
+"""The commands, by the stage of the work that they serve."""
+
+_MOVED = {
+    "badge": "'badge' was removed",
+    "comment": "'comment FILE' is now 'gate --comment FILE'",
+    "probe": "'probe PATH' is now 'analyze PATH --probe'",
+    "explain-nan": "'explain-nan RUN_FOLDER' is now 'explain RUN_FOLDER'",
+    "estimates": "'estimates FOLDER' is now 'explain --estimates FOLDER'",
+    "schema": "'schema COMMAND' is now 'COMMAND --schema'",
+}
+"""Commands of earlier versions, and their place now."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: The arguments after the program's name; those of the process when not given.
-
-    Returns:
-        An `ExitCode`.
-    """
+    """Run the command line, by default that of the process, and return an `ExitCode`."""
     if sys.stdout is None:  # some schedulers close it, and a command that only writes files still works
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -101,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.USAGE
     except UserError as error:
         print_error(plain(str(error)).plain)
-        return ExitCode.USAGE
+        return error.exit_code
     return code
 
 
@@ -110,8 +99,17 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(CommandParser):
+    """The parser of the command's name. An earlier name is an error that says the present one."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if str(value) in _MOVED:
+            raise argparse.ArgumentError(None, _MOVED[str(value)])
+        super()._check_value(action, value)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
+    parser = _Parser(
         prog="lightning-perf",
         usage="%(prog)s [-h] [-V] COMMAND ...",
         description=(
@@ -121,19 +119,25 @@ def _parser() -> argparse.ArgumentParser:
             "  lightning-perf analyze lightning_logs/version_0/perf\n"
             "  lightning-perf compare runs/fp32 runs/amp --treatment precision"
         ),
-        epilog="Run 'lightning-perf COMMAND --help' for the options and the exit codes of a command.",
+        epilog=f"{_list_commands()}\n\n"
+        "Run 'lightning-perf COMMAND --help' for the options, examples and exit codes of a command.",
     )
     parser.add_argument("-V", "--version", action="version", version=f"lightning-perf {__version__}")
-    commands = parser.add_subparsers(
-        dest="command",
-        required=True,
-        metavar="COMMAND",
-        title="commands",
-        prog="lightning-perf",
-        parser_class=CommandParser,
+    subparsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS, parser_class=CommandParser
     )
-    for name, command in _COMMANDS.items():
-        subparser = commands.add_parser(name, help=command.HELP)
-        subparser.set_defaults(run=command.run)
-        command.add_arguments(subparser)
+    for commands in _GROUPS.values():
+        for name, command in commands.items():
+            subparser = subparsers.add_parser(name, prog=f"lightning-perf {name}")
+            subparser.set_defaults(run=command.run)
+            command.add_arguments(subparser)
     return parser
+
+
+def _list_commands() -> str:
+    """Return the commands with their purposes, one group per paragraph."""
+    width = max(len(name) for commands in _GROUPS.values() for name in commands)
+    return "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {command.HELP}" for name, command in commands.items())])
+        for title, commands in _GROUPS.items()
+    )

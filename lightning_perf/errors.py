@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from lightning_perf.exit_codes import ExitCode
+
 __all__ = ["LocatedError", "TraceError", "UserError"]
 
 
 class UserError(Exception):
     """An error that the user can fix. The command line prints its message without a traceback."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class LocatedError(UserError):

@@ -273,7 +273,7 @@ def on_github(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_each_key_has_a_comment_of_its_own(on_github: Path, github: GitHub) -> None:
     for key in ("cpu", "gpu", "cpu"):
-        assert main(["comment", str(on_github), f"--key={key}"]) == 0
+        assert main(["gate", "--comment", str(on_github), f"--key={key}"]) == 0
     assert [comment["body"].splitlines()[0] for comment in github.comments] == [
         "<!-- lightning-perf comment: cpu -->",
         "<!-- lightning-perf comment: gpu -->",
@@ -282,7 +282,7 @@ def test_each_key_has_a_comment_of_its_own(on_github: Path, github: GitHub) -> N
 
 def test_a_long_report_is_cut_for_the_comment(on_github: Path, github: GitHub) -> None:
     on_github.write_text("# Fine\n\n<details><summary>Runs</summary>\n\n" + "- a run\n" * 20_000 + "</details>\n")
-    assert main(["comment", str(on_github), "--link=https://x.test"]) == 0
+    assert main(["gate", "--comment", str(on_github), "--link=https://x.test"]) == 0
     body = github.comments[0]["body"]
     assert len(body) < 65_536
     assert body.endswith(
@@ -292,10 +292,10 @@ def test_a_long_report_is_cut_for_the_comment(on_github: Path, github: GitHub) -
 
 def test_other_events_have_no_comment(on_github: Path, github: GitHub, capsys: pytest.CaptureFixture[str]) -> None:
     on_github.with_name("event.json").write_text('{"after": "abc"}')
-    assert main(["comment", str(on_github)]) == 0
+    assert main(["gate", "--comment", str(on_github)]) == 0
     assert "not started by a pull request" in capsys.readouterr().err
     assert github.requests == []
-    assert main(["comment", str(on_github), "--pull-request=7"]) == 0
+    assert main(["gate", "--comment", str(on_github), "--pull-request=7"]) == 0
     assert len(github.comments) == 1
 
 
@@ -313,12 +313,12 @@ def test_a_wrong_environment_is_named(
 ) -> None:  # fmt: skip
     monkeypatch.setenv(variable, value)
     monkeypatch.delenv("GH_TOKEN", raising=False)
-    assert main(["comment", str(on_github)]) == 2
+    assert main(["gate", "--comment", str(on_github)]) == 2
     assert problem in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["comment", str(tmp_path / "none.md")]) == 2
+    assert main(["gate", "--comment", str(tmp_path / "none.md")]) == 2
     assert "none.md: cannot be read" in capsys.readouterr().err
 
 

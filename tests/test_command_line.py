@@ -16,14 +16,14 @@ import pytest
 
 import lightning_perf
 from lightning_perf import ExitCode
-from lightning_perf.cli import _COMMANDS, _parser, main
+from lightning_perf.cli import _GROUPS, _MOVED, _parser, main
 from lightning_perf.inference.command import choose_device, to_points
 from recipes.signlang import cli as signlang
 from tests.support.absent_packages import without
 from tests.support.trace_builder import TraceBuilder
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = tuple(_COMMANDS)
+COMMANDS = tuple(name for commands in _GROUPS.values() for name in commands)
 WITH_DOCUMENT = ("analyze", "diff", "tune", "compare", "study", "infer", "sweep")
 RECIPE_COMMANDS = ("train", "compare", "infer", "predict")
 
@@ -74,6 +74,31 @@ def test_help_fits_a_terminal_and_has_a_sentence_an_example_and_exit_codes(
     assert f"examples:\n  lightning-perf {command}" in text
     assert "exit codes:\n" in text
     assert "  130  " in text
+
+
+def test_the_list_shows_each_command_once_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"^(?:(\w+):|  ([\w-]+)  +\w)", capsys.readouterr().out.partition("--version")[2], re.MULTILINE)
+    assert [group for group, _ in listed if group] == ["look", "change", "verify", "deploy", "share"]
+    assert [name for _, name in listed if name] == list(COMMANDS)
+    assert len(set(COMMANDS) - {"sweep"}) <= 15
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("comment", "'comment FILE' is now 'gate --comment FILE'"),
+        ("probe", "'probe PATH' is now 'analyze PATH --probe'"),
+        ("explain-nan", "'explain-nan RUN_FOLDER' is now 'explain RUN_FOLDER'"),
+        ("badge", "'badge' was removed"),
+    ],
+)
+def test_an_earlier_name_is_an_error_that_says_the_present_one(
+    name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"error: {said}\n" in error_of([name, "x"], capsys)
+    assert not set(COMMANDS) & set(_MOVED)
 
 
 @pytest.mark.parametrize("command", RECIPE_COMMANDS)
@@ -152,7 +177,7 @@ def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, run, top, analyze, diff"),
+        (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, run, top, analyze, view"),
         (["compare", "a", "b", "--plots", "x"], "unknown option '--plots'. Did you mean --plot?"),
         (["sweep", "--batch", "8"], "unknown option '--batch'. Did you mean --batch-size?"),
         (["infer", "--variants", "a", "b", "c"], "unexpected argument 'c'. Separate several values"),

@@ -97,7 +97,7 @@ def answer_with_rules(question: dict[str, Any]) -> dict[str, Any]:
     if question["kind"] == "findings":
         report = lightning_perf.analyze(question["folder"])
         return {"findings": [found.kind for found in (*report.findings, *report.fit_findings)]}
-    from lightning_perf.compare.commands.compare import judge_arms
+    from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.gates import Settings

@@ -1,4 +1,4 @@
-"""Check the estimates of ``lightning-perf probe --compile``: probe networks, compile them, and compare the gains.
+"""Check the estimates of ``analyze --probe --compile``: probe networks, compile them, and compare the gains.
 
 Each network is recorded in its own process. Its recorded calls are compiled in a worker process of the probe, and the
 gain of ``torch.compile`` is estimated. Then fits with and without ``torch.compile`` alternate every few steps.
@@ -58,7 +58,7 @@ def measure(name: str, network: Network, *, rounds: int, block_s: float) -> Meas
             dirpath=folder, report="none", skip_first=SKIPPED_STEPS, active=PROFILED_STEPS, repeat=1, probe=False
         )
         fits.fit(callback, SKIPPED_STEPS + 3 + PROFILED_STEPS)
-        probe, _ = probe_path(next(Path(folder).rglob("*.pt.trace.json.gz")).parent, 5.0, compiles=True)
+        probe = probe_path(next(Path(folder).rglob("*.pt.trace.json.gz")).parent, 5.0, compiles=True)
     change = probe.change("compile")
     if change is None:
         raise SystemExit(f"{name}: {probe.skipped['torch.compile']}")

@@ -12,7 +12,7 @@ but less certain. It writes three files to ``benchmarks/results/``:
 
 - ``estimates.md``: the table
 - ``estimates.json``: all rows, kept after each network, so that ``--resume`` continues an interrupted run
-- ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf estimates`` reads
+- ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf explain --estimates`` reads
 
 The errors of probed ranges come from the first 24 networks. ``--set fresh`` measures others, to which no constant was
 fitted (``estimates_fresh.md``).

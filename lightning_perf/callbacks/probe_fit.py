@@ -61,7 +61,7 @@ def probe_fit(folder: Path, seconds: float, errors: ErrorReporter, *, requested:
         from lightning_perf.probe.folder import probe_path
         from lightning_perf.run_files.probe import write_probe
 
-        write_probe(folder, probe_path(folder, seconds)[0])
+        write_probe(folder, probe_path(folder, seconds))
     except TraceError as error:
         if requested:
             errors.report("the recorded operators are not probed", error)

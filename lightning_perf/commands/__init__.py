@@ -1,1 +1,1 @@
-"""The commands that read traces: ``analyze``, ``diff`` and ``view``."""
+"""The commands of ``lightning-perf``, one per module: parse, call, show the document, return the exit code."""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress
-from lightning_perf.commands.documents import show_document
+from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_error, progress_printer
+from lightning_perf.commands.show import show
 from lightning_perf.errors import TraceError
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.findings.finding import Finding
     from lightning_perf.report.recordings import RecordingExecutor
-
-__all__ = ["HELP", "add_arguments", "find_newest_run", "run"]
+    from lightning_perf.run_files.probe import Probe
 
 HELP = "report where the step time goes"
+
+PROBE_SECONDS = 10.0
+"""Time for a probe from the command line, where nobody waits for a training to end."""
 
 SEVERITIES = ("high", "moderate", "low")
 """From the most severe. ``--fail-on`` takes one of them as *this or worse*."""
@@ -34,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples=(
             "lightning-perf analyze lightning_logs/version_0/perf --html report.html",
             "lightning-perf analyze --fail-on high,input-bound    # the newest run",
+            "lightning-perf analyze lightning_logs/version_0/perf --probe 30",
             "lightning-perf analyze snapshot.pickle --html memory.html    # of torch.cuda.memory",
         ),
         exit_codes={
@@ -55,6 +59,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 if a finding has this rule ID or severity; 'moderate' includes high, 'low' is any finding",
     )
     parser.add_argument("--by-shape", action="store_true", help="separate operators by the shapes of their inputs")
+    probe = parser.add_argument_group("probe")
+    probe.add_argument(
+        "--probe",
+        nargs="?",
+        type=_probe_seconds,
+        const=PROBE_SECONDS,
+        metavar="SECONDS",
+        help="also run the recorded operators again on this machine, in the settings that findings advise, and "
+        "estimate the gain of each. The folder of a run keeps the result for later reports (default of SECONDS: "
+        f"{PROBE_SECONDS:g})",
+    )
+    probe.add_argument(
+        "--compile",
+        action="store_true",
+        help="with --probe: also compile the recorded operators of a training on a processor, which takes a minute or "
+        "more",
+    )
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--engine",
@@ -71,31 +92,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, top=8)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
+def _probe_seconds(text: str) -> float:
+    try:
+        return positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error} of seconds. Give PATH before --probe") from None
 
-    Raises:
-        TraceError: A trace cannot be read, or ``--fail-on`` names no rule.
-    """
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from lightning_perf.memory_snapshot.snapshot import is_snapshot
     from lightning_perf.report.build import analyze
     from lightning_perf.report.recordings import analyze_recordings
 
     _check_names(options.fail_on)
+    if options.compile and options.probe is None:
+        raise TraceError("--compile", "works only with --probe", "Add --probe, or leave it out")
+    say = progress_printer(options.quiet)
     path = options.path
     if path is not None and is_snapshot(path):
         return _analyze_snapshot(Path(path), options)
     if path is None:
         path = find_newest_run(Path.cwd())
-        if not options.quiet:
-            print_progress(f"analyzing the newest run below the current folder: {_relative(path)}")
+        say(f"analyzing the newest run below the current folder: {_relative(path)}")
     executor: RecordingExecutor = analyze_recordings
     if options.engine == "ray":
         from lightning_perf.compare.engines.ray_cluster import RayRecordings
 
         executor = RayRecordings(options.ray_address)
-    report = analyze(path, by_shape=options.by_shape, executor=executor)
-    show_document(report, Path(path).resolve().name, options)
+    probe = _probe(Path(path), options, say) if options.probe is not None else None
+    report = analyze(path, by_shape=options.by_shape, executor=executor, probe=probe)
+    show(report, options, title=Path(path).resolve().name)
     found = (*report.findings, *report.fit_findings)
     matched = [finding for finding in found if _matches(finding, options.fail_on)]
     if matched:
@@ -108,26 +135,32 @@ def run(options: argparse.Namespace) -> int:
 def _analyze_snapshot(path: Path, options: argparse.Namespace) -> int:
     from lightning_perf.memory_snapshot.isolated import analyze_snapshot
 
-    if options.fail_on:
-        raise TraceError(
-            "--fail-on", f"{path} is a memory snapshot, which has no findings", "Leave the option out, or give a trace"
-        )
-    show_document(analyze_snapshot(path), path.name, options)
+    for option, given, lacks in (("--fail-on", options.fail_on, "findings"), ("--probe", options.probe, "operators")):
+        if given:
+            raise TraceError(
+                option, f"{path} is a memory snapshot, which has no {lacks}", "Leave the option out, or give a trace"
+            )
+    show(analyze_snapshot(path), options, title=path.name)
     return ExitCode.SUCCESS
 
 
+def _probe(path: Path, options: argparse.Namespace, say: Callable[[str], None]) -> Probe:
+    """Probe a recording, and keep the result in the folder of its run."""
+    from lightning_perf.probe.folder import probe_path
+    from lightning_perf.run_files.probe import write_probe
+
+    say(f"probing for about {options.probe:g} s{', and compiling for a minute or more' if options.compile else ''}")
+    probe = probe_path(path, options.probe, compiles=options.compile)
+    if path.is_dir():
+        try:
+            write_probe(path, probe)
+        except OSError as error:  # the report has the probe in any case
+            print_error(f"{path}: the probe could not be kept ({error.strerror})")
+    return probe
+
+
 def find_newest_run(folder: Path) -> Path:
-    """Find the run with the newest trace below a folder.
-
-    Args:
-        folder: Where to search, itself included. Hidden folders are skipped.
-
-    Returns:
-        The folder of the run.
-
-    Raises:
-        TraceError: No folder below holds a trace that `PerfCallback` or torch's TensorBoard handler wrote.
-    """
+    """Find the folder of the run with the newest trace in a folder or below it, without hidden folders."""
     from lightning_perf.run_files.captures import is_capture_folder
     from lightning_perf.run_files.traces import PROFILER_SUFFIXES
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.launch import LaunchSettings, Note
 
-__all__ = ["HELP", "LaunchError", "add_arguments", "run"]
-
 HELP = "measure a training script without a change to it"
 
 PAGE = "report.html"

@@ -8,8 +8,6 @@ import math
 from lightning_perf.arguments import at_least, describe
 from lightning_perf.exit_codes import ExitCode
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "open the timeline of a trace in Perfetto's UI"
 
 

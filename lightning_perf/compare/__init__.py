@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.commands.compare import EXIT_CODES, exit_code, report_errors
-    from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.engines.block import Device
     from lightning_perf.compare.engines.local import LocalEngine, parse_devices
     from lightning_perf.compare.engines.ray import RayEngine
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.judge import EXIT_CODES, exit_code, report_errors
     from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values
     from lightning_perf.compare.records.record import RunRecord, find_records
     from lightning_perf.compare.render.console import print_comparison
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.study.definition import Study, StudyArm, read_study
     from lightning_perf.compare.study.results import study_arms, study_notes
     from lightning_perf.compare.study.run import run_study
+    from lightning_perf.compare.study_options import settle_options
     from lightning_perf.compare.verdicts.build import compare_arms
     from lightning_perf.compare.verdicts.comparison import Comparison, VerdictKind
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lightning_perf.statistics.power import minimal_detectable_effect
 
 _HOMES = {
-    "EXIT_CODES": "lightning_perf.compare.commands.compare",
+    "EXIT_CODES": "lightning_perf.compare.judge",
     "METRICS": "lightning_perf.compare.records.metrics",
     "CompareError": "lightning_perf.compare.errors",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
@@ -56,7 +56,7 @@ _HOMES = {
     "VerdictKind": "lightning_perf.compare.verdicts.comparison",
     "compare_arms": "lightning_perf.compare.verdicts.build",
     "compare_runs": "lightning_perf.compare.folders",
-    "exit_code": "lightning_perf.compare.commands.compare",
+    "exit_code": "lightning_perf.compare.judge",
     "find_quality": "lightning_perf.compare.records.metrics",
     "find_records": "lightning_perf.compare.records.record",
     "import_extra": "lightning_perf.lazy_imports",
@@ -66,10 +66,10 @@ _HOMES = {
     "print_comparison": "lightning_perf.compare.render.console",
     "read_study": "lightning_perf.compare.study.definition",
     "render_markdown": "lightning_perf.compare.render.markdown",
-    "report_errors": "lightning_perf.compare.commands.compare",
+    "report_errors": "lightning_perf.compare.judge",
     "run_study": "lightning_perf.compare.study.run",
     "run_values": "lightning_perf.compare.records.metrics",
-    "settle_options": "lightning_perf.compare.commands.study_options",
+    "settle_options": "lightning_perf.compare.study_options",
     "study_arms": "lightning_perf.compare.study.results",
     "study_notes": "lightning_perf.compare.study.results",
 }

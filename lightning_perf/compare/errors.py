@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.errors import UserError
+from lightning_perf.exit_codes import ExitCode
 
 __all__ = ["CompareError", "InvalidRunsError"]
 
@@ -13,3 +14,5 @@ class CompareError(UserError):
 
 class InvalidRunsError(CompareError):
     """An arm has no valid run left, or no block has a valid run of both arms."""
+
+    exit_code = ExitCode.INVALID_RUNS

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightning_perf.analysis.comparability import check_comparable
@@ -15,7 +15,10 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.errors import TraceError
 from lightning_perf.estimates.advice import Facts, Followed, find_followed
 from lightning_perf.findings.finding import Finding
+from lightning_perf.report.build import analyze
+from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.run_files.estimates import EstimateOutcome, Method, Source, add_outcomes
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, FactsAdded, FactValue, RunStarted
@@ -26,6 +29,7 @@ __all__ = [
     "check_pair",
     "check_ratio",
     "describe_outcome",
+    "diff_runs",
     "find_previous",
     "read_facts",
     "run_folder",
@@ -236,6 +240,7 @@ def save_outcomes(folder: Path, outcomes: Sequence[EstimateOutcome]) -> None:
     """Store outcomes in a folder, if possible: a folder that cannot be written to is no fault of a comparison."""
     if outcomes:
         with suppress(OSError, TraceError):
+            folder.mkdir(parents=True, exist_ok=True)
             add_outcomes(folder, outcomes)
 
 
@@ -317,3 +322,23 @@ def _machine(rank: RankAnalysis) -> str:
         return " and ".join(rank.workload.devices)
     processor = rank.metadata.processor
     return processor.name or "" if processor is not None else ""
+
+
+def diff_runs(
+    before: str | Path, after: str | Path, *, store: bool = True, executor: RecordingExecutor = analyze_recordings
+) -> Compared:
+    """Analyze two recordings and return the changes from one to the other.
+
+    Args:
+        before: Trace or run folder before the change.
+        after: Trace or run folder after the change.
+        store: Whether to store the estimates that this pair checks, in ``estimates.jsonl`` of the second run.
+        executor: Where to analyze the recordings of the ranks.
+    """
+    reports = analyze(before, executor=executor), analyze(after, executor=executor)
+    folders = run_folder(before, reports[0]), run_folder(after, reports[1])
+    compared = reports[0].diff(reports[1])
+    outcomes = check_pair(ReportedRun.of(reports[0], folders[0]), ReportedRun.of(reports[1], folders[1]), "diff")
+    if store and folders[1] is not None:
+        save_outcomes(folders[1], outcomes)
+    return replace(compared, notes=(*compared.notes, *map(describe_outcome, outcomes)))

@@ -242,7 +242,7 @@ def diff(
     memory snapshots. One pair cannot separate a change from noise: do not conclude from it that a change helped. Use
     compare for that.
     """
-    from lightning_perf.commands.diff import diff_runs
+    from lightning_perf.estimates.followed import diff_runs
     from lightning_perf.memory_snapshot.compared import compare_snapshots
     from lightning_perf.memory_snapshot.snapshot import is_snapshot
 
@@ -296,7 +296,7 @@ def compare(
     possible, and more runs are needed. Declare gates before you look at the runs. Allow a fact only if the user says
     so.
     """
-    from lightning_perf.compare.commands.compare import judge_arms
+    from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
@@ -526,7 +526,7 @@ def data(
 
     Runs the user's code. Needs a server started with --allow-run. Outcomes: measured, refused.
     """
-    from lightning_perf.loading.command import measure_source
+    from lightning_perf.loading.source import measure_source
 
     report = measure_source(resolve_source(source, folders), seconds=seconds, step_ms=step_ms)
     return _result("measured", report.advice, report, "limit", "stages", "needed_workers")

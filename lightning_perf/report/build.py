@@ -42,7 +42,7 @@ from lightning_perf.run_files.numerics.forecast import FORECAST
 from lightning_perf.run_files.numerics.fp8 import FP8
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.shadow import SHADOW
-from lightning_perf.run_files.probe import PROBE_NAME, read_probe
+from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
@@ -83,6 +83,7 @@ def analyze(
     by_shape: bool = False,
     executor: RecordingExecutor = analyze_recordings,
     live: LiveFit | None = None,
+    probe: Probe | None = None,
 ) -> PerfReport:
     """Analyze a trace, or all traces of a run.
 
@@ -94,6 +95,7 @@ def analyze(
             `lightning_perf.compare.RayRecordings`.
         live: Facts that `PerfCallback` knows at the end of its fit. With them, a report is made even if no trace can
             be read.
+        probe: A probe of these traces that was just made; by default the one in the folder, if there is any.
 
     Returns:
         The report.
@@ -130,7 +132,13 @@ def analyze(
             if (run.folder / PRECISION_NAME).exists():
                 precision = run.read("The run's precision is", read_precision, run.folder / PRECISION_NAME)
     build = functools.partial(
-        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=run.folder, executor=executor
+        build_report,
+        samples=samples,
+        precision=precision,
+        by_shape=by_shape,
+        folder=run.folder,
+        executor=executor,
+        probe=probe,
     )
     try:
         return build(traces, notes=run.notes)
@@ -178,6 +186,7 @@ def build_report(
     by_shape: bool = False,
     folder: Path | None = None,
     executor: RecordingExecutor = analyze_recordings,
+    probe: Probe | None = None,
 ) -> PerfReport:
     """Build the report of one run from its parts.
 
@@ -189,6 +198,7 @@ def build_report(
         by_shape: Whether operators with different input shapes get rows of their own.
         folder: The run's folder, which holds the profiler's cost and captures; None if there is no such folder.
         executor: Where to analyze the recordings of the ranks.
+        probe: A probe of the traces; by default the one in the folder, if there is any.
 
     Returns:
         The report.
@@ -204,7 +214,7 @@ def build_report(
         raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
     run = _RunFiles(folder)
-    _attach_probe(run, ranks)
+    _attach_probe(run, ranks, probe)
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
@@ -300,18 +310,17 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
     return found
 
 
-def _attach_probe(run: _RunFiles, ranks: list[RankAnalysis]) -> None:
+def _attach_probe(run: _RunFiles, ranks: list[RankAnalysis], probe: Probe | None) -> None:
     """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
-    if run.folder is None or not (run.folder / PROBE_NAME).exists():
-        return
-    probe = run.read("The probe is", read_probe, run.folder / PROBE_NAME)
+    if probe is None and run.folder is not None and (run.folder / PROBE_NAME).exists():
+        probe = run.read("The probe is", read_probe, run.folder / PROBE_NAME)
     if probe is None:
         return
     for place, analysis in enumerate(ranks):
         if {Path(source).name for source in analysis.sources} == set(probe.sources):
             ranks[place] = replace(analysis, probe=probe)
             return
-    run.notes.append("The probe is left out: it was made of other traces. Run lightning-perf probe again.")
+    run.notes.append("The probe is left out: it was made of other traces. Run lightning-perf analyze --probe.")
 
 
 def _compilation(

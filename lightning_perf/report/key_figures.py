@@ -1,4 +1,4 @@
-"""The key figures of a report: the few numbers that fit into a badge, a logger or the first lines of a comment."""
+"""The key figures of a report: the few numbers that fit into a logger."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ class KeyFigure:
     """One key figure.
 
     Attributes:
-        name: Its name, e.g. ``step_time``.
-        title: Its name for people, e.g. ``step time``.
+        title: Its name, e.g. ``step time``.
         value: Its value in the unit that `logged_as` ends with.
         text: Its value with a unit, e.g. ``12.3 ms``.
         logged_as: Its name in a logger, e.g. ``step_time_ms``.
     """
 
-    name: str
     title: str
     value: float
     text: str
@@ -49,18 +47,18 @@ def key_figures(report: PerfReport) -> tuple[KeyFigure, ...]:
         ]
         if times.samples_per_second is not None:
             text = format_rate(times.samples_per_second, "samples")
-            found.append(KeyFigure("throughput", "throughput", times.samples_per_second, text, "samples_per_s"))
+            found.append(KeyFigure("throughput", times.samples_per_second, text, "samples_per_s"))
         found.append(_share("data_wait", "wait for data", times.data_wait_share))
     efficiency = report.ranks[report.lead].efficiency if report.lead is not None else None
     if efficiency is not None and len(efficiency.devices) == 1:
         found.append(_share("device_busy", "device busy", efficiency.devices[0].busy))
     findings = len(report.findings) + len(report.fit_findings)
-    return (*found, KeyFigure("findings", "findings", findings, str(findings), "findings"))
+    return (*found, KeyFigure("findings", findings, str(findings), "findings"))
 
 
 def _duration(name: str, title: str, value_ns: float) -> KeyFigure:
-    return KeyFigure(name, title, value_ns / 1e6, format_duration(value_ns), f"{name}_ms")
+    return KeyFigure(title, value_ns / 1e6, format_duration(value_ns), f"{name}_ms")
 
 
 def _share(name: str, title: str, share: float) -> KeyFigure:
-    return KeyFigure(name, title, share, format_share(share), f"{name}_share")
+    return KeyFigure(title, share, format_share(share), f"{name}_share")

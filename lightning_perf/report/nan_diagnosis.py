@@ -1,11 +1,13 @@
-"""`NanDiagnosis`: why the loss of a run turned NaN or infinite, the document behind ``lightning-perf explain-nan``."""
+"""`NanDiagnosis`: why the loss of a run turned NaN or infinite, as ``lightning-perf explain RUN_FOLDER`` prints it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lightning_perf.documents import Document
+from lightning_perf.documents import TextDocument
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, BadRun, read_precision
 
@@ -15,7 +17,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class NanDiagnosis(Document):
+class NanDiagnosis(TextDocument):
     """The diagnosis of a loss that turned NaN or infinite.
 
     Attributes:
@@ -27,6 +29,11 @@ class NanDiagnosis(Document):
     folder: str
     bad_run: BadRun | None
     schema_version: int = SCHEMA_VERSION
+
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
+        from lightning_perf.report.console.nan_diagnosis import diagnosis_to_markdown, print_diagnosis
+
+        return print_diagnosis, diagnosis_to_markdown
 
 
 def diagnose_nan(folder: Path) -> NanDiagnosis:

@@ -1,7 +1,7 @@
 """``estimates.jsonl``: the estimates of findings, each next to the gain that was measured later.
 
 ``tune``, ``diff``, ``compare``, ``study`` and a second fit of `PerfCallback` append to it, in the folder of their own
-results. ``lightning-perf estimates`` reads it.
+results. ``lightning-perf explain --estimates`` reads it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ class RankState:
     Attributes:
         rank: The rank.
         steps: Steps so far.
-        last_step: The number of the last step.
         step_ns: Median time of the latest steps.
         usual_ns: Median time of the steps behind `slow_steps`.
         data_wait_share: Share of the latest steps' time spent waiting for batches, 0 to 1.
@@ -51,7 +50,6 @@ class RankState:
 
     rank: int
     steps: int
-    last_step: int
     step_ns: float
     usual_ns: float
     data_wait_share: float
@@ -152,7 +150,6 @@ class _RankLogs:
         return RankState(
             rank=self._rank,
             steps=self._tail.count,
-            last_step=int(samples.step[-1]),
             step_ns=float(np.median(latest.step_ns)),
             usual_ns=times.p50_ns,
             data_wait_share=float(latest.data_wait_ns.sum()) / wall_ns if wall_ns else 0.0,

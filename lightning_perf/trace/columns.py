@@ -235,7 +235,6 @@ class DeviceEvents(_Timed):
         correlation: Number shared with the runtime call that started it, or -1.
         bytes: Bytes moved by a copy or memset, or 0 if not recorded.
         grid_blocks: Thread blocks of a kernel (product of its grid), or 0.
-        block_threads: Threads per block (product of its block), or 0.
         blocks_per_sm: As recorded; nan if not.
         occupancy: Estimated achieved occupancy, a share from 0 to 1; nan if not recorded.
         grid: Dimensions of a kernel's grid in one number, for `unpack_triple`; 0 if not recorded.
@@ -253,7 +252,6 @@ class DeviceEvents(_Timed):
     correlation: Int64Array
     bytes: Int64Array
     grid_blocks: Int64Array
-    block_threads: Int32Array
     blocks_per_sm: Float32Array
     occupancy: Float32Array
     grid: Int64Array

@@ -162,7 +162,6 @@ def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np
         correlation=columns["correlation"],
         bytes=columns["bytes"],
         grid_blocks=products[columns["grid"]],
-        block_threads=_narrowed(products[columns["block"]], np.int32),
         blocks_per_sm=columns["blocks_per_sm"],
         occupancy=(columns["occupancy_percent"] / 100).astype(np.float32),
         grid=triples[columns["grid"]],

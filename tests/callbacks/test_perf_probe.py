@@ -45,7 +45,7 @@ def test_a_probe_of_other_traces_is_left_out(tmp_path: Path) -> None:
     trace.rename(trace.with_name(trace.name.replace("rank0.", "rank0.1")))
     report = analyze(tmp_path / "run")
     assert report.ranks[0].probe is None
-    assert "The probe is left out: it was made of other traces. Run lightning-perf probe again." in report.notes
+    assert "The probe is left out: it was made of other traces. Run lightning-perf analyze --probe." in report.notes
 
 
 def test_a_fault_of_the_probe_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

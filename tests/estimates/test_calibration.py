@@ -112,18 +112,17 @@ def test_the_command_writes_markdown_and_reads_several_folders(
         add_outcomes(folder, [one])
     page = tmp_path / "table.md"
     folders = [str(tmp_path / "runs" / name) for name in "01"]
-    assert main(["estimates", *folders, "--markdown", str(page)]) == 0
+    assert main(["explain", "--estimates", ",".join(folders), "--markdown", str(page)]) == 0
     assert "cpu-threads" in capsys.readouterr().out
     assert "all rules" in page.read_text(encoding="utf-8")
 
 
 def test_nothing_to_show_is_an_error_that_says_how_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["estimates"]) == 2
+    assert main(["explain", "--estimates", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "no measured estimate (estimates.jsonl)" in error
     assert "lightning-perf tune --out FOLDER" in error
-    assert main(["estimates", "absent"]) == 2
+    assert main(["explain", "--estimates", "absent"]) == 2
     assert "absent: no such folder" in capsys.readouterr().err

@@ -85,8 +85,8 @@ def test_the_command_stores_and_shows_it_once(tmp_path: Path, capsys: pytest.Cap
         assert "Estimate checked: `cpu-threads` predicted" in " ".join(capsys.readouterr().out.split())
     assert [outcome.rule for outcome in find_outcomes(tmp_path)] == ["cpu-threads"]
     assert (after / ESTIMATES_NAME).exists()
-    assert main(["estimates", str(tmp_path), "--json"]) == 0
-    document = load_document("estimates", capsys.readouterr().out)
+    assert main(["explain", "--estimates", str(tmp_path), "--json"]) == 0
+    document = load_document("explain", capsys.readouterr().out)
     assert document["estimates"][0]["verdict"] in ("inside", "cannot be told")
     assert document["totals"][0]["without_interval"] == 1
 

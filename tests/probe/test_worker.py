@@ -25,7 +25,7 @@ from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
 from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
 from lightning_perf.probe.replay.settings import CURRENT, Setting
-from lightning_perf.probe.replay.worker import measure
+from lightning_perf.probe.replay.worker import measure as measure_rounds
 from lightning_perf.probe.run import Results, build_probe, probe_trace, with_arguments
 from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
 from tests.probe.recorded import NETWORKS, recorded_training
@@ -44,6 +44,10 @@ def _same_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+def measure(given: Task) -> Measured:
+    return measure_rounds(given)[0]
 
 
 def calls_of(name: str) -> OperatorCalls:

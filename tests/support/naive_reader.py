@@ -146,13 +146,13 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
             start = _ns(ts) + base
             end = start + _ns(dur)
             if cat in _DEVICE:
-                grid, block = args.get("grid") or [0], args.get("block") or [0]
+                grid = args.get("grid") or [0]
                 occupancy = args.get("est. achieved occupancy %")
                 device.append(
                     (
                         start, end, names[name], _kind(name, cat, args), _int(args.get("device", event.get("pid")), 0),
                         _int(args.get("stream", event.get("tid"))), _int(args.get("correlation")),
-                        _int(args.get("bytes"), 0), int(np.prod(grid)), int(np.prod(block)),
+                        _int(args.get("bytes"), 0), int(np.prod(grid)),
                         float(args.get("blocks per SM", "nan")), float("nan" if occupancy is None else occupancy) / 100,
                         _packed(args.get("grid")), _packed(args.get("block")),
                         _int(args.get("registers per thread")), _int(args.get("shared memory")), args,
@@ -232,7 +232,6 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 "correlation": i64,
                 "bytes": i64,
                 "grid_blocks": i64,
-                "block_threads": i32,
                 "blocks_per_sm": f32,
                 "occupancy": f32,
                 "grid": i64,

@@ -1,4 +1,4 @@
-"""Checks the JSON of a command against the schema that `lightning-perf schema` prints for it."""
+"""Checks the JSON of a command against the schema that its option `--schema` prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from lightning_perf.commands.schema import make_schema
+from lightning_perf.schema import make_schema
 
 __all__ = ["load_document"]
 

@@ -49,7 +49,7 @@ def test_the_figures(tmp_path: Path) -> None:
     (rank,) = RunWatch(tmp_path).read().ranks
     latest = [one for one in steps[-LATEST_STEPS:] if not one.profiled]
     wall_ns = sum(one.step_ns for one in latest)
-    assert (rank.rank, rank.steps, rank.last_step) == (0, 200, 199)
+    assert (rank.rank, rank.steps) == (0, 200)
     assert rank.step_ns == sorted(one.step_ns for one in latest)[len(latest) // 2]
     assert rank.data_wait_share == pytest.approx(sum(one.data_wait_ns for one in latest) / wall_ns)
     assert rank.samples_per_second == pytest.approx(32 * len(latest) / wall_ns * 1e9)

@@ -6,13 +6,12 @@ import base64
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 
-__all__ = ["MOST_CODES", "WHOLE", "Bins", "cut_steps", "innermost", "pack", "rank_parts", "unpack"]
+__all__ = ["MOST_CODES", "WHOLE", "Bins", "cut_steps", "innermost", "pack", "rank_parts"]
 
 WHOLE = 255
 """The share of a part that fills its bin."""
@@ -172,24 +171,3 @@ def pack(bins: Bins, codes: Int64Array, times_ns: Int64Array, *, exclusive: bool
     at = begin[row] + 2 + 2 * (np.cumsum(share > 0, axis=1)[row, column] - 1)
     data[at], data[at + 1] = code[row, column], share[row, column]
     return base64.b64encode(data.tobytes()).decode()
-
-
-def unpack(text: str) -> list[list[tuple[int, int]]]:
-    """Read the text that `pack` writes.
-
-    Returns:
-        For each bin its parts as pairs of code and share, the largest first.
-
-    Example:
-        >>> unpack("AgEA/wEA")
-        [[(0, 255)], [(0, 255)], []]
-    """
-    data: NDArray[np.uint8] = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-    found: list[list[tuple[int, int]]] = []
-    at = 0
-    while at < len(data):
-        count, parts = int(data[at]), int(data[at + 1])
-        values = data[at + 2 : at + 2 + 2 * parts].tolist()
-        found += [list(zip(values[::2], values[1::2], strict=True)) for _ in range(count)]
-        at += 2 + 2 * parts
-    return found

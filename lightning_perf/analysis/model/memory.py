@@ -26,7 +26,7 @@ __all__ = [
     "ModuleActivations",
     "PeakCategory",
     "PeakPart",
-    "alive_blocks",
+    "find_alive",
     "memory",
 ]
 
@@ -115,21 +115,9 @@ class ModuleActivations:
     largest_bytes: int
 
 
-def alive_blocks(trace: Trace, rows: Int64Array, moment: int) -> tuple[AliveBlocks, ...]:
-    """Find the blocks that were alive at one event of a device, of those with a recorded allocation.
-
-    Args:
-        trace: The recording.
-        rows: The device's rows of `Trace.memory`.
-        moment: Index into `rows` of the event after which to look.
-
-    Returns:
-        The blocks, largest first.
-    """
-    return _alive(trace, find_blocks(trace, rows, None, -1), moment)[0]
-
-
-def _alive(trace: Trace, blocks: Blocks, moment: int) -> tuple[tuple[AliveBlocks, ...], tuple[ModuleActivations, ...]]:
+def find_alive(
+    trace: Trace, blocks: Blocks, moment: int
+) -> tuple[tuple[AliveBlocks, ...], tuple[ModuleActivations, ...]]:
     """Return the blocks alive after an event, and the activations among them by module."""
     rows = blocks.alive_at(moment)
     places = find_places(trace, blocks, rows)
@@ -271,7 +259,7 @@ def _device(trace: Trace, ordinal: int) -> DeviceMemory:
     ends = np.cumsum([len(window.rows) for window in windows])
     number = int(np.searchsorted(ends, peak, side="right"))
     window, moment = windows[number], peak - int(ends[number]) + len(windows[number].rows)
-    alive, activations = _alive(trace, window.blocks, moment) if window.blocks is not None else (None, ())
+    alive, activations = find_alive(trace, window.blocks, moment) if window.blocks is not None else (None, ())
     known = sum(row.bytes for row in alive) if alive is not None else 0
     before = max(int(allocated[peak]) - known, 0) if absolute and alive is not None else None
     total = next((d.total_memory_bytes for d in trace.metadata.devices if d.ordinal == ordinal), None)

@@ -141,13 +141,6 @@ class AmpGain:
     most_saving_ns: float
 
     @property
-    def eligible_share(self) -> float:
-        """Share of compute time that mixed precision can speed up, 0 to 1."""
-        total = sum(part.time_ns for part in self.parts)
-        movable = sum(part.time_ns for part in self.parts if part.name not in ("fixed", "in 16 bits"))
-        return movable / total if total else 0.0
-
-    @property
     def speedup(self) -> tuple[float, float]:
         """Smallest and largest speed-up of a step; 1.25 is a step in four fifths of the time."""
         return self.step_ns / (self.step_ns - self.least_saving_ns), self.step_ns / (self.step_ns - self.most_saving_ns)

@@ -69,8 +69,8 @@ def summarize_loss_scale(events: Sequence[ScaleEvent]) -> LossScaleHistory:
         ...     ScaleEvent("overflow", 3, 32768.0, 4, 400, wasted_ns=100, scheduler_steps=1),
         ...     ScaleEvent("end", 9, 32768.0, 10, 1000, steps_since_change=6),
         ... ])
-        >>> history.skipped_steps, history.executed_steps, history.final_scale, history.goodput
-        (1, 9, 32768.0, 0.9)
+        >>> history.skipped_steps, history.final_scale, history.goodput
+        (1, 32768.0, 0.9)
     """
     if not events:
         raise ValueError("no loss-scale events: the run did not start")

@@ -10,7 +10,7 @@ import torch
 from lightning_perf.trace.tensors import KINDS, TensorKind
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["TensorLists", "TensorSource", "WindowLists", "list_tensors", "sum_by_kind"]
+__all__ = ["TensorLists", "TensorSource", "WindowLists", "list_tensors"]
 
 TensorLists: TypeAlias = dict[TensorKind, list[tuple[int, int, int]]]
 """For each kind the device (-1 for the host), address and size of each block."""
@@ -41,14 +41,6 @@ def list_tensors(source: TensorSource) -> TensorLists:
         for tensor in _tensors_in(getattr(optimizer, "state", {})):
             lists["optimizer_state"] += _blocks(tensor)
     return lists
-
-
-def sum_by_kind(lists: TensorLists) -> dict[str, int]:
-    """Return the bytes of each kind. Tensors that share memory count once."""
-    return {
-        kind: sum({(device, address): size for device, address, size in blocks}.values())
-        for kind, blocks in lists.items()
-    }
 
 
 class WindowLists:

@@ -42,7 +42,7 @@ def main(channel: Channel) -> None:
         task = _limited_on_device(task)
     torch.manual_seed(0)
     begin = time.perf_counter()
-    measured, rounds = _measure(task)
+    measured, rounds = measure(task)
     channel.send(measured)
     if task.device == "cuda":  # last, because a failed capture may leave the device unusable
         channel.send(Replayed(_graph_times(task, rounds, begin + task.seconds)))
@@ -73,16 +73,8 @@ def _limited_on_device(task: Task) -> Task:
     return msgspec.structs.replace(task, memory_bytes=min(task.memory_bytes, limit))
 
 
-def measure(task: Task) -> Measured:
-    """Measure the calls of a task.
-
-    Args:
-        task: The task. Its time begins now.
-    """
-    return _measure(task)[0]
-
-
-def _measure(task: Task) -> tuple[Measured, Rounds]:
+def measure(task: Task) -> tuple[Measured, Rounds]:
+    """Measure the calls of a task, and return the rounds as well. The time of the task begins now."""
     import torch
 
     from lightning_perf.probe.replay.rounds import Rounds

@@ -18,6 +18,7 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
+from lightning_perf.probe.rendering import probe_parts
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.console.compilation import compilation_section
 from lightning_perf.report.console.fit_time import fit_time_section
@@ -190,6 +191,9 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
     if lead is not None:
         for title, body in rank_sections(lead, top):
             yield from _section(title, body)
+    for rank in report.ranks:
+        if rank.probe is not None:
+            yield from _section("Probe", Group(*probe_parts(rank.probe, top)))
     if report.fit_time is not None:
         yield from _section("Time of the whole fit", fit_time_section(report.fit_time))
     if report.compilation is not None:

@@ -131,11 +131,6 @@ class LossScaleHistory:
     events: tuple[ScaleEvent, ...]
 
     @property
-    def executed_steps(self) -> int:
-        """Optimizer steps that changed the weights."""
-        return self.attempts - self.skipped_steps
-
-    @property
     def goodput(self) -> float:
         """Share of the training time with gradients that were used, 0 to 1."""
         return 1 - self.wasted_ns / self.trained_ns if self.trained_ns else 1.0

@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.core.bins import Bins, cut_steps, innermost, pack, rank_parts, unpack
+from lightning_perf.analysis.core.bins import Bins, cut_steps, innermost, pack, rank_parts
 from lightning_perf.trace.columns import NO_ROW, Spans
 from lightning_perf.trace.indexing import parent_rows
+from tests.support.packed_bins import unpack
 
 
 def spans(rows: list[tuple[int, int, int, int]]) -> Spans:

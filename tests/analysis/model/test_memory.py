@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.model.memory import AliveBlocks, Memory, alive_blocks, memory
+from lightning_perf.analysis.model.memory import AliveBlocks, Memory, find_alive, memory
+from lightning_perf.analysis.model.memory_blocks import find_blocks
 from lightning_perf.trace.reader import read_trace
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -106,7 +107,7 @@ ENGINE = 2000
 
 def alive(trace, moment=None):
     rows = np.flatnonzero(trace.memory.device == 0)
-    return alive_blocks(trace, rows, len(rows) - 1 if moment is None else moment)
+    return find_alive(trace, find_blocks(trace, rows, None, -1), len(rows) - 1 if moment is None else moment)[0]
 
 
 def test_blocks_are_told_apart_by_birth_and_death():

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.core.bins import cut_steps, unpack
+from lightning_perf.analysis.core.bins import cut_steps
 from lightning_perf.analysis.model.timeline import TOP_CATEGORIES, Lane, timeline
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.steps.breakdown import breakdown, category_times
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.trace import Trace
+from tests.support.packed_bins import unpack
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 

@@ -53,7 +53,6 @@ def test_kernels_fall_into_their_parts():
         "following": (1, 200_000),
         "fixed": (2, 200_000),
     }
-    assert gain.eligible_share == 0.75
     assert (gain.device, gain.casts_ns, gain.steps, gain.step_ns) == (None, 0.0, 1, 1_000_000)
 
 

@@ -171,26 +171,26 @@ def test_the_option_is_checked():
         PrecisionCallback("16-mixed", diagnose="nan")
 
 
-def test_explain_nan_prints_the_diagnosis(tmp_path, capsys):
+def test_explain_prints_the_diagnosis(tmp_path, capsys):
     callback = train(tmp_path, Net())
     assert callback.bad_run is not None
     capsys.readouterr()
-    assert cli.main(["explain-nan", str(tmp_path / "perf")]) == 0
+    assert cli.main(["explain", str(tmp_path / "perf")]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("The loss turned NaN or infinite in step 3, from aten::mul in blocks.1")
     assert 'keep_fp32=["blocks.1.inner"]' in " ".join(printed.split())
     markdown = tmp_path / "nan.md"
-    assert cli.main(["explain-nan", str(tmp_path / "perf"), "--json", f"--markdown={markdown}"]) == 0
+    assert cli.main(["explain", str(tmp_path / "perf"), "--json", f"--markdown={markdown}"]) == 0
     assert "The loss turned NaN or infinite in step 3, from aten::mul" in markdown.read_text()
-    assert load_document("explain-nan", capsys.readouterr().out)["bad_run"]["keep_fp32"] == ["blocks.1.inner"]
+    assert load_document("explain", capsys.readouterr().out)["bad_run"]["keep_fp32"] == ["blocks.1.inner"]
 
 
-def test_explain_nan_without_a_diagnosis_or_a_run(tmp_path, capsys):
+def test_explain_without_a_diagnosis_or_a_run(tmp_path, capsys):
     train(tmp_path, Net(bad_step=99))
     capsys.readouterr()
-    assert cli.main(["explain-nan", str(tmp_path / "perf")]) == 0
+    assert cli.main(["explain", str(tmp_path / "perf")]) == 0
     assert "No step of this run" in capsys.readouterr().out
-    assert cli.main(["explain-nan", str(tmp_path)]) == 2
+    assert cli.main(["explain", str(tmp_path)]) == 2
     assert "no precision.json in it" in capsys.readouterr().err
-    assert cli.main(["explain-nan", str(tmp_path / "absent")]) == 2
+    assert cli.main(["explain", str(tmp_path / "absent")]) == 2
     assert "absent: no such folder. Give the folder of a run" in capsys.readouterr().err

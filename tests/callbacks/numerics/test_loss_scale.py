@@ -34,7 +34,7 @@ def test_injected_overflow_is_seen_counted_and_located(tmp_path) -> None:
     assert history is not None
     assert torch.equal(weights[2], weights[3])  # the step was skipped ...
     assert learning_rates[3] < learning_rates[2]  # ... and Lightning moved the schedule all the same
-    assert (history.attempts, history.skipped_steps, history.executed_steps) == (6, 1, 5)
+    assert (history.attempts, history.skipped_steps) == (6, 1)
     assert (history.initial_scale, history.final_scale) == (65536.0, 32768.0)
     assert history.scheduler_steps_on_skips == 1
     assert outcome.scaler is not None

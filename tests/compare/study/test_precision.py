@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.commands.study import _half_width
+from lightning_perf.commands.study import _half_width
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.study.definition import Study, StudyArm, balanced_orders, read_study

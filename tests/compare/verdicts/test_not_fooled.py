@@ -9,8 +9,8 @@ from typing import TypeAlias
 import pytest
 from scipy import stats
 
-from lightning_perf.compare.commands.compare import exit_code
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.compare.commands.compare import exit_code
+from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.refusal import UnfairError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.commands.compare import exit_code
+from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.run_files.run_record import Outcome, Place

@@ -51,7 +51,7 @@ function badRun(found) {
   return section(
     "Diagnosis",
     {},
-    notice(`The run went wrong in step ${found.step}: lightning-perf explain-nan prints the diagnosis.`, "high"),
+    notice(`The run went wrong in step ${found.step}: lightning-perf explain RUN_FOLDER prints the diagnosis.`, "high"),
     facts([
       found.operator && ["First operator with inf or NaN", `${found.operator} in ${found.layer || "training_step"}`],
       found.line && ["Line", found.line],

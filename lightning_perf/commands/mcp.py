@@ -10,8 +10,6 @@ from lightning_perf.errors import LocatedError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.mcp_server.confinement import MEMORY_GB, TIMEOUT_S
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "serve the commands as tools for agents (MCP)"
 
 

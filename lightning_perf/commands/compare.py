@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress, share, write_output
+from lightning_perf.arguments import add_list, add_outputs, describe, print_error, share, write_output
+from lightning_perf.commands.show import show
+from lightning_perf.compare.judge import EXIT_CODES, exit_code, judge_arms
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -19,29 +20,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.gates import Settings
     from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
-__all__ = [
-    "EXIT_CODES",
-    "HELP",
-    "add_arguments",
-    "add_settings",
-    "compare_and_show",
-    "exit_code",
-    "judge_arms",
-    "read_settings",
-    "report_errors",
-    "run",
-]
-
 HELP = "compare repeated runs: verdict, intervals, gates"
-
-EXIT_CODES = {
-    ExitCode.SUCCESS: "all gates passed; without gates, every verdict",
-    ExitCode.CHECK_FAILED: "a gate failed, or a candidate diverged or did not finish",
-    ExitCode.UNFAIR: "refused: the runs differ in more than the tested setting",
-    ExitCode.INCONCLUSIVE: "a gate is inconclusive: the interval includes its limit",
-    ExitCode.INVALID_RUNS: "an arm has no valid run",
-}
-"""The meanings of the exit codes of ``compare`` and ``study``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, *, default_gate: str | None = None) -> None:
-    """Add the settings to declare before looking at the runs.
-
-    Args:
-        parser: The command's parser.
-        default_gate: The gate that applies without ``--gate``; None for none.
-    """
+    """Add the settings to declare before looking at the runs."""
     group = parser.add_argument_group(
         "rules", "Decide on these before you look at the runs. A study keeps the rules that it was started with."
     )
@@ -134,11 +108,7 @@ def add_settings(parser: argparse.ArgumentParser, *, default_gate: str | None = 
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
-    """Return the settings that `add_settings` offered.
-
-    Raises:
-        CompareError: A gate cannot be parsed.
-    """
+    """Return the settings that `add_settings` offered."""
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 
     return Settings(
@@ -157,139 +127,52 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    return report_errors(lambda: compare_and_show(options.arms, read_settings(options), options))
+    return compare_and_show(options.arms, read_settings(options), options)
 
 
 def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
-    """Compare arms, print the comparison, and write the files that the options ask for.
-
-    Args:
-        arms: The arms as on the command line: one text per arm, or the folder of a study.
-        settings: The settings that were declared before looking.
-        options: The options of `add_outputs`.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CompareError: The arms cannot be compared, or a file cannot be written.
-        MissingExtraError: scipy is not installed.
-        PageError: The page cannot be written.
-    """
-    from lightning_perf.compare.errors import CompareError, InvalidRunsError
+    """Compare the arms of the command line, show the comparison, and return its exit code."""
     from lightning_perf.compare.study.results import study_notes
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+    from lightning_perf.compare.verdicts.refusal import Unfair
 
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     result = judge_arms(Path(arms[0]) if len(arms) == 1 else _read_arms(arms), settings)
+    notes = study_notes(Path(arms[0])) if len(arms) == 1 and isinstance(result, Unfair) else ()
+    return show_result(result, options, title=title, notes=notes)
+
+
+def show_result(
+    result: Comparison | Unfair | InvalidRuns,
+    options: argparse.Namespace,
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+) -> int:
+    """Show a comparison or its refusal, and return the exit code. A refusal is always explained on standard error."""
+    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+    from lightning_perf.terminal_text import plain
+
     if isinstance(result, InvalidRuns):
-        if options.json:
-            sys.stdout.write(result.to_json())
-        raise InvalidRunsError(result.message)
-    if isinstance(result, Unfair):
-        notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
-        if options.html is not None:
-            result.write_html(options.html, title=title)
-        with suppress(BrokenPipeError):
-            result.print(notes)
-            if options.markdown is not None:
-                write_output(options.markdown, result.to_markdown(notes), CompareError)
-            if options.json:
-                sys.stdout.write(result.to_json())
-        return exit_code(result)
-    if options.html is not None:
-        result.write_html(options.html, title=title)
-    with suppress(BrokenPipeError):  # the reader has exited, and the exit code still has to give the outcome
         if options.markdown is not None:
-            write_output(options.markdown, result.to_markdown(), CompareError)
-        if options.plot is not None:
-            saved = result.save_plots(options.plot)
-            if not options.quiet:
-                print_progress(f"plots: {saved}")
+            write_output(options.markdown, no_result(result.message))
         if options.json:
             sys.stdout.write(result.to_json())
-        else:
-            result.print()
+        print_error(plain(result.message).plain)
+        return ExitCode.INVALID_RUNS
+    if isinstance(result, Unfair):
+        if options.json:
+            result.print(notes)
+        show(result, options, title=title, text={"notes": notes})
+    else:
+        show(result, options, title=title, save_plots=result.save_plots)
     return exit_code(result)
 
 
-def judge_arms(
-    arms: Path | Mapping[str, Sequence[RunRecord]], settings: Settings, *, store: bool = True
-) -> Comparison | Unfair | InvalidRuns:
-    """Compare arms, and return a refusal as a document too.
+def no_result(message: str) -> str:
+    """Return the Markdown of a comparison that could not be made."""
+    from lightning_perf.tables import escape
 
-    Args:
-        arms: The folder of a study, or the runs of each arm, those of the baseline first.
-        settings: The settings that were declared before looking.
-        store: Whether to store the estimates that the comparison checks, in ``estimates.jsonl`` of a run or the study.
-
-    Returns:
-        The comparison. Or `Unfair` if the runs differ in more than the treatment, or `InvalidRuns` if an arm has no
-        valid run.
-
-    Raises:
-        CompareError: The arms cannot be read.
-        MissingExtraError: scipy is not installed.
-    """
-    from lightning_perf.compare.errors import InvalidRunsError
-    from lightning_perf.compare.estimates import store_estimates
-    from lightning_perf.compare.folders import compare_runs
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, UnfairError
-
-    try:
-        comparison = compare_runs(arms, settings)
-    except InvalidRunsError as error:
-        return InvalidRuns(str(error))
-    except UnfairError as error:
-        return error.refusal
-    if store:
-        store_estimates(comparison, arms)
-    return comparison
-
-
-def report_errors(action: Callable[[], int]) -> int:
-    """Run a command, and print an error that the user can fix as one line on standard error.
-
-    Args:
-        action: The command. It returns its exit code.
-
-    Returns:
-        That exit code, or the one of the error.
-    """
-    from lightning_perf.compare.errors import CompareError, InvalidRunsError
-    from lightning_perf.lazy_imports import MissingExtraError
-    from lightning_perf.terminal_text import plain
-
-    try:
-        return action()
-    except (CompareError, MissingExtraError) as error:
-        print_error(plain(str(error)).plain)
-        return ExitCode.INVALID_RUNS if isinstance(error, InvalidRunsError) else ExitCode.USAGE
-
-
-def exit_code(comparison: Comparison | Unfair) -> int:
-    """Return the exit code of a comparison.
-
-    Gates decide it. Without gates every verdict is a success, also *slower* and *inconclusive*. A candidate that
-    diverged or did not finish fails with or without gates.
-
-    Args:
-        comparison: The comparison, or the document of a refused one.
-
-    Returns:
-        ``SUCCESS``, ``CHECK_FAILED`` or ``INCONCLUSIVE``; ``UNFAIR`` for a refused comparison.
-    """
-    from lightning_perf.compare.verdicts.comparison import VerdictKind
-    from lightning_perf.compare.verdicts.gates import GateOutcome
-    from lightning_perf.compare.verdicts.refusal import Unfair
-
-    if isinstance(comparison, Unfair):
-        return ExitCode.UNFAIR
-    outcomes = {gate.outcome for gate in comparison.gates}
-    kinds = {candidate.verdict.kind for candidate in comparison.candidates}
-    if GateOutcome.FAILED in outcomes or kinds & {VerdictKind.DIVERGED, VerdictKind.UNFINISHED}:
-        return ExitCode.CHECK_FAILED
-    return ExitCode.INCONCLUSIVE if GateOutcome.INCONCLUSIVE in outcomes else ExitCode.SUCCESS
+    return f"# No result\n\n{escape(message)}\n"
 
 
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.commands.study_options import settle_options
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.compare.study_options import settle_options
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import STUDY_NAME

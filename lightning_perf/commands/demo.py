@@ -16,8 +16,6 @@ from lightning_perf.page.browser import has_browser
 from lightning_perf.page.html import PageError
 from lightning_perf.project import install_command, page_url
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "show the report of a recorded training, without a training of your own"
 
 FOLDER = Path("lightning_perf_demo")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from typing import NoReturn
 
-from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share, write_output
+from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share
+from lightning_perf.commands.compare import show_result
+from lightning_perf.commands.show import show
 from lightning_perf.exit_codes import ExitCode
-
-__all__ = ["EXIT_CODES", "HELP", "add_arguments", "run"]
 
 HELP = "show the trend over commits, and gate new runs by it"
 
@@ -98,17 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
-
-    Raises:
-        HistoryError: The history or the options cannot be used.
-    """
-    from lightning_perf.compare.commands.compare import report_errors
-
-    return report_errors(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     verb, *words = options.words or ["show"]
     if verb not in _OPTIONS:
         near = get_close_matches(verb, _OPTIONS, n=1)
@@ -141,7 +129,6 @@ def _check_options(verb: str, options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from lightning_perf.history.entries import HistoryError
     from lightning_perf.history.read import read_history
 
     history = read_history(
@@ -151,18 +138,7 @@ def _show(options: argparse.Namespace) -> int:
         allow=options.allow or (),
         confidence=options.confidence or DEFAULT_CONFIDENCE,
     )
-    if options.html is not None:
-        history.write_html(options.html)
-    if options.markdown is not None:
-        write_output(options.markdown, history.to_markdown(), HistoryError)
-    if options.plot is not None:
-        history.save_plot(options.plot)
-        if not options.quiet:
-            print_progress(f"plot: {options.plot}")
-    if options.json:
-        sys.stdout.write(history.to_json())
-    else:
-        history.print()
+    show(history, options, save_plots=history.save_plot)
     return ExitCode.SUCCESS
 
 
@@ -193,11 +169,8 @@ def _set_baseline(words: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _gate(words: Sequence[str], options: argparse.Namespace) -> int:
-    from lightning_perf.compare.errors import InvalidRunsError
     from lightning_perf.compare.verdicts.gates import GateOutcome, parse_gate
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
-    from lightning_perf.history.entries import HistoryError
-    from lightning_perf.history.gate import judge_runs, slowdown_gate
+    from lightning_perf.history.gate import HistoryGate, judge_runs, slowdown_gate
 
     gates = [parse_gate(text) for text in options.gate or ()]
     if options.max_slowdown is not None:
@@ -215,24 +188,8 @@ def _gate(words: Sequence[str], options: argparse.Namespace) -> int:
         allow=options.allow or (),
         confidence=options.confidence or DEFAULT_CONFIDENCE,
     )
-    if isinstance(outcome, InvalidRuns):
-        if options.json:
-            sys.stdout.write(outcome.to_json())
-        raise InvalidRunsError(outcome.message)
-    if isinstance(outcome, Unfair):
-        with suppress(BrokenPipeError):  # the exit code still has to give the outcome
-            outcome.print()
-            if options.markdown is not None:
-                write_output(options.markdown, outcome.to_markdown(), HistoryError)
-            if options.json:
-                sys.stdout.write(outcome.to_json())
-        return ExitCode.UNFAIR
-    with suppress(BrokenPipeError):
-        if options.markdown is not None:
-            write_output(options.markdown, outcome.to_markdown(), HistoryError)
-        if options.json:
-            sys.stdout.write(outcome.to_json())
-        else:
-            outcome.print()
+    if not isinstance(outcome, HistoryGate):
+        return show_result(outcome, options)
+    show(outcome, options)
     codes = {GateOutcome.FAILED: ExitCode.CHECK_FAILED, GateOutcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
     return codes.get(outcome.outcome, ExitCode.SUCCESS)

@@ -110,7 +110,7 @@ def test_each_side_has_an_environment_of_its_own(
             seen[arm.name] = dict(zip(names, done.stdout.splitlines(), strict=True))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lightning_perf.compare.commands.gate.run_blocks", look)
+    monkeypatch.setattr("lightning_perf.commands.gate.run_blocks", look)
     setup = "python -c 'import sys; print(sys.prefix)' > setup"
     assert gate("slow", f"--setup={setup}") == 130
     assert f"setup of base: {setup}" in capsys.readouterr().err
@@ -132,6 +132,7 @@ def test_each_side_has_an_environment_of_its_own(
         (("--base=main", "--head=twin"), "The command to measure is missing"),
         (("--base=main", "--head=main", "--", "true"), "are the same commit"),
         (("--base=nowhere", "--", "true"), "--base 'nowhere': the repository"),
+        (("--", "true"), "--base: the baseline is missing"),
         (("--base=nowhere", "--", "true"), "git fetch origin nowhere"),
         (("--base=main", "--head=--upload-pack=x", "--", "true"), "has no such commit"),
         (("--base=main", "--setup=echo no wheel; exit 3", "--", "true"), "ended with exit code 3 for base"),

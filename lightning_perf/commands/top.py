@@ -15,8 +15,6 @@ from lightning_perf.arguments import describe, positive
 from lightning_perf.errors import TraceError
 from lightning_perf.exit_codes import ExitCode
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "watch the step times of a training while it runs"
 
 

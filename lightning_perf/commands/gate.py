@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_outputs, describe, write_output
-from lightning_perf.compare.commands.compare import (
-    EXIT_CODES,
-    add_settings,
-    compare_and_show,
-    read_settings,
-    report_errors,
-)
-from lightning_perf.compare.commands.study import (
+from lightning_perf.commands.compare import add_settings, compare_and_show, no_result, read_settings
+from lightning_perf.commands.pull_request import add_comment, comment
+from lightning_perf.commands.study import (
     add_devices,
     add_plan,
     import_packages,
@@ -25,13 +20,12 @@ from lightning_perf.compare.commands.study import (
     read_plan,
     run_blocks,
 )
+from lightning_perf.compare.judge import EXIT_CODES
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.compare.study.checkouts import Checkout
     from lightning_perf.compare.verdicts.gates import Settings
-
-__all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "compare two commits, e.g. of a pull request, and fail if the second is slower"
 
@@ -55,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             'lightning-perf gate --base main --gate "step_time<=1.02" --precise 0.01 -- \\',
             "    python train.py --seed {seed}",
             'lightning-perf gate --base v1.0 --setup "pip install -e ." -- python train.py',
+            "lightning-perf gate --comment gate.md    # in GitHub Actions",
         ),
         exit_codes={
             **EXIT_CODES,
@@ -70,9 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "{block} and {dir} (a folder for the files of the run) are filled in",
     )
     commits = parser.add_argument_group("commits")
-    commits.add_argument(
-        "--base", required=True, metavar="REF", help="commit, branch or tag that is the baseline, e.g. main"
-    )
+    commits.add_argument("--base", metavar="REF", help="commit, branch or tag that is the baseline, e.g. main")
     commits.add_argument(
         "--head", default=LAST_COMMIT, metavar="REF", help="commit, branch or tag to judge (default: %(default)s)"
     )
@@ -91,36 +84,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         plot="folder",
         out="folder for the runs (default: perf-gate/BASE-HEAD, by the hashes of the two commits)",
     )
+    add_comment(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C stopped it. A line on how to resume was printed.
-    """
-    return report_errors(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from lightning_perf.compare.errors import CompareError
 
+    if options.comment is not None:
+        return comment(options)
     try:
         return _compare_commits(options)
     except CompareError as error:
         # A pull request would otherwise keep the result of an earlier commit.
         if options.markdown is not None:
-            write_output(options.markdown, _failure(str(error)), CompareError)
+            write_output(options.markdown, no_result(str(error)))
         raise
 
 
 def _compare_commits(options: argparse.Namespace) -> int:
-    from lightning_perf.compare.commands.study_options import EngineChoice, settle_options
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.checkouts import has_uncommitted_changes, open_checkouts, resolve_commit
     from lightning_perf.compare.study.definition import Study, StudyArm
+    from lightning_perf.compare.study_options import EngineChoice, settle_options
 
     import_packages(options)
+    if options.base is None:
+        raise CompareError("--base: the baseline is missing. Give a commit, branch or tag, e.g. --base main.")
     words = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     if not words:
         raise CompareError("The command to measure is missing. Give it last: -- python train.py")
@@ -171,11 +161,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _check_code(folder: Path, checkouts: Sequence[Checkout]) -> None:
-    """Check that the runs of each arm used its commit, since both arms would otherwise run the same code.
-
-    Raises:
-        CompareError: A run recorded another revision.
-    """
+    """Check that the runs of each arm used its commit, since both arms would otherwise run the same code."""
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.results import study_arms
 
@@ -189,9 +175,3 @@ def _check_code(folder: Path, checkouts: Sequence[Checkout]) -> None:
                     "script is not in the checkout. Give its path relative to the current folder. If it belongs to "
                     "another repository, e.g. a submodule, add --allow code."
                 )
-
-
-def _failure(message: str) -> str:
-    from lightning_perf.tables import escape
-
-    return f"# No result\n\n{escape(message)}\n"

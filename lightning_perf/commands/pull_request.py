@@ -1,4 +1,7 @@
-"""``lightning-perf comment``: keep one comment with a Markdown file on a GitHub pull request."""
+"""``lightning-perf gate --comment``: keep one comment with a Markdown file on a GitHub pull request.
+
+This is a call of its own, after the runs: the code of the pull request must not see the token.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.arguments import at_least, describe, print_progress
+from lightning_perf.arguments import at_least, print_progress
 from lightning_perf.errors import LocatedError
 from lightning_perf.exit_codes import ExitCode
-
-__all__ = ["HELP", "CommentError", "add_arguments", "run"]
-
-HELP = "put a Markdown file into one comment of a GitHub pull request, and update it"
 
 TOKENS = ("GITHUB_TOKEN", "GH_TOKEN")
 TIMEOUT_S = 30
@@ -37,57 +36,43 @@ class CommentError(LocatedError):
     """The comment cannot be written."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command."""
-    describe(
-        parser,
-        "Write FILE as a comment on the pull request of a GitHub Actions workflow. The next call updates the comment "
-        "instead of adding another one. The token is read from GITHUB_TOKEN or GH_TOKEN and needs the permission "
-        "'pull-requests: write'.\n\n"
-        "Without that permission, e.g. in a pull request from a fork, and in workflows of other events, it writes no "
-        "comment, prints the reason, and exits with 0.",
-        usage="[OPTIONS] FILE",
-        examples=(
-            "lightning-perf comment gate.md",
-            "lightning-perf comment gate.md --key gpu --link https://example.com/report.html",
-        ),
-        exit_codes={ExitCode.SUCCESS: "the comment is written, or the event or the token allows none"},
+def add_comment(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the comment."""
+    group = parser.add_argument_group(
+        "comment",
+        "Write a file into a comment on the pull request of a GitHub Actions workflow, and exit. The next call updates "
+        "the comment. GITHUB_TOKEN or GH_TOKEN has the token, which needs the permission 'pull-requests: write'. "
+        "Without that permission and in workflows of other events, gate writes no comment, prints the reason, and "
+        "exits with 0.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="Markdown, e.g. of --markdown")
-    parser.add_argument(
+    group.add_argument("--comment", type=Path, metavar="FILE", help="run nothing, and write this Markdown as a comment")
+    group.add_argument(
         "--key",
         type=_key,
         default="gate",
         metavar="NAME",
         help="identifies the comment. Give each job a key of its own if several comment (default: %(default)s)",
     )
-    parser.add_argument("--link", metavar="URL", help="address of the full report, linked at the end")
-    parser.add_argument(
+    group.add_argument("--link", metavar="URL", help="address of the full report, linked at the end")
+    group.add_argument(
         "--pull-request",
         type=at_least(1),
         metavar="N",
         help="number of the pull request (default: that of the event, from GITHUB_EVENT_PATH)",
     )
-    parser.add_argument(
-        "--repository", metavar="OWNER/NAME", help="the repository on GitHub (default: GITHUB_REPOSITORY)"
-    )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
-
-    Raises:
-        CommentError: The file cannot be read, or GitHub refused the request for another reason than a permission.
-    """
+def comment(options: argparse.Namespace) -> int:
+    """Write the file of ``--comment`` into the comment, and return the exit code."""
     try:
-        text = options.file.read_text(encoding="utf-8")
+        text = options.comment.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommentError(options.file, f"cannot be read ({error})", "Give a file with Markdown") from error
+        raise CommentError(options.comment, f"cannot be read ({error})", "Give a file with Markdown") from error
     number = options.pull_request or _event_number(os.environ)
     if number is None:
         print_progress("no comment: this workflow was not started by a pull request. Give --pull-request N")
         return ExitCode.SUCCESS
-    print_progress(write_comment(_read_server(options, os.environ), number, _body(text, options.key, options.link)))
+    print_progress(write_comment(_read_server(os.environ), number, _body(text, options.key, options.link)))
     return ExitCode.SUCCESS
 
 
@@ -106,17 +91,7 @@ class GitHub:
     token: str
 
     def request(self, method: str, path: str, document: object = None) -> Any:
-        """Send a request and return the decoded answer.
-
-        Args:
-            method: ``GET``, ``POST`` or ``PATCH``.
-            path: The path after ``/repos/OWNER/NAME``.
-            document: The content, sent as JSON; None for none.
-
-        Raises:
-            HTTPError: The server refused the request.
-            CommentError: The server cannot be reached, or its answer is not JSON.
-        """
+        """Send a request to a path of the repository, and return the decoded answer."""
         url = f"{self.api_url.rstrip('/')}/repos/{self.repository}{path}"
         headers = {
             "Accept": "application/vnd.github+json",
@@ -137,19 +112,7 @@ class GitHub:
 
 
 def write_comment(server: GitHub, number: int, body: str) -> str:
-    """Write the comment, or update the one that begins with the same marker.
-
-    Args:
-        server: The repository.
-        number: The number of the pull request.
-        body: The comment. Its first line is the marker.
-
-    Returns:
-        A line that reports the result.
-
-    Raises:
-        CommentError: GitHub refused the request for another reason than a missing permission.
-    """
+    """Write the comment, or update the one with the same first line, and return a line that reports the result."""
     try:
         found = _find_comment(server, number, marker=body.partition("\n")[0])
         if found is None:
@@ -203,10 +166,10 @@ def _event_number(environment: Mapping[str, str]) -> int | None:
         return None
 
 
-def _read_server(options: argparse.Namespace, environment: Mapping[str, str]) -> GitHub:
-    repository = options.repository or environment.get("GITHUB_REPOSITORY", "")
+def _read_server(environment: Mapping[str, str]) -> GitHub:
+    repository = environment.get("GITHUB_REPOSITORY", "")
     if repository.count("/") != 1:
-        raise CommentError("--repository", f"'{repository}' is not a repository", "Give OWNER/NAME")
+        raise CommentError("GITHUB_REPOSITORY", f"'{repository}' is not a repository", "Set it to OWNER/NAME")
     token = next((environment[name] for name in TOKENS if environment.get(name)), None)
     if token is None:
         raise CommentError(

@@ -1,20 +1,11 @@
-"""``lightning-perf schema``: print the JSON Schema of the JSON that a command prints."""
+"""The JSON Schema (draft 2020-12) of the JSON that a command prints, for ``--schema``."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from lightning_perf.arguments import describe, print_json
-from lightning_perf.exit_codes import ExitCode
-
-__all__ = ["DOCUMENTS", "HELP", "add_arguments", "make_schema", "run"]
-
-HELP = "print the JSON Schema of a command's --json"
 
 _COMPARISON = (
     "lightning_perf.compare.verdicts.comparison:Comparison",
@@ -25,7 +16,6 @@ _COMPARISON = (
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "analyze": ("lightning_perf.report.document:PerfReport", "lightning_perf.memory_snapshot.document:MemoryReport"),
     "diff": ("lightning_perf.report.compared:Compared", "lightning_perf.memory_snapshot.compared:MemoryDiff"),
-    "probe": ("lightning_perf.run_files.probe:Probe",),
     "tune": ("lightning_perf.tune.result:TuneResult",),
     "data": ("lightning_perf.loading.result:LoadingReport",),
     "compare": _COMPARISON,
@@ -39,9 +29,11 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     ),
     "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff",),
     "sweep": ("lightning_perf.inference.sweep.document:Sweep",),
-    "explain": ("lightning_perf.findings.explanation:Explanation",),
-    "explain-nan": ("lightning_perf.report.nan_diagnosis:NanDiagnosis",),
-    "estimates": ("lightning_perf.estimates.calibration:Calibration",),
+    "explain": (
+        "lightning_perf.findings.explanation:Explanation",
+        "lightning_perf.report.nan_diagnosis:NanDiagnosis",
+        "lightning_perf.estimates.calibration:Calibration",
+    ),
 }
 """The documents that each command can print with ``--json``."""
 
@@ -49,42 +41,19 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ATTRIBUTE = re.compile(r"^ {8}(\w+): ", re.MULTILINE)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command."""
-    describe(
-        parser,
-        "Print the JSON Schema (draft 2020-12) of the JSON that a command prints with --json. Without COMMAND, list "
-        "the commands.",
-        usage="[COMMAND]",
-        examples=("lightning-perf schema", "lightning-perf schema analyze > report.schema.json"),
-        exit_codes={ExitCode.SUCCESS: "the schema or the list was printed"},
-    )
-    parser.add_argument(
-        "document", nargs="?", metavar="COMMAND", choices=tuple(DOCUMENTS), help="command with --json, e.g. analyze"
-    )
+def schema_text(command: str) -> str:
+    """Return the schema of a command's documents as indented JSON."""
+    import msgspec
 
-
-def run(options: argparse.Namespace) -> int:
-    """Print the schema, or the list of commands, and return the exit code."""
-    if options.document is None:
-        sys.stdout.write("".join(f"{name}\n" for name in DOCUMENTS))
-    else:
-        print_json(make_schema(options.document))
-    return ExitCode.SUCCESS
+    return msgspec.json.format(msgspec.json.encode(make_schema(command)), indent=2).decode() + "\n"
 
 
 def make_schema(command: str) -> dict[str, Any]:
-    """Return the JSON Schema of the documents that a command prints with ``--json``.
-
-    Args:
-        command: A key of `DOCUMENTS`.
-
-    Returns:
-        The schema. The text on each field comes from the docstring of its class.
+    """Return the JSON Schema of a command's documents. The text on each field comes from the docstring of its class.
 
     Example:
-        >>> make_schema("explain")["$ref"]
-        '#/$defs/Explanation'
+        >>> make_schema("data")["$ref"]
+        '#/$defs/LoadingReport'
     """
     import msgspec
 

@@ -15,32 +15,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.arguments import add_count, add_outputs, describe, positive, share
-from lightning_perf.compare.commands.compare import (
-    EXIT_CODES,
-    add_settings,
-    compare_and_show,
-    read_settings,
-    report_errors,
-)
+from lightning_perf.commands.compare import add_settings, compare_and_show, read_settings
+from lightning_perf.compare.judge import EXIT_CODES
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.commands.study_options import EngineChoice, StudyOptions
     from lightning_perf.compare.study.definition import Study
+    from lightning_perf.compare.study_options import EngineChoice, StudyOptions
     from lightning_perf.compare.verdicts.gates import Settings
-
-__all__ = [
-    "HELP",
-    "add_arguments",
-    "add_devices",
-    "add_plan",
-    "import_packages",
-    "print_line",
-    "read_environments",
-    "read_plan",
-    "run",
-    "run_blocks",
-]
 
 HELP = "run arms in random, balanced blocks and compare them"
 
@@ -104,12 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plan(plan: argparse._ArgumentGroup, *, again: str) -> None:
-    """Add the options for the number and the conditions of the runs.
-
-    Args:
-        plan: The group of options.
-        again: The last sentences of the help of ``--minutes``.
-    """
+    """Add the options for the number and the conditions of the runs; `again` ends the help of ``--minutes``."""
     plan.add_argument(
         "--env",
         action="append",
@@ -149,17 +126,9 @@ def add_devices(group: argparse._ArgumentGroup, scope: str = "") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C stopped it. A line on how to resume was printed.
-    """
-    return report_errors(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
-    from lightning_perf.compare.commands.study_options import settle_options
+    """Run the command and return its exit code."""
     from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.study_options import settle_options
     from lightning_perf.run_files.journal import STUDY_NAME
 
     import_packages(options)
@@ -178,11 +147,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def import_packages(options: argparse.Namespace) -> None:
-    """Report a missing package before hours of runs, not after them.
-
-    Raises:
-        MissingExtraError: A package is not installed.
-    """
+    """Report a missing package before hours of runs, not after them."""
     from lightning_perf.lazy_imports import import_extra
 
     for package in ("scipy", "matplotlib") if options.plot is not None else ("scipy",):
@@ -192,19 +157,7 @@ def import_packages(options: argparse.Namespace) -> None:
 def run_blocks(
     study: Study | None, folder: Path, settled: StudyOptions, options: argparse.Namespace, *, resume: str
 ) -> None:
-    """Run the blocks of a study, with progress on standard error.
-
-    Args:
-        study: The study; None to resume the one in the folder.
-        folder: Its folder.
-        settled: Its engine and rules.
-        options: The options of `add_plan` and of `add_outputs`.
-        resume: The command that resumes it, shown after Ctrl-C.
-
-    Raises:
-        CompareError: The study cannot run.
-        KeyboardInterrupt: Ctrl-C stopped it.
-    """
+    """Run the blocks of a study, or the rest of the one in the folder; `resume` is the command to show after Ctrl-C."""
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.verdicts.refusal import UnfairError
 
@@ -254,11 +207,7 @@ def _read_study(options: argparse.Namespace) -> Study | None:
 
 
 def read_plan(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `Study` that the options of `add_plan` give, without defaults.
-
-    Raises:
-        CompareError: The number of blocks is too small for ``--precise``.
-    """
+    """Return the arguments of `Study` that the options of `add_plan` give, without defaults."""
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.run import MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
 
@@ -293,11 +242,7 @@ def _half_width(folder: Path, settings: Settings) -> float | None:
 
 
 def read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the environment variables of each arm, from the values of ``--env``.
-
-    Raises:
-        CompareError: A value has another form, or names another arm.
-    """
+    """Return the environment variables of each arm, from the values of ``--env``."""
     from lightning_perf.compare.errors import CompareError
 
     environments: dict[str, dict[str, str]] = {name: {} for name in arms}
@@ -313,8 +258,8 @@ def read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, di
 
 def _read_engine(options: argparse.Namespace) -> EngineChoice | None:
     """Return the engine that the options choose, or None without such an option."""
-    from lightning_perf.compare.commands.study_options import EngineChoice
     from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.study_options import EngineChoice
 
     theirs = {"devices": ("local",), "gpus": ("ray", "slurm"), "cpus": ("ray", "slurm"), "ray_address": ("ray",)}
     theirs["slurm"] = ("slurm",)

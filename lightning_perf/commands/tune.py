@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from lightning_perf.arguments import (
     add_count,
@@ -14,13 +12,10 @@ from lightning_perf.arguments import (
     add_printed_list,
     describe,
     positive,
-    print_error,
     progress_printer,
-    write_output,
 )
+from lightning_perf.commands.show import show
 from lightning_perf.exit_codes import ExitCode
-
-__all__ = ["HELP", "TUNE_FILE", "add_arguments", "run"]
 
 HELP = "try changes on your training and keep those that are faster"
 
@@ -74,7 +69,6 @@ def run(options: argparse.Namespace) -> int:
     from lightning_perf.estimates.followed import save_outcomes
     from lightning_perf.lazy_imports import import_extra
     from lightning_perf.tune.checked_estimates import checked_estimates
-    from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.tuner import PerfTuner
 
     import_extra("torch", "train")
@@ -87,25 +81,10 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     result = tuner.tune(options.training, on_progress=progress_printer(options.quiet))
-    code = ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
-    files: list[tuple[Path, str]] = []
     if options.out is not None:
-        files.append((options.out / TUNE_FILE, result.to_json()))
-    if options.markdown is not None:
-        files.append((options.markdown, result.to_markdown()))
-    for path, text in files:
-        try:
-            write_output(path, text, TuneError)
-        except TuneError as error:  # noqa: PERF203 (two files, and the results are printed in any case)
-            print_error(str(error))
-            code = ExitCode.USAGE
-    if options.out is not None and options.out.is_dir():
         save_outcomes(options.out, checked_estimates(result))
-    if options.json:
-        sys.stdout.write(result.to_json())
-    else:
-        result.print()
-    return code
+    show(result, options, kept_as=TUNE_FILE)
+    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
 
 
 def _lever_lines() -> Iterator[str]:

@@ -1,1 +1,0 @@
-"""The commands ``lightning-perf compare`` and ``lightning-perf study``."""

@@ -1,0 +1,95 @@
+"""Judge arms for a command: a document in any case, and the exit code that gives its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.arguments import print_error
+from lightning_perf.errors import UserError
+from lightning_perf.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.records.record import RunRecord
+    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.gates import Settings
+    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+
+EXIT_CODES = {
+    ExitCode.SUCCESS: "all gates passed; without gates, every verdict",
+    ExitCode.CHECK_FAILED: "a gate failed, or a candidate diverged or did not finish",
+    ExitCode.UNFAIR: "refused: the runs differ in more than the tested setting",
+    ExitCode.INCONCLUSIVE: "a gate is inconclusive: the interval includes its limit",
+    ExitCode.INVALID_RUNS: "an arm has no valid run",
+}
+"""The meanings of the exit codes of ``compare`` and ``study``."""
+
+
+def judge_arms(
+    arms: Path | Mapping[str, Sequence[RunRecord]], settings: Settings, *, store: bool = True
+) -> Comparison | Unfair | InvalidRuns:
+    """Compare arms, and return a refusal as a document too.
+
+    Args:
+        arms: The folder of a study, or the runs of each arm, those of the baseline first.
+        settings: The settings that were declared before looking.
+        store: Whether to store the estimates that the comparison checks, in ``estimates.jsonl`` of a run or the study.
+    """
+    from lightning_perf.compare.errors import InvalidRunsError
+    from lightning_perf.compare.estimates import store_estimates
+    from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.verdicts.refusal import InvalidRuns, UnfairError
+
+    try:
+        comparison = compare_runs(arms, settings)
+    except InvalidRunsError as error:
+        return InvalidRuns(str(error))
+    except UnfairError as error:
+        return error.refusal
+    if store:
+        store_estimates(comparison, arms)
+    return comparison
+
+
+def report_errors(action: Callable[[], int]) -> int:
+    """Run a command, and print an error that the user can fix as one line on standard error.
+
+    Args:
+        action: The command. It returns its exit code.
+
+    Returns:
+        That exit code, or the one of the error.
+    """
+    from lightning_perf.terminal_text import plain
+
+    try:
+        return action()
+    except UserError as error:
+        print_error(plain(str(error)).plain)
+        return error.exit_code
+
+
+def exit_code(comparison: Comparison | Unfair) -> int:
+    """Return the exit code of a comparison.
+
+    Gates decide it. Without gates every verdict is a success, also *slower* and *inconclusive*. A candidate that
+    diverged or did not finish fails with or without gates.
+
+    Args:
+        comparison: The comparison, or the document of a refused one.
+
+    Returns:
+        ``SUCCESS``, ``CHECK_FAILED`` or ``INCONCLUSIVE``; ``UNFAIR`` for a refused comparison.
+    """
+    from lightning_perf.compare.verdicts.comparison import VerdictKind
+    from lightning_perf.compare.verdicts.gates import GateOutcome
+    from lightning_perf.compare.verdicts.refusal import Unfair
+
+    if isinstance(comparison, Unfair):
+        return ExitCode.UNFAIR
+    outcomes = {gate.outcome for gate in comparison.gates}
+    kinds = {candidate.verdict.kind for candidate in comparison.candidates}
+    if GateOutcome.FAILED in outcomes or kinds & {VerdictKind.DIVERGED, VerdictKind.UNFINISHED}:
+        return ExitCode.CHECK_FAILED
+    return ExitCode.INCONCLUSIVE if GateOutcome.INCONCLUSIVE in outcomes else ExitCode.SUCCESS
