@@ -481,7 +481,7 @@ def probe(
         place = place.parent
     elif place.suffix == ".json" and not place.name.endswith(".trace.json"):
         raise LocatedError(place, "not the name of a trace", "Give a folder, or a file that ends with .trace.json")
-    found, _ = probe_path(place, seconds)
+    found = probe_path(place, seconds)
     message = f"{len(found.changes)} changes measured on {found.device}. A range that includes 0 shows no gain."
     outcome = "measured" if found.changes else "nothing_measured"
     return _result(outcome, message, found, "step_ns", "same_device", "changes", "skipped")
