@@ -15,7 +15,7 @@ from lightning_perf.compare.records.fairness import host_name
 from lightning_perf.compare.records.metrics import find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.results import study_arms
-from lightning_perf.compare.verdicts.build import find_left_out
+from lightning_perf.compare.verdicts.facts import find_left_out
 from lightning_perf.history.entries import HistoryError, StoredRun
 from lightning_perf.history.store import MOST_ARCHIVE_BYTES, open_store, read_store
 from lightning_perf.revision import commit_info

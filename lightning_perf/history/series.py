@@ -5,29 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from lightning_perf.compare.records.fairness import SEED_FACTS, Difference, check_fairness, is_named
+from lightning_perf.compare.records.fairness import (
+    SEED_FACTS,
+    Difference,
+    FairnessFacts,
+    check_fairness,
+    is_named,
+)
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
-from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.history.entries import HistoryError, StoredRun
-from lightning_perf.run_files.run_record import Outcome, Place
 from lightning_perf.statistics.values import Float64Array
-
-__all__ = [
-    "CODE",
-    "TRENDS",
-    "MeasuredRow",
-    "RowSeries",
-    "find_metric",
-    "from_scale",
-    "group_runs",
-    "row_values",
-    "to_scale",
-    "unfair_differences",
-]
 
 CODE = ("code",)
 """The facts that a history tests: commits differ in their code."""
@@ -118,7 +108,7 @@ def unfair_differences(
     baseline: Sequence[StoredRun], candidate: Sequence[StoredRun], allow: Collection[str] = ()
 ) -> tuple[Difference, ...]:
     """Return the differences between two groups of runs for which a comparison would be refused."""
-    ours, theirs = (list(map(_record, runs)) for runs in (baseline, candidate))
+    ours, theirs = ([FairnessFacts(run.facts) for run in runs] for runs in (baseline, candidate))
     return check_fairness(ours, theirs, treatment=CODE, allow=allow).unfair
 
 
@@ -151,25 +141,4 @@ def _setting(run: StoredRun, allow: Collection[str]) -> frozenset[object]:
         (name, type(value).__name__, value)
         for name, value in run.facts.items()
         if value is not None and name not in SEED_FACTS and not is_named(name, allow)
-    )
-
-
-def _record(run: StoredRun) -> RunRecord:
-    place = Place(run.study, run.arm or "", 1, 0) if run.study is not None else None
-    return RunRecord(
-        run_id=run.run_id,
-        path=Path(run.run_id),
-        started_unix_s=run.started_unix_s,
-        place=place,
-        facts=run.facts,
-        notes={},
-        epochs=(),
-        outcome=Outcome.FINISHED,
-        error=None,
-        train_time_s=None,
-        peak_device_bytes=None,
-        peak_host_bytes=None,
-        problems=(),
-        remarks=(),
-        steps=None,
     )

@@ -11,8 +11,8 @@ import pytest
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.plots.save import draw_plots, save_plots
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import Prediction
 from lightning_perf.compare.verdicts.gates import Settings
-from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.values import Estimate
 from tests.compare.support import write_run
