@@ -19,10 +19,13 @@ from lightning_perf.compare.commands.study_options import EngineChoice, settle_o
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.records.record import find_records
 from lightning_perf.compare.study.definition import read_study
+from lightning_perf.compare.study.lease import Lease, device_leases
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.project import install_command
 from lightning_perf.run_files import journal
+from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_gpus
 from tests.support.absent_packages import without
 from tests.support.schemas import load_document
@@ -157,9 +160,15 @@ def test_what_was_cut_off_goes_on_with_the_folder_alone(folder, blow, capsys):
         assert f"Resume with: lightning-perf study {folder}" in err
         assert "Traceback" not in err
     assert not journal.read_block(folder, 1).over
-    finished = journal.read_block(folder, 0).finished
-    assert finished == {"fp32", "amp"}
+    assert journal.read_block(folder, 0).finished == {"fp32", "amp"}
+    with Lease(device_leases(), "cpu", wait=True):  # the run died with its driver, so the device is free at once
+        finished = {run.path for run in find_records(folder) if run.outcome is Outcome.FINISHED}
     assert study(folder) == 0
+    counted = [run for run in find_records(folder) if run.outcome is Outcome.FINISHED]
+    assert finished <= {run.path for run in counted}
+    assert sorted((run.place.block, run.place.arm) for run in counted) == [
+        (block, name) for block in range(3) for name in ("amp", "fp32")
+    ]
     streams = capsys.readouterr()
     assert "Resuming: " in streams.err
     assert "step_time<=0.9" in streams.out

@@ -88,6 +88,12 @@ def test_several_sessions_are_compared_by_their_means_as_scipy_does(arms):
     assert result.estimate.n == 3
 
 
+def test_the_order_in_which_runs_are_given_changes_nothing(arms):
+    made = in_order(arms(blocked=False), "aabbaabbaabb")
+    expected = compare_arms(made).candidates
+    assert compare_arms({name: runs[3:] + runs[:3] for name, runs in made.items()}).candidates == expected
+
+
 def test_alternating_runs_are_a_session_each_and_so_are_runs_side_by_side(arms):
     alternating = in_order(arms(blocked=False), "abababababab")
     assert [len(set(numbers)) for numbers in find_sessions(*alternating.values())] == [6, 6]
