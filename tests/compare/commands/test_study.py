@@ -94,11 +94,6 @@ def test_arms_that_differ_in_more_than_the_treatment_are_code_3(folder, capsys):
     assert study(folder) == 3
 
 
-def test_a_study_without_a_verdict_is_a_success_and_an_undecided_gate_is_code_4(folder):
-    assert study(folder, arm("a"), arm("b"), "--blocks=2") == 0
-    assert main(["compare", str(folder), "--gate=step_time<=1"]) == 4
-
-
 def test_runs_that_fail_give_the_block_up_with_code_5_and_are_tried_anew_when_run_again(folder, tmp_path, capsys):
     broken = tmp_path / "broken"
     script = (

@@ -10,7 +10,7 @@ import pytest
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.study.definition import Study, StudyArm, read_study
+from lightning_perf.compare.study.definition import StudyArm, read_study
 from lightning_perf.compare.study.lease import Lease, device_leases
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
@@ -219,13 +219,6 @@ def test_a_damaged_definition_is_an_error(tmp_path):
 def test_seeds_and_folders_reach_the_command(tmp_path):
     arm = StudyArm("a", ("x", "{seed}/{block}", "{dir}", "{other}"))
     assert arm.filled(seed=4, block=2, folder=Path("{seed}")) == ["x", "4/2", "{seed}", "{other}"]
-
-
-def test_order_is_that_of_the_plan():
-    study = Study(arms=(fake_arm("a"), fake_arm("b")), blocks=4)
-    orders = [study.order(block) for block in range(5)]
-    assert orders[0] == ("a", "b")
-    assert sorted(orders[1:]) == [("a", "b"), ("a", "b"), ("b", "a"), ("b", "a")]
 
 
 def test_a_folder_that_cannot_be_written_and_a_lost_workdir_are_told(tmp_path, engine, monkeypatch):

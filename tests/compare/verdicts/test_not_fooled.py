@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from typing import TypeAlias
 
+import msgspec
 import pytest
 from scipy import stats
 
@@ -59,7 +60,7 @@ def losses(arms: dict[str, list[RunRecord]], of_arm: dict[str, tuple[float | Non
     return {
         name: [
             dataclasses.replace(
-                run, epochs=tuple(dataclasses.replace(epoch, metrics={metric: value}) for epoch in run.epochs)
+                run, epochs=tuple(msgspec.structs.replace(epoch, metrics={metric: value}) for epoch in run.epochs)
             )
             for run, value in zip(runs, of_arm[name], strict=True)
         ]
@@ -200,7 +201,7 @@ def level(accuracy: float, loss: float | None) -> float | None:
 
 
 def with_loss(run: RunRecord, loss: float | None, **metrics: float) -> RunRecord:
-    epochs = (dataclasses.replace(e, metrics={**e.metrics, "val_loss": loss, **metrics}) for e in run.epochs)
+    epochs = (msgspec.structs.replace(e, metrics={**e.metrics, "val_loss": loss, **metrics}) for e in run.epochs)
     return dataclasses.replace(run, epochs=tuple(epochs))
 
 
