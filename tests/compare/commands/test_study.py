@@ -256,7 +256,7 @@ def test_devices_get_a_warm_up_each(folder, monkeypatch, capsys):
     uuids = [f"GPU-{os.getpid()}-{n}" for n in range(2)]
     fake_gpus(monkeypatch, uuids)
     slow = (arm("a", "--sleep=0.3"), arm("b", "--sleep=0.3", "--step-ms=8"))
-    assert study(folder, *slow, "--blocks=4", "--devices=0,1", "--allow=device.visible", "--json") == 0
+    assert study(folder, *slow, "--blocks=2", "--devices=0,1", "--allow=device.visible", "--json") == 0
     (warmed,) = journal.device_warm_ups(folder)
     assert warmed.endswith(uuids[1])
     assert journal.read_block(folder, 0).device.endswith(uuids[0])

@@ -77,7 +77,7 @@ def test_no_slurm_here_is_said():
 
 def test_a_killed_ray_worker_loses_nothing_finished_and_the_report_tells(tmp_path, ray_engine):
     """Ray itself would not repeat the block, and its driver does not see the run: only the worker's death."""
-    arms = (fake_arm("a", "--sleep=1.2"), fake_arm("b", "--sleep=1.2", "--precision=x"))
+    arms = (fake_arm("a", "--sleep=0.8"), fake_arm("b", "--sleep=0.8", "--precision=x"))
     killed = []
 
     def kill_in_second_run():

@@ -75,14 +75,6 @@ def test_every_arm_runs_once_a_block_and_the_comparison_sees_the_difference(tmp_
     assert study_notes(tmp_path) == ()
 
 
-def test_progress_tells_the_run_the_block_and_the_time_left(tmp_path, engine):
-    # Runs longer than the engine's tick, so that none goes by unseen.
-    arms = (fake_arm("a", "--sleep=0.7"), fake_arm("b", "--sleep=0.7"))
-    _, lines = run(fake_study(arms=arms, blocks=1), tmp_path, engine)
-    assert lines[0] == "run 1 of 4 · warm-up: a"
-    assert any(line.startswith("run 4 of 4 · block 1 of 1: ") and line.endswith(" left") for line in lines)
-
-
 @pytest.mark.parametrize("study", [None, fake_study(blocks=1, seed=5)])
 def test_a_finished_study_runs_nothing_again(finished, engine, study):
     before = sorted(finished.rglob("*"))
@@ -149,7 +141,7 @@ def test_a_command_that_is_not_there_and_one_without_a_record_say_so(tmp_path, e
         run(fake_study(arms=(StudyArm("a", ("true",)), fake_arm("b")), attempts=1), tmp_path / "2", engine)
 
 
-def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
+def test_waiting_the_run_the_block_and_the_time_left_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_perf.compare.study.progress.REPORT_WAIT_AFTER_S", 0.1)
     device = Device(f"test-{os.getpid()}-taken", "")
     taken = contextlib.ExitStack()
@@ -161,10 +153,13 @@ def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
         if line.startswith("Waiting for a device"):
             taken.close()
 
-    with_arms = fake_study(arms=(fake_arm("a", "--sleep=0.6"), fake_arm("b", "--sleep=0.6")), blocks=1)
-    states = run_study(with_arms, tmp_path / "study", LocalEngine([device]), on_progress)
+    # Runs longer than the engine's tick, so that none goes by unseen.
+    arms = (fake_arm("a", "--sleep=0.7"), fake_arm("b", "--sleep=0.7"))
+    states = run_study(fake_study(arms=arms, blocks=1), tmp_path / "study", LocalEngine([device]), on_progress)
     assert states[1].done
-    assert [line.startswith("Waiting") for line in lines[:2]] == [True, False]
+    assert lines[0].startswith("Waiting for a device")
+    assert lines[1] == "run 1 of 4 · warm-up: a"
+    assert any(line.startswith("run 4 of 4 · block 1 of 1: ") and line.endswith(" left") for line in lines)
 
 
 def test_a_second_driver_is_refused(tmp_path, engine):
