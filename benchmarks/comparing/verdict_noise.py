@@ -129,13 +129,14 @@ def t_interval(gaps: Float64Array) -> Interval:
     return gaps.mean(axis=1) - reach, gaps.mean(axis=1) + reach
 
 
-def rank_interval(gaps: Float64Array) -> Interval:
-    """Return the signed-rank interval of each study, which covers at least 95 %."""
+def rank_interval(gaps: Float64Array, level: float = 0.05) -> Interval:
+    """Return the signed-rank interval of each study, which covers at least 1 - `level`."""
     blocks = gaps.shape[1]
     row, column = np.triu_indices(blocks)
-    averages = np.sort((gaps[:, row] + gaps[:, column]) / 2, axis=1)
+    averages = (gaps[:, row] + gaps[:, column]) / 2
     counts = signed_rank_counts(blocks)
-    outside = int(np.searchsorted(2 * np.cumsum(counts) / counts.sum(), 0.05, side="right"))
+    outside = int(np.searchsorted(2 * np.cumsum(counts) / counts.sum(), level, side="right"))
+    averages.partition((outside - 1, averages.shape[1] - outside), axis=1)
     return averages[:, outside - 1], averages[:, -outside]
 
 

@@ -62,8 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--store",
         default=DEFAULT_STORE,
         metavar="STORE",
-        help="where the history is: a folder, a ZIP archive, or an address such as s3://bucket/history "
-        "(default: %(default)s)",
+        help="where the history is: a folder, or an address such as s3://bucket/history (default: %(default)s)",
     )
     shown = parser.add_argument_group("show and gate")
     shown.add_argument("--metric", metavar="METRIC", help=f"metric of a comparison (default: {DEFAULT_METRIC})")

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.compare.records.fairness import host_name
-from lightning_perf.compare.records.metrics import find_quality, run_values
+from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.results import study_arms
-from lightning_perf.compare.verdicts.build import find_left_out
+from lightning_perf.compare.verdicts.facts import find_left_out
 from lightning_perf.history.entries import HistoryError, StoredRun
-from lightning_perf.history.store import MOST_ARCHIVE_BYTES, open_store, read_store
+from lightning_perf.history.store import open_store, read_store
 from lightning_perf.revision import commit_info
 from lightning_perf.run_files.journal import STUDY_NAME
 
-__all__ = ["Added", "add_runs", "read_runs"]
-
 REVISION = "code.revision"
+
+MOST_ARCHIVE_BYTES = 2**30
+"""An archive of runs may unpack to this size. It bounds the memory that a hostile archive takes."""
 
 
 @dataclass(frozen=True)
@@ -79,60 +80,58 @@ def add_runs(
 
 
 def read_runs(path: str | Path, *, arms: Collection[str] = (), repository: str | Path = ".") -> tuple[StoredRun, ...]:
-    """Read runs as the entries that a history would keep.
-
-    Args:
-        path: A folder with runs, the folder of a study, or a ZIP archive of either.
-        arms: Arms of the study to read; all arms without it.
-        repository: Folder of the git repository.
+    """Read a folder with runs, the folder of a study, or a ZIP archive of either as the entries of a history.
 
     Raises:
         HistoryError: The archive cannot be read, or the arm does not exist.
         CompareError: The folder holds no runs, or a record cannot be read.
     """
     with _unpacked(Path(path)) as folder:
-        if (folder / STUDY_NAME).exists():
-            records: Mapping[str, Sequence[RunRecord]] = study_arms(folder)
-            unknown = [arm for arm in arms if arm not in records]
-            if unknown:
-                raise HistoryError(
-                    f'--arm {unknown[0]}: the study "{path}" has no such arm. Choose from: {", ".join(records)}.'
-                )
-            records = {arm: of_arm for arm, of_arm in records.items() if not arms or arm in arms}
-        elif arms:
+        records = _records(folder, path, arms)
+    left_out = find_left_out(records)
+    runs = [(run, left_out[arm].get(run.path)) for arm, of_arm in records.items() for run in of_arm]
+    quality = find_quality([run for run, reason in runs if reason is None])
+    revisions = {str(run.facts[REVISION]) for run, _ in runs if run.facts.get(REVISION) is not None}
+    commits = {revision: commit_info(revision, Path(repository)) for revision in revisions}
+    return tuple(_stored(run, reason, quality, commits) for run, reason in runs)
+
+
+def _records(folder: Path, path: str | Path, arms: Collection[str]) -> Mapping[str, Sequence[RunRecord]]:
+    """Return the runs of each of the arms, or all runs of a folder that is no study."""
+    if not (folder / STUDY_NAME).exists():
+        if arms:
             raise HistoryError(f'--arm {", ".join(arms)}: "{path}" is not the folder of a study. Leave out --arm.')
-        else:
-            records = {"": find_records(folder)}
-        left_out = find_left_out(records)
-        used = [run for arm, of_arm in records.items() for run in of_arm if run.path not in left_out[arm]]
-        quality = find_quality(used)
-        entries = []
-        commits: dict[str, tuple[float, str] | None] = {}
-        for arm, of_arm in records.items():
-            for run in of_arm:
-                commit = run.facts.get(REVISION)
-                if commit is not None and str(commit) not in commits:
-                    commits[str(commit)] = commit_info(str(commit), Path(repository))
-                known = commits.get(str(commit)) or (None, None)
-                facts = {name: value for name, value in run.facts.items() if name != REVISION}
-                host = host_name(run)
-                entries.append(
-                    StoredRun(
-                        run_id=run.run_id,
-                        started_unix_s=run.started_unix_s,
-                        added_unix_s=time.time(),
-                        commit=None if commit is None else str(commit),
-                        commit_unix_s=known[0],
-                        subject=known[1],
-                        facts=facts if host is None else {**facts, "host.name": host},
-                        values=run_values(run, quality, None),
-                        quality=quality.name if quality is not None else None,
-                        left_out=left_out[arm].get(run.path),
-                        study=run.place.study if run.place is not None else None,
-                        arm=run.place.arm if run.place is not None else None,
-                    )
-                )
-    return tuple(entries)
+        return {"": find_records(folder)}
+    records = study_arms(folder)
+    unknown = [arm for arm in arms if arm not in records]
+    if unknown:
+        raise HistoryError(
+            f'--arm {unknown[0]}: the study "{path}" has no such arm. Choose from: {", ".join(records)}.'
+        )
+    return {arm: of_arm for arm, of_arm in records.items() if not arms or arm in arms}
+
+
+def _stored(
+    run: RunRecord, left_out: str | None, quality: Quality | None, commits: Mapping[str, tuple[float, str] | None]
+) -> StoredRun:
+    revision = run.facts.get(REVISION)
+    commit = None if revision is None else str(revision)
+    commit_unix_s, subject = commits.get(str(commit)) or (None, None)
+    facts, host = {name: value for name, value in run.facts.items() if name != REVISION}, host_name(run)
+    return StoredRun(
+        run_id=run.run_id,
+        started_unix_s=run.started_unix_s,
+        added_unix_s=time.time(),
+        commit=commit,
+        commit_unix_s=commit_unix_s,
+        subject=subject,
+        facts=facts if host is None else {**facts, "host.name": host},
+        values=run_values(run, quality, None),
+        quality=quality.name if quality is not None else None,
+        left_out=left_out,
+        study=run.place.study if run.place is not None else None,
+        arm=run.place.arm if run.place is not None else None,
+    )
 
 
 @contextmanager

@@ -17,13 +17,19 @@ from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairE
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.history.add import read_runs
 from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
-from lightning_perf.history.read import Trend, find_trends, matching_commits, series_name
-from lightning_perf.history.series import MeasuredRow, find_metric, from_scale, row_values, to_scale, unfair_differences
+from lightning_perf.history.read import Trend, find_trends, logged_quality, matching_commits, series_name
+from lightning_perf.history.series import (
+    MeasuredRow,
+    find_metric,
+    from_scale,
+    group_runs,
+    row_values,
+    to_scale,
+    unfair_differences,
+)
 from lightning_perf.history.store import open_store, read_store
 from lightning_perf.statistics.change_points import predict
 from lightning_perf.statistics.values import Estimate, Float64Array
-
-__all__ = ["SCHEMA_VERSION", "HistoryGate", "JudgedMetric", "gate_runs", "judge_runs", "slowdown_gate"]
 
 SCHEMA_VERSION = 1
 
@@ -149,7 +155,8 @@ def gate_runs(
     results, figures, notes, name = [], [], [*contents.notes], None
     for gate in gates:
         metric = find_metric(gate.metric)
-        trend = _fair_trend(find_trends(stored, metric, allow, confidence), judged, allow, metric, store)
+        trends = find_trends(group_runs(stored, allow), metric, logged_quality(stored, metric), confidence)
+        trend = _fair_trend(trends, judged, allow, metric, store)
         name = series_name(trend.rows[-1])
         quality = trend.rows[-1].runs[-1].quality if metric.name in QUALITY_METRICS else None
         values = row_values(judged, metric, quality)
@@ -161,7 +168,7 @@ def gate_runs(
         figure = _compare(trend, segment, values, metric, confidence)
         figures.append(figure)
         # Memory may be the same in every run. Times never are, unless runs were copied.
-        equal = not metric.is_timed and trend.segments is not None and trend.segments.equal
+        equal = not metric.is_timed and trend.segments.equal
         results.append(judge(gate, judged.commit or "runs", figure.estimate, deterministic=equal))
     outcomes = {result.outcome for result in results}
     worst = (GateOutcome.FAILED, GateOutcome.INCONCLUSIVE, GateOutcome.PASSED)
@@ -211,28 +218,45 @@ def judge_runs(
 
 
 def _judged_row(given: Sequence[StoredRun]) -> MeasuredRow:
-    used = [run for run in given if run.left_out is None]
+    used = tuple(run for run in given if run.left_out is None)
     if not used:
         reasons = ", ".join(f"{count} {why}" for why, count in Counter(run.left_out for run in given).items())
         raise InvalidRunsError(f"no valid run to judge ({reasons}). Train again.")
-    arms = list(dict.fromkeys(run.arm for run in used if run.arm is not None))
-    if len(arms) > 1:
-        raise CompareError(f"the runs are of several arms: {', '.join(arms)}. Choose the one to judge with --arm.")
-    commits = list(dict.fromkeys(run.commit or "none recorded" for run in used))
-    if len(commits) > 1:
-        raise CompareError(f"the runs are of several commits: {', '.join(commits)}. Judge one commit at a time.")
-    differences = unfair_differences(used[:1], used) if len(used) > 1 else ()
-    if differences:
-        facts = ", ".join(difference.fact for difference in differences)
-        raise CompareError(f"the runs differ among themselves in {facts}. Judge one setting at a time.")
-    return MeasuredRow(used[0].commit, list(used))
+    for check in CHECKS:
+        problem = check(used)
+        if problem is not None:
+            raise CompareError(problem)
+    return MeasuredRow(used[0].commit, used, min(run.started_unix_s for run in used))
+
+
+def _several_arms(used: Sequence[StoredRun]) -> str | None:
+    arms = dict.fromkeys(run.arm for run in used if run.arm is not None)
+    if len(arms) < 2:
+        return None
+    return f"the runs are of several arms: {', '.join(arms)}. Choose the one to judge with --arm."
+
+
+def _several_commits(used: Sequence[StoredRun]) -> str | None:
+    commits = dict.fromkeys(run.commit or "none recorded" for run in used)
+    if len(commits) < 2:
+        return None
+    return f"the runs are of several commits: {', '.join(commits)}. Judge one commit at a time."
+
+
+def _several_settings(used: Sequence[StoredRun]) -> str | None:
+    facts = ", ".join(difference.fact for difference in unfair_differences(used[:1], used))
+    return f"the runs differ among themselves in {facts}. Judge one setting at a time." if facts else None
+
+
+CHECKS: tuple[Callable[[Sequence[StoredRun]], str | None], ...] = (_several_arms, _several_commits, _several_settings)
+"""The reasons not to judge runs together."""
 
 
 def _fair_trend(
     trends: Sequence[Trend], judged: MeasuredRow, allow: Collection[str], metric: Metric, store: str | Path
 ) -> Trend:
     if not trends:
-        known = [name for name in METRICS if any(value is not None for value in _values(judged, name))]
+        known = [name for name in METRICS if any(run.values.get(name) is not None for run in judged.runs)]
         raise HistoryError(
             f"{store}: no run in it has the metric {metric.name}. The new runs have: {', '.join(known) or 'none'}."
         )
@@ -249,16 +273,11 @@ def _fair_trend(
     )
 
 
-def _values(row: MeasuredRow, name: str) -> list[float | None]:
-    return [run.values.get(name) for run in row.runs]
-
-
 def _segment(
     trend: Trend, baseline: str | None, baselines: Sequence[StoredBaseline], store: str | Path
 ) -> tuple[int, str | None]:
     """Return the number of the segment to compare with, and a note."""
     segments = trend.segments
-    assert segments is not None
     if baseline is None:
         return len(segments.starts) - 1, None
     named = {one.name: one.commit for one in baselines}
@@ -284,7 +303,6 @@ def _segment(
 
 def _compare(trend: Trend, segment: int, values: Float64Array, metric: Metric, confidence: float) -> JudgedMetric:
     segments = trend.segments
-    assert segments is not None
     first = segments.starts[segment]
     last = first + segments.length(segment) - 1
     # The noise between rows includes that between their runs. With fewer runs than usual the new mean may vary more.

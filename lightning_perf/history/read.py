@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from lightning_perf.history.document import Baseline, Commit, History, LevelChan
 from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
 from lightning_perf.history.series import (
     MeasuredRow,
-    RowSeries,
+    Rows,
     find_metric,
     from_scale,
     group_runs,
@@ -33,8 +33,6 @@ from lightning_perf.revision import commits_between
 from lightning_perf.statistics.change_points import FEWEST_VALUES, ChangePoint, Segmentation, find_changes
 from lightning_perf.statistics.values import Estimate, Float64Array
 
-__all__ = ["Trend", "find_trends", "matching_commits", "read_history", "series_name", "set_baseline"]
-
 MOST_COMMITS = 50
 """Maximum number of commits that a change lists."""
 
@@ -44,27 +42,21 @@ LEAST_PREFIX = 4
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
+@dataclass(frozen=True)
 class Trend:
     """A series of one metric: its rows with values, and the series divided at its change points.
 
     Attributes:
         rows: The rows with a value, in order of time.
-        dates_unix_s: Their dates.
         of_runs: The values of each row's runs.
-        values: Mean of each row on the scale of the statistics.
-        segments: The division at change points.
+        segments: The division of the rows at change points, on the scale of the statistics.
         missing: Number of rows without a value.
     """
 
-    def __init__(self, series: RowSeries, metric: Metric, quality: str | None, confidence: float) -> None:
-        of_rows = [row_values(row, metric, quality) for row in series.rows]
-        kept = [number for number, values in enumerate(of_rows) if len(values)]
-        self.rows = [series.rows[number] for number in kept]
-        self.dates_unix_s = [series.dates_unix_s[number] for number in kept]
-        self.of_runs = [of_rows[number] for number in kept]
-        self.values: Float64Array = np.array([to_scale(of_row, metric) for of_row in self.of_runs], np.float64)
-        self.segments: Segmentation | None = find_changes(self.values, confidence) if kept else None
-        self.missing = len(series.rows) - len(kept)
+    rows: Rows
+    of_runs: tuple[Float64Array, ...]
+    segments: Segmentation
+    missing: int
 
 
 def read_history(
@@ -79,7 +71,7 @@ def read_history(
     """Read the trend of a metric over the commits of a history, and find where it changed.
 
     Args:
-        store: A folder, a ``.zip`` archive, or an address that fsspec opens.
+        store: A folder, or an address that fsspec opens.
         metric: Name of the metric, such as ``step_time``, ``throughput`` or ``accuracy``.
         since: Show rows from this time (``2026-11-01``) or this commit on.
         allow: Facts that may differ within a series, as in a comparison.
@@ -101,12 +93,12 @@ def read_history(
     """
     wanted = find_metric(metric)
     contents = read_store(open_store(store))
-    quality = _quality(contents.runs, wanted)
+    quality = logged_quality(contents.runs, wanted)
     groups = group_runs(contents.runs, allow)
     if since is not None:
         first_unix_s = _start(since, groups)
-        groups = tuple(kept for one in groups if (kept := _since(one, first_unix_s)).rows)
-    trends = [trend for one in groups if (trend := Trend(one, wanted, quality, confidence)).rows]
+        groups = tuple(tuple(row for row in rows if row.date_unix_s >= first_unix_s) for rows in groups)
+    trends = find_trends(groups, wanted, quality, confidence)
     if not trends:
         raise HistoryError(_nothing(store, wanted, since, contents))
     names = _baseline_names(contents)
@@ -176,14 +168,14 @@ def matching_commits(commits: Collection[str], wanted: str, store: str | Path) -
     )
 
 
-def _quality(runs: Sequence[StoredRun], metric: Metric) -> str | None:
+def logged_quality(runs: Sequence[StoredRun], metric: Metric) -> str | None:
     """Return the logged metric behind an accuracy, loss or score: that of the newest run."""
     if metric.name not in QUALITY_METRICS:
         return None
     return next((run.quality for run in reversed(runs) if run.values.get(metric.name) is not None), None)
 
 
-def _start(since: str, groups: Sequence[RowSeries]) -> float:
+def _start(since: str, groups: Sequence[Rows]) -> float:
     """Return the time that ``since`` names: a date, or the date of a commit."""
     try:
         moment = datetime.fromisoformat(since)
@@ -192,9 +184,9 @@ def _start(since: str, groups: Sequence[RowSeries]) -> float:
     else:
         return (moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)).timestamp()
     dates = [
-        date
-        for one in groups
-        for row, date in zip(one.rows, one.dates_unix_s, strict=True)
+        row.date_unix_s
+        for rows in groups
+        for row in rows
         if row.commit is not None and len(since) >= LEAST_PREFIX and row.commit.startswith(since)
     ]
     if not dates:
@@ -203,11 +195,6 @@ def _start(since: str, groups: Sequence[RowSeries]) -> float:
             "first characters of a commit."
         )
     return min(dates)
-
-
-def _since(series: RowSeries, first_unix_s: float) -> RowSeries:
-    kept = [number for number, date in enumerate(series.dates_unix_s) if date >= first_unix_s]
-    return RowSeries([series.rows[n] for n in kept], [series.dates_unix_s[n] for n in kept])
 
 
 def _nothing(store: str | Path, metric: Metric, since: str | None, contents: Contents) -> str:
@@ -228,13 +215,17 @@ def _baseline_names(contents: Contents) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def find_trends(
-    runs: Sequence[StoredRun], metric: Metric, allow: Collection[str], confidence: float
-) -> tuple[Trend, ...]:
+def find_trends(groups: Sequence[Rows], metric: Metric, quality: str | None, confidence: float) -> tuple[Trend, ...]:
     """Return the trend of each series that has rows with the metric."""
-    quality = _quality(runs, metric)
-    trends = (Trend(one, metric, quality, confidence) for one in group_runs(runs, allow))
-    return tuple(trend for trend in trends if trend.rows)
+    trends = []
+    for rows in groups:
+        of_rows = [row_values(row, metric, quality) for row in rows]
+        kept = [(row, values) for row, values in zip(rows, of_rows, strict=True) if len(values)]
+        if kept:
+            means = np.array([to_scale(values, metric) for _, values in kept], np.float64)
+            shown, of_runs = zip(*kept, strict=True)
+            trends.append(Trend(shown, of_runs, find_changes(means, confidence), len(rows) - len(kept)))
+    return tuple(trends)
 
 
 def series_name(row: MeasuredRow) -> str:
@@ -257,12 +248,11 @@ def _series(
     repository: Path,
 ) -> Series:
     segments = trend.segments
-    assert segments is not None
     rows = tuple(
         Row(
             commit=row.commit,
             subject=row.runs[0].subject,
-            date_unix_s=date,
+            date_unix_s=row.date_unix_s,
             runs=len(values),
             # The logarithm of equal values, such as memory, would round them.
             value=from_scale(to_scale(values, metric), metric) if np.ptp(values) else float(values[0]),
@@ -271,7 +261,7 @@ def _series(
             level=from_scale(segments.levels[segments.segment_of(number)], metric),
             baselines=names.get(row.commit, ()) if row.commit is not None else (),
         )
-        for number, (row, date, values) in enumerate(zip(trend.rows, trend.dates_unix_s, trend.of_runs, strict=True))
+        for number, (row, values) in enumerate(zip(trend.rows, trend.of_runs, strict=True))
     )
     host = trend.rows[-1].runs[-1].facts.get("host.name")
     return Series(

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from lightning_perf.compare.records.fairness import SEED_FACTS, Difference, check_fairness, is_named
+from lightning_perf.compare.records.fairness import (
+    SEED_FACTS,
+    Difference,
+    FairnessFacts,
+    check_fairness,
+    is_named,
+)
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
-from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.history.entries import HistoryError, StoredRun
-from lightning_perf.run_files.run_record import Outcome, Place
 from lightning_perf.statistics.values import Float64Array
-
-__all__ = [
-    "CODE",
-    "TRENDS",
-    "MeasuredRow",
-    "RowSeries",
-    "find_metric",
-    "from_scale",
-    "group_runs",
-    "row_values",
-    "to_scale",
-    "unfair_differences",
-]
 
 CODE = ("code",)
 """The facts that a history tests: commits differ in their code."""
@@ -36,12 +27,13 @@ TRENDS = tuple(name for name in METRICS if name != "time_to_accuracy")
 """Metrics with a trend. The time to accuracy needs a goal, which stored runs do not have."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class MeasuredRow:
-    """The runs of one commit on one machine in one setting."""
+    """The runs of one commit on one machine in one setting, and the time of the commit, or else of the first run."""
 
     commit: str | None
-    runs: list[StoredRun]
+    runs: tuple[StoredRun, ...]
+    date_unix_s: float
 
     @property
     def started_unix_s(self) -> float:
@@ -49,24 +41,8 @@ class MeasuredRow:
         return min(run.started_unix_s for run in self.runs)
 
 
-@dataclass
-class RowSeries:
-    """Rows that may be compared with each other, in order of time."""
-
-    rows: list[MeasuredRow]
-    dates_unix_s: list[float] = field(default_factory=list)
-
-    def sort(self) -> None:
-        """Order the rows by their commits if git knew all of them, else by their runs."""
-        dates = [[run.commit_unix_s for run in row.runs] for row in self.rows]
-        by_commit = all(date is not None for of_row in dates for date in of_row)
-
-        def date(row: MeasuredRow) -> float:
-            of_commit = row.runs[0].commit_unix_s
-            return of_commit if by_commit and of_commit is not None else row.started_unix_s
-
-        self.rows.sort(key=lambda row: (date(row), row.started_unix_s))
-        self.dates_unix_s = [date(row) for row in self.rows]
+Rows: TypeAlias = tuple[MeasuredRow, ...]
+"""Rows that may be compared with each other, in order of time."""
 
 
 def find_metric(name: str) -> Metric:
@@ -80,55 +56,56 @@ def find_metric(name: str) -> Metric:
     return METRICS[name]
 
 
-def group_runs(runs: Sequence[StoredRun], allow: Collection[str] = ()) -> tuple[RowSeries, ...]:
-    """Group runs that count into series, by the rules of a comparison in which the code is the setting being tested.
+def group_runs(runs: Sequence[StoredRun], allow: Collection[str] = ()) -> tuple[Rows, ...]:
+    """Group runs into series, by the rules of a comparison in which the code is the setting being tested.
 
-    Args:
-        runs: Runs in order of their start. Those that are left out have no row.
-        allow: Further facts that may differ within a series.
-
-    Returns:
-        The series, the one with the newest run first.
+    The runs are in order of their start. Those that are left out have no row. The facts of `allow` may differ within a
+    series. The series with the newest run is the first.
     """
-    rows: dict[tuple[str, frozenset[object]], MeasuredRow] = {}
+    rows: dict[tuple[str, frozenset[object]], list[StoredRun]] = {}
     for run in runs:
         if run.left_out is None:
             # Without a commit, the runs of a study belong together, and any other run is alone.
             commit = run.commit if run.commit is not None else f"\0{run.study or run.run_id}"
-            rows.setdefault((commit, _setting(run, allow)), MeasuredRow(run.commit, [])).runs.append(run)
-    of_setting: dict[frozenset[object], list[RowSeries]] = {}
-    series: list[RowSeries] = []
+            rows.setdefault((commit, _setting(run, allow)), []).append(run)
+    series: list[list[list[StoredRun]]] = []
+    of_setting: dict[frozenset[object], list[list[list[StoredRun]]]] = {}
     for (_, setting), row in rows.items():
         known = of_setting.setdefault(setting, [])
-        home = next(
-            (one for one in reversed(known) if not unfair_differences(one.rows[-1].runs, row.runs, allow)), None
-        )
+        home = next((one for one in reversed(known) if not unfair_differences(one[-1], row, allow)), None)
         if home is None:
-            home = RowSeries([])
+            home = []
             known.append(home)
             series.append(home)
-        home.rows.append(row)
-    for one in series:
-        one.sort()
-    newest = {id(one): max(row.started_unix_s for row in one.rows) for one in series}
-    return tuple(sorted(series, key=lambda one: -newest[id(one)]))
+        home.append(row)
+    dated = [_dated(one) for one in series]
+    return tuple(sorted(dated, key=lambda one: max(row.started_unix_s for row in one), reverse=True))
+
+
+def _dated(rows: Sequence[Sequence[StoredRun]]) -> Rows:
+    """Order rows by their commits if git knew all of them, else by their runs."""
+    by_commit = all(run.commit_unix_s is not None for row in rows for run in row)
+    dated = []
+    for row in rows:
+        commit_unix_s = row[0].commit_unix_s if by_commit else None
+        started_unix_s = min(run.started_unix_s for run in row)
+        date_unix_s = started_unix_s if commit_unix_s is None else commit_unix_s
+        dated.append(MeasuredRow(row[0].commit, tuple(row), date_unix_s))
+    return tuple(sorted(dated, key=lambda row: (row.date_unix_s, row.started_unix_s)))
 
 
 def unfair_differences(
     baseline: Sequence[StoredRun], candidate: Sequence[StoredRun], allow: Collection[str] = ()
 ) -> tuple[Difference, ...]:
     """Return the differences between two groups of runs for which a comparison would be refused."""
-    ours, theirs = (list(map(_record, runs)) for runs in (baseline, candidate))
+    ours, theirs = ([FairnessFacts(run.facts) for run in runs] for runs in (baseline, candidate))
     return check_fairness(ours, theirs, treatment=CODE, allow=allow).unfair
 
 
 def row_values(row: MeasuredRow, metric: Metric, quality: str | None) -> Float64Array:
     """Return the values of a row's runs, without missing ones.
 
-    Args:
-        row: The row.
-        metric: The metric.
-        quality: The logged metric that counts, for an accuracy, loss or score. Runs with another one have no value.
+    For an accuracy, loss or score, `quality` is the logged metric that counts. Runs with another one have no value.
     """
     values = [run.values.get(metric.name) for run in row.runs if quality is None or run.quality == quality]
     kept = [value for value in values if value is not None and math.isfinite(value)]
@@ -151,25 +128,4 @@ def _setting(run: StoredRun, allow: Collection[str]) -> frozenset[object]:
         (name, type(value).__name__, value)
         for name, value in run.facts.items()
         if value is not None and name not in SEED_FACTS and not is_named(name, allow)
-    )
-
-
-def _record(run: StoredRun) -> RunRecord:
-    place = Place(run.study, run.arm or "", 1, 0) if run.study is not None else None
-    return RunRecord(
-        run_id=run.run_id,
-        path=Path(run.run_id),
-        started_unix_s=run.started_unix_s,
-        place=place,
-        facts=run.facts,
-        notes={},
-        epochs=(),
-        outcome=Outcome.FINISHED,
-        error=None,
-        train_time_s=None,
-        peak_device_bytes=None,
-        peak_host_bytes=None,
-        problems=(),
-        remarks=(),
-        steps=None,
     )

@@ -1,12 +1,11 @@
-"""The places that hold a history: a folder, a ZIP archive (an artifact of CI), or any address that fsspec opens.
+"""The places that hold a history: a folder, or any address that fsspec opens.
 
-All are append-only. A folder has the file ``history.jsonl`` with one line per entry. A remote store has one object per
+Both are append-only. A folder has the file ``history.jsonl`` with one line per entry. A remote store has one object per
 entry, because objects cannot be appended to. A folder may hold both kinds, such as a copy of a remote store.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,8 @@ from lightning_perf.history.entries import (
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.run_files.jsonl import append
 
-__all__ = ["ENTRIES_FOLDER", "HISTORY_NAME", "Contents", "Store", "open_store", "read_store"]
-
 HISTORY_NAME = "history.jsonl"
 ENTRIES_FOLDER = "entries"
-
-MOST_ARCHIVE_BYTES = 2**30
-"""An archive may unpack to this size. It bounds the memory that a hostile archive takes."""
 
 NAMED = 3
 """Maximum number of damaged places in a note. The others are counted."""
@@ -76,21 +70,21 @@ class Store(Protocol):
 
 
 def open_store(location: str | Path) -> Store:
-    """Return the store at a place. It need not exist yet.
-
-    Args:
-        location: A folder, a ``.zip`` file, or an address such as ``s3://bucket/history``.
+    """Return the store at a folder or an address such as ``s3://bucket/history``. It need not exist yet.
 
     Raises:
-        HistoryError: The address cannot be opened.
+        HistoryError: The address cannot be opened, or the place is an archive.
         MissingExtraError: fsspec is not installed, and the location is an address.
     """
     text = str(location)
     if "://" in text:
         return _RemoteStore(text)
     path = Path(text).expanduser()
-    if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
-        return _Archive(path)
+    if path.suffix.lower() == ".zip":
+        raise HistoryError(
+            f"{path}: a history is a folder, not a ZIP archive. Unpack it, and give the folder: "
+            f"unzip {path} -d {path.with_suffix('')}"
+        )
     return _Folder(path)
 
 
@@ -174,42 +168,6 @@ class _Folder:
             raise HistoryError(
                 f"{self._path / HISTORY_NAME}: cannot be written ({error.strerror}). Give another folder with --store."
             ) from error
-
-
-class _Archive:
-    def __init__(self, path: Path) -> None:
-        self.location = str(path)
-        self._path = path
-
-    def exists(self) -> bool:
-        return self._path.exists()
-
-    def pieces(self) -> Iterator[tuple[str, bytes]]:
-        try:
-            with zipfile.ZipFile(self._path) as archive:
-                members = [info for info in archive.infolist() if _is_history(info.filename)]
-                if sum(info.file_size for info in members) > MOST_ARCHIVE_BYTES:
-                    raise HistoryError(
-                        f"{self._path}: its history is larger than 1 GiB. Unpack it, and give the folder."
-                    )
-                for info in members:
-                    content = archive.read(info)
-                    one_line = not info.filename.endswith(HISTORY_NAME)
-                    yield from ((info.filename, content),) if one_line else _lines(info.filename, content)
-        except (OSError, zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: the archive has a password
-            raise HistoryError(
-                f"{self._path}: cannot be read as a ZIP archive ({error}). Download it again."
-            ) from error
-
-    def append(self, entries: Iterable[Entry]) -> None:  # noqa: ARG002
-        raise HistoryError(
-            f"{self._path}: an archive is read-only. Unpack it, add to the folder, and upload the folder again."
-        )
-
-
-def _is_history(name: str) -> bool:
-    *folders, file = name.split("/")
-    return file == HISTORY_NAME or (file.endswith(".json") and bool(folders) and folders[-1] == ENTRIES_FOLDER)
 
 
 class _RemoteStore:

@@ -359,7 +359,7 @@ def _candidate(candidate: Candidate) -> Result:
 @tool()
 def history(
     folders: Folders,
-    store: Annotated[PathText, Meta(description="Folder or ZIP archive of a history, e.g. perf-history.")],
+    store: Annotated[PathText, Meta(description="Folder of a history, e.g. perf-history.")],
     metric: Annotated[str, Meta(max_length=100, description="Metric of a comparison, e.g. throughput.")] = "step_time",
     since: Annotated[str, Meta(max_length=100, description="Show rows from this date or commit on. Empty for all.")] = (
         ""

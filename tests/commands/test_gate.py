@@ -54,10 +54,6 @@ def test_the_gate_passes_the_twin(repository: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
-def test_the_gate_is_inconclusive_where_the_noise_hides_the_slowdown(repository: Path) -> None:
-    assert gate("slow", "--blocks=2", train=("--noise=0.3",)) == 4
-
-
 def test_a_gate_that_was_interrupted_resumes(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

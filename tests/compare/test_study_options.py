@@ -7,7 +7,6 @@ import json
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.compare.study_options import settle_options
@@ -45,26 +44,3 @@ def test_what_you_declare_yourself_goes_first(study, capsys):
     assert (document["confidence"], document["equivalence"]) == (0.9, 0.2)
     assert document["candidates"][0]["accuracy"]["margin"] == 0.02
     assert document["candidates"][0]["verdict"]["kind"] == "equivalent"
-
-
-def test_a_refusal_is_json_with_a_schema_version(tmp_path, capsys):
-    write_arms(tmp_path, train__batch_size=64)
-    assert main(["compare", str(tmp_path / "fp32"), str(tmp_path / "amp"), "--json"]) == 3
-    document = json.loads(capsys.readouterr().out)
-    assert (document["state"], document["schema_version"]) == ("unfair", 1)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"treatment": "precision"},
-        {"allow": ["code"]},
-        {"gates": ("step_time<=1",)},
-        {"margin": "1 %"},
-        {"confidence": 1},
-    ],
-)
-def test_settings_check_their_types(wrong):
-    (name,) = wrong
-    with pytest.raises(CompareError, match=rf"Settings\({name}=.*must be"):
-        Settings(**wrong)

@@ -163,7 +163,8 @@ def test_processes_that_differ_widen_the_interval() -> None:
 @pytest.mark.slow
 def test_a_tiny_run(tmp_path: Path) -> None:
     page = tmp_path / "estimates.md"
-    command = [sys.executable, "-m", "benchmarks.savings.estimates", "--tiny", "--results", str(page)]
+    command = [sys.executable, "-m", "benchmarks.savings.estimates", "--tiny", "--advice=twice the batch"]
+    command += ["--results", str(page)]
     for more in ([], ["--estimates-only"]):
         subprocess.run([*command, *more], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=600)
         assert "| MLP | twice the batch |" in page.read_text(encoding="utf-8")

@@ -1,5 +1,4 @@
 import shutil
-import zipfile
 
 import numpy as np
 import pytest
@@ -201,9 +200,7 @@ def test_every_output(store, tmp_path, capsys):
     assert load_document("history", capsys.readouterr().out)["series"][0]["changes"][0]["row"] == 11
     assert main(["history", "baseline", "set", "main", commit_name(3), "--store", str(store)]) == 0
     assert f"baseline main is now {commit_name(3)}" in capsys.readouterr().err
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.write(store / "history.jsonl", "history.jsonl")
-    assert main(["history", "--store", str(tmp_path / "a.zip")]) == 0
+    assert main(["history", "--store", str(store)]) == 0
     assert "[main]" in capsys.readouterr().out
 
 

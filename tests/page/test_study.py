@@ -14,9 +14,8 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.comparison import Comparison, Prediction
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.page import html
 from lightning_perf.run_files.run_record import Place

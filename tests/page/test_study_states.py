@@ -15,7 +15,7 @@ from tests.compare.support import write_arms, write_run
 
 
 def with_loss(run: Any, loss: float | None) -> Any:
-    epochs = tuple(dataclasses.replace(epoch, metrics={"val_loss": loss}) for epoch in run.epochs)
+    epochs = tuple(msgspec.structs.replace(epoch, metrics={"val_loss": loss}) for epoch in run.epochs)
     return dataclasses.replace(run, epochs=epochs, other_cpu_share=0.4)
 
 

@@ -20,8 +20,6 @@ from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE,
 from lightning_perf.workers.command import StoppedError, run_command
 from lightning_perf.workers.exit_status import describe_exit, last_lines
 
-__all__ = ["Device", "run_block"]
-
 MOST_CHARACTERS = 200
 """Characters that a message quotes from the last line of a run's output."""
 
@@ -117,8 +115,8 @@ class _Block:
     def _adopt_finished(self) -> None:
         """Record a run as finished if it finished after its study had died."""
         run = self._state().open_run
-        if run is not None and (end := _end_of(self.folder / run.folder, 0)).problem is None:
-            self._note(journal.RunOver(run.arm, run.attempt, end.train_time_s, revision=end.revision))
+        if run is not None and (over := _run_over(run.arm, run.attempt, self.folder / run.folder, 0)).problem is None:
+            self._note(over)
 
     def _run(self, arm: str, attempt: int) -> None:
         study, block = self.study, self.block
@@ -149,8 +147,7 @@ class _Block:
             except BaseException:
                 self._note(journal.Lost(f"the run of {arm} was stopped"))
                 raise
-        end = _end_of(run_folder, code)
-        self._note(journal.RunOver(arm, attempt, time.monotonic() - begin, end.problem, end.revision, end.invalid))
+        self._note(_run_over(arm, attempt, run_folder, code, time.monotonic() - begin))
 
     def _state(self) -> journal.BlockState:
         return journal.read_block(self.folder, self.block, self.journal_of)
@@ -159,33 +156,29 @@ class _Block:
         journal.append(self.folder, self.block, entry, self.journal_of)
 
 
-@dataclass(frozen=True)
-class _RunEnd:
-    """The end of a run: why it does not count (or None), its training time, its code, and if only its times are bad."""
-
-    problem: str | None
-    train_time_s: float = 0.0
-    revision: str | None = None
-    invalid: bool = False
-
-
-def _end_of(run_folder: Path, code: int) -> _RunEnd:
+def _run_over(arm: str, attempt: int, run_folder: Path, code: int, seconds: float | None = None) -> journal.RunOver:
+    """Return the end of a run, with the reason why it does not count; without `seconds`, its training time."""
     log = run_folder / "output.log"
+
+    def failed(problem: str, *, invalid: bool = False) -> journal.RunOver:
+        return journal.RunOver(arm, attempt, seconds or 0.0, problem, invalid=invalid)
+
     if code:
         with log.open("rb") as stream:
             line = last_lines(stream, 1)[:MOST_CHARACTERS]
-        return _RunEnd(f"it {describe_exit(code)}, see {log}{f': {line}' if line else ''}")
+        return failed(f"it {describe_exit(code)}, see {log}{f': {line}' if line else ''}")
     try:
         records = find_records(run_folder)
     except CompareError:
-        return _RunEnd(f"it left no run record (add PerfCallback to its Trainer), see {log}")
+        return failed(f"it left no run record (add PerfCallback to its Trainer), see {log}")
     for record in records:
         if record.outcome is not Outcome.FINISHED:
-            return _RunEnd(f"its training was {record.outcome.value}, see {log}")
+            return failed(f"its training was {record.outcome.value}, see {log}")
         if record.problems:
-            return _RunEnd(f"its times are invalid: {'; '.join(record.problems)}", invalid=True)
+            return failed(f"its times are invalid: {'; '.join(record.problems)}", invalid=True)
     revision = records[0].facts.get("code.revision")
-    return _RunEnd(None, records[0].train_time_s or 0.0, str(revision) if revision is not None else None)
+    took_s = records[0].train_time_s or 0.0 if seconds is None else seconds
+    return journal.RunOver(arm, attempt, took_s, revision=str(revision) if revision is not None else None)
 
 
 def _new_folder(folder: Path, name: str) -> Path:

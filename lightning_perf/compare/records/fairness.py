@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
-
-__all__ = [
-    "SEED_FACTS",
-    "Difference",
-    "Fairness",
-    "check_fairness",
-    "hardware_name",
-    "host_name",
-    "is_named",
-    "likely_cause",
-]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
 """Facts that may differ from run to run. Over the runs of an arm they must form the same set in both arms. The data
@@ -34,6 +23,14 @@ CONSEQUENCES = {
 
 ESSENTIAL = ("data.manifest", "model.initial_weights", "data.first_batch", "code.revision")
 """Facts that a note names when no run recorded them: the comparison then assumes that they agree."""
+
+
+@dataclass(frozen=True)
+class FairnessFacts:
+    """The part of a run that decides whether it may be compared: its fingerprint with the machine, and its block."""
+
+    facts: Mapping[str, FactValue]
+    block: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,27 +102,20 @@ def likely_cause(facts: Collection[str]) -> str:
 
 
 def check_fairness(
-    baseline: Sequence[RunRecord],
-    candidate: Sequence[RunRecord],
+    baseline: Sequence[FairnessFacts],
+    candidate: Sequence[FairnessFacts],
     *,
     treatment: Collection[str] = (),
     allow: Collection[str] = (),
     blocked: bool = False,
 ) -> Fairness:
-    """Compare the fingerprints of two arms.
+    """Compare the fingerprints of two arms with at least one run each.
 
-    Args:
-        baseline: Runs of the baseline, at least one.
-        candidate: Runs of the candidate, at least one.
-        treatment: Facts being tested. Each must have one value in all runs of an arm.
-        allow: Other facts that may differ, also within an arm.
-        blocked: Whether runs are paired by block. Facts that depend on the seed must then agree within each block.
-
-    Returns:
-        The differences, and the essential facts that no run recorded.
+    A fact of the `treatment` must have one value in all runs of an arm. Those of `allow` may differ, also within an
+    arm. With `blocked`, facts that depend on the seed must agree within each block.
     """
-    baseline, candidate = [_with_host(run) for run in baseline], [_with_host(run) for run in candidate]
-    names = sorted({fact for run in (*baseline, *candidate) for fact in run.facts})
+    both = (*baseline, *candidate)
+    names = sorted({fact for run in both for fact in run.facts})
     under_test = _with_consequences(names, treatment)
     allowed = _with_consequences(names, allow)
     differences = []
@@ -135,8 +125,15 @@ def check_fairness(
         settled = fact in SEED_FACTS or (_is_one(fact, baseline) and _is_one(fact, candidate))
         allowed_by = "treatment" if fact in under_test and settled else "allow" if fact in allowed else None
         differences.append(Difference(fact, _values(fact, baseline), _values(fact, candidate), allowed_by))
-    unchecked = tuple(fact for fact in ESSENTIAL if all(run.facts.get(fact) is None for run in (*baseline, *candidate)))
+    unchecked = tuple(fact for fact in ESSENTIAL if all(run.facts.get(fact) is None for run in both))
     return Fairness(tuple(sorted(differences, key=lambda d: (d.allowed_by is not None, d.fact))), unchecked)
+
+
+def fairness_facts(run: RunRecord) -> FairnessFacts:
+    """Return what `check_fairness` asks of a run."""
+    host = host_name(run)
+    facts = run.facts if "host.name" in run.facts or not host else {**run.facts, "host.name": host}
+    return FairnessFacts(facts, run.place.block if run.place else None)
 
 
 def host_name(run: RunRecord) -> str | None:
@@ -153,17 +150,12 @@ def hardware_name(facts: Mapping[str, FactValue]) -> str | None:
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
 
 
-def _with_host(run: RunRecord) -> RunRecord:
-    host = host_name(run)
-    return run if "host.name" in run.facts or not host else replace(run, facts={**run.facts, "host.name": host})
-
-
 def _with_consequences(facts: Sequence[str], names: Collection[str]) -> set[str]:
     chosen = {fact for fact in facts if is_named(fact, names)}
     return chosen.union(*(CONSEQUENCES.get(fact, ()) for fact in chosen))
 
 
-def _agree(fact: str, baseline: Sequence[RunRecord], candidate: Sequence[RunRecord], blocked: bool) -> bool:
+def _agree(fact: str, baseline: Sequence[FairnessFacts], candidate: Sequence[FairnessFacts], blocked: bool) -> bool:
     if fact not in SEED_FACTS and not (blocked and fact.startswith(HOST)):
         return _is_one(fact, (*baseline, *candidate))
     if blocked:
@@ -175,12 +167,12 @@ def _agree(fact: str, baseline: Sequence[RunRecord], candidate: Sequence[RunReco
     return a == b if len(baseline) == len(candidate) else not (a - b) or not (b - a)
 
 
-def _is_one(fact: str, runs: Sequence[RunRecord]) -> bool:
+def _is_one(fact: str, runs: Sequence[FairnessFacts]) -> bool:
     return len({_key(run.facts.get(fact)) for run in runs}) == 1
 
 
-def _by_block(fact: str, runs: Sequence[RunRecord]) -> Mapping[int | None, tuple[str, FactValue]]:
-    return {run.place.block if run.place else None: _key(run.facts.get(fact)) for run in runs}
+def _by_block(fact: str, runs: Sequence[FairnessFacts]) -> Mapping[int | None, tuple[str, FactValue]]:
+    return {run.block: _key(run.facts.get(fact)) for run in runs}
 
 
 def _key(value: FactValue) -> tuple[str, FactValue]:
@@ -188,6 +180,6 @@ def _key(value: FactValue) -> tuple[str, FactValue]:
     return type(value).__name__, value
 
 
-def _values(fact: str, runs: Sequence[RunRecord]) -> tuple[str, ...]:
+def _values(fact: str, runs: Sequence[FairnessFacts]) -> tuple[str, ...]:
     missing = "not set" if fact.startswith(ENVIRONMENT) else "not recorded"
     return tuple(dict.fromkeys(missing if run.facts.get(fact) is None else str(run.facts[fact]) for run in runs))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.record import Epoch, RunRecord
+from lightning_perf.compare.records.record import RunRecord
+from lightning_perf.run_files.run_record import EpochEnded
 from lightning_perf.statistics.censored import ReachTime
 
 __all__ = [
@@ -128,7 +129,7 @@ class Quality:
         """Whether a larger value is better."""
         return METRICS[self.metric].higher_is_better
 
-    def at(self, epoch: Epoch) -> float | None:
+    def at(self, epoch: EpochEnded) -> float | None:
         """Return the value after an epoch, an accuracy as a share; None if it is nan or was not logged."""
         value = epoch.metrics.get(self.name)
         return value / 100 if value is not None and self.in_percent else value

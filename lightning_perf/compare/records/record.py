@@ -32,27 +32,8 @@ from lightning_perf.run_files.run_record import (
 )
 from lightning_perf.run_files.steps import STEPS
 
-__all__ = ["GIVEN_UP", "Epoch", "RunRecord", "find_records", "read_record"]
-
 GIVEN_UP = "its block was given up"
 """The problem of a run that is left out because another run of its block failed."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch of a run.
-
-    Attributes:
-        epoch: Its number, from 0.
-        train_time_s: Time from the start of the fit to the end of this epoch, including its validation.
-        steps: Optimizer steps since the start of training.
-        metrics: Metrics logged by the end of the epoch; None for nan.
-    """
-
-    epoch: int
-    train_time_s: float
-    steps: int
-    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,7 @@ class RunRecord:
         place: Its place in a study; None outside a study.
         facts: The fingerprint: everything that must agree in a fair comparison.
         notes: Observations that need not agree, such as the load.
-        epochs: The epochs in order.
+        epochs: The epochs in order, each with the metrics that were logged by its end; None for nan.
         outcome: How it ended.
         error: The error that ended it, if it failed.
         train_time_s: Training time; None if the run was interrupted.
@@ -91,7 +72,7 @@ class RunRecord:
     place: Place | None
     facts: Mapping[str, FactValue]
     notes: Mapping[str, FactValue]
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[EpochEnded, ...]
     outcome: Outcome
     error: str | None
     train_time_s: float | None
@@ -139,18 +120,10 @@ def read_record(path: str | Path) -> RunRecord:
             f"lightning-perf reads. Upgrade with: {install_command()}"
         )
     facts = dict(started.facts)
-    ended: RunEnded | None = None
-    epochs: list[Epoch] = []
-    health: list[HealthSeen] = []
-    for line in lines[1:]:
-        if isinstance(line, FactsAdded):
-            facts |= line.facts
-        elif isinstance(line, EpochEnded):
-            epochs.append(Epoch(line.epoch, line.train_time_s, line.steps, line.metrics))
-        elif isinstance(line, HealthSeen):
-            health.append(line)
-        elif isinstance(line, RunEnded):
-            ended = line
+    for line in lines:
+        facts |= line.facts if isinstance(line, FactsAdded) else {}
+    ended = next((line for line in reversed(lines) if isinstance(line, RunEnded)), None)
+    health = [line for line in lines if isinstance(line, HealthSeen)]
     account = _account(path.parent)
     steps, step_p25_ns, steps_problem = _step_times(STEPS.path(path.parent, 0))
     return RunRecord(
@@ -160,7 +133,7 @@ def read_record(path: str | Path) -> RunRecord:
         place=started.place,
         facts=facts,
         notes=started.notes,
-        epochs=tuple(epochs),
+        epochs=tuple(line for line in lines if isinstance(line, EpochEnded)),
         outcome=ended.outcome if ended else Outcome.INTERRUPTED,
         error=ended.error if ended else None,
         train_time_s=ended.train_time_s if ended else None,

@@ -7,9 +7,8 @@ from datetime import datetime, timezone
 
 from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
 from lightning_perf.compare.records.metrics import METRICS, Scale
-from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Prediction
 from lightning_perf.compare.verdicts.gates import GateOutcome, GateResult
-from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.statistics.spread import Spread

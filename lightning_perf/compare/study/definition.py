@@ -7,7 +7,7 @@ import random
 import re
 import shlex
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,28 +118,8 @@ class Study:
     revision: str | None = field(default_factory=lambda: git_revision(Path.cwd()))
 
     def __post_init__(self) -> None:
-        names = [arm.name for arm in self.arms]
-        if len(names) < 2:
-            raise CompareError(f"A study needs at least two arms, not {len(names)}. Give each as --arm NAME=COMMAND.")
-        for arm in self.arms:
-            if not _NAME.fullmatch(arm.name):
-                raise CompareError(
-                    f'"{arm.name}" is not a valid name for an arm. Use letters, digits, dots, dashes, underscores.'
-                )
-            if not arm.command:
-                raise CompareError(f"The arm {arm.name} has no command. Give one: --arm {arm.name}=COMMAND.")
-        if len(set(names)) < len(names):
-            raise CompareError(f"Two arms have the same name: {', '.join(names)}. Give each arm its own name.")
-        for name in ("blocks", "attempts"):
-            if getattr(self, name) < 1:
-                raise CompareError(f"A study needs at least 1 of --{name}, not {getattr(self, name)}.")
-        if self.precise is not None and not 0 < self.precise < 1:
-            raise CompareError(f"Study(precise={self.precise!r}): must be above 0 and below 1.")
-        if (self.precise is None) != (self.max_blocks is None) or self.blocks > (self.max_blocks or self.blocks):
-            raise CompareError(
-                f"Study(max_blocks={self.max_blocks!r}): a precise study needs max_blocks of at least blocks, "
-                f"{self.blocks}. Any other study has none."
-            )
+        for problem in _problems(self):
+            raise CompareError(problem)
 
     def order(self, block: int) -> tuple[str, ...]:
         """Return the names of the arms in the order in which they run in a block. Block 0 is the warm-up."""
@@ -153,6 +133,29 @@ class Study:
     def arm(self, name: str) -> StudyArm:
         """Return the arm with that name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+
+def _problems(study: Study) -> Iterator[str]:
+    names = [arm.name for arm in study.arms]
+    if len(names) < 2:
+        yield f"A study needs at least two arms, not {len(names)}. Give each as --arm NAME=COMMAND."
+    for arm in study.arms:
+        if not _NAME.fullmatch(arm.name):
+            yield f'"{arm.name}" is not a valid name for an arm. Use letters, digits, dots, dashes, underscores.'
+        if not arm.command:
+            yield f"The arm {arm.name} has no command. Give one: --arm {arm.name}=COMMAND."
+    if len(set(names)) < len(names):
+        yield f"Two arms have the same name: {', '.join(names)}. Give each arm its own name."
+    for name in ("blocks", "attempts"):
+        if getattr(study, name) < 1:
+            yield f"A study needs at least 1 of --{name}, not {getattr(study, name)}."
+    if study.precise is not None and not 0 < study.precise < 1:
+        yield f"Study(precise={study.precise!r}): must be above 0 and below 1."
+    if (study.precise is None) != (study.max_blocks is None) or study.blocks > (study.max_blocks or study.blocks):
+        yield (
+            f"Study(max_blocks={study.max_blocks!r}): a precise study needs max_blocks of at least blocks, "
+            f"{study.blocks}. Any other study has none."
+        )
 
 
 def read_study(folder: Path) -> Study:

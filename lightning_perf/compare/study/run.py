@@ -94,36 +94,20 @@ def run_study(
     try:
         with Lease(folder, "driver"):
             study = _settle(study, folder)
-            if not Path(study.workdir).is_dir():
-                raise CompareError(
-                    f"{study.workdir}: no such folder, and the study's commands run in it. Restore it, or define the "
-                    "study again in another folder."
-                )
-            for arm in study.arms:
-                if arm.folder is not None and not Path(arm.folder).is_dir():
-                    raise CompareError(
-                        f"{arm.folder}: no such folder, and {arm.name} runs in it. If lightning-perf gate made it, run "
-                        "that command again. It makes the folder again and keeps the finished runs."
-                    )
+            _check_folders(study)
             engine.check()
             changed = _changed_since_begun(study)
             if changed is not None:
                 say(changed)
             _try_again(study, folder)
-            lines = ProgressLines(study, folder, say)
+            tick = ProgressLines(study, folder, say).tick
             for blocks in ([WARM_UP], list(range(1, study.blocks + 1))):
-                _run_blocks(folder, blocks, engine, lines.tick, budget if WARM_UP not in blocks else _Budget(None))
+                _run_blocks(folder, blocks, engine, tick, budget if WARM_UP not in blocks else _Budget(None))
                 warm_up = read_block(folder, WARM_UP)
                 if not warm_up.done:
                     raise CompareError(f"The warm-up block failed, so the other blocks did not run: {warm_up.failure}.")
-            while study.precise is not None and half_width is not None and not budget.spent:
-                more = _extended(study, half_width(folder), _parallel_blocks(engine), say)
-                if more is None:
-                    break
-                write_document(folder / STUDY_NAME, more)
-                lines = ProgressLines(more, folder, say, resumed=False)
-                _run_blocks(folder, list(range(study.blocks + 1, more.blocks + 1)), engine, lines.tick, budget)
-                study = more
+            if half_width is not None:
+                study = _run_more_blocks(study, folder, engine, say, half_width, budget)
             if budget.spent:
                 say(budget.message(study, folder))
             return block_states(study, folder)
@@ -138,6 +122,40 @@ def run_study(
             f"{error.filename or folder}: the study cannot continue ({error.strerror or error}). Fix this and run it "
             "again with the same folder: finished runs are kept."
         ) from error
+
+
+def _check_folders(study: Study) -> None:
+    if not Path(study.workdir).is_dir():
+        raise CompareError(
+            f"{study.workdir}: no such folder, and the study's commands run in it. Restore it, or define the study "
+            "again in another folder."
+        )
+    for arm in study.arms:
+        if arm.folder is not None and not Path(arm.folder).is_dir():
+            raise CompareError(
+                f"{arm.folder}: no such folder, and {arm.name} runs in it. If lightning-perf gate made it, run that "
+                "command again. It makes the folder again and keeps the finished runs."
+            )
+
+
+def _run_more_blocks(
+    study: Study,
+    folder: Path,
+    engine: Engine,
+    say: Callable[[str], None],
+    half_width: Callable[[Path], float | None],
+    budget: _Budget,
+) -> Study:
+    """Add blocks to a precise study until it is precise enough, and return the study with all its blocks."""
+    while study.precise is not None and not budget.spent:
+        more = _extended(study, half_width(folder), _parallel_blocks(engine), say)
+        if more is None:
+            break
+        write_document(folder / STUDY_NAME, more)
+        tick = ProgressLines(more, folder, say, resumed=False).tick
+        _run_blocks(folder, list(range(study.blocks + 1, more.blocks + 1)), engine, tick, budget)
+        study = more
+    return study
 
 
 MIN_PRECISE_BLOCKS = 12

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.compare.verdicts.gates import GateResult
-from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.refusal import SCHEMA_VERSION
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
 from lightning_perf.statistics.collapse import CollapseCounts
@@ -25,8 +24,6 @@ from lightning_perf.statistics.values import Estimate, Probability
 if TYPE_CHECKING:
     from lightning_perf.compare.plots.save import SavedPlots
     from lightning_perf.page.html import Kind
-
-__all__ = ["SCHEMA_VERSION", "Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
 
 
 _Entry = TypeVar("_Entry")
@@ -134,6 +131,25 @@ class MetricResult:
     robust: Estimate
     deterministic: bool
     detectable: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted and the measured speed-up of mixed precision.
+
+    Attributes:
+        run_id: The profiled run of the baseline with the prediction.
+        low: Smallest predicted speed-up of a step.
+        high: Largest predicted speed-up of a step.
+        measured: Measured speed-up: step time of the baseline over that of the candidate, with its interval.
+        held: Whether the measured speed-up is in the predicted range; None without a measurement.
+    """
+
+    run_id: str
+    low: float
+    high: float
+    measured: Estimate
+    held: bool | None
 
 
 @dataclass(frozen=True)

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import partial
+from typing import Any
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
-
-__all__ = [
-    "ALLOW_DIVERGENCE",
-    "ALLOW_FAILURES",
-    "ALLOW_SESSIONS",
-    "Gate",
-    "GateOutcome",
-    "GateResult",
-    "Settings",
-    "judge",
-    "parse_gate",
-]
 
 DEFAULT_LEVEL = 0.05
 
@@ -95,26 +86,11 @@ class Settings:
     gates: tuple[Gate, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("treatment", "allow", "gates"):
-            entries = getattr(self, name)
-            wanted = Gate if name == "gates" else str
-            if not isinstance(entries, tuple) or not all(isinstance(entry, wanted) for entry in entries):
-                example = 'parse_gate("step_time<=1.05")' if wanted is Gate else '"precision"'
-                raise CompareError(
-                    f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}, e.g. ({example},)."
-                )
-        for name in ("accuracy", "quality"):
-            metric = getattr(self, name)
-            if metric is not None and (not isinstance(metric, str) or not metric):
-                raise CompareError(f"Settings({name}={metric!r}): must be the name of a logged metric, or None.")
-        for name in ("margin", "equivalence", "confidence", "goal", "collapse_below"):
-            value = getattr(self, name)
-            if value is None and name in ("goal", "collapse_below"):
-                continue
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
-                raise CompareError(f"Settings({name}={value!r}): must be a number from 0 to 1.")
-        if not 0 < self.confidence < 1:
-            raise CompareError(f"Settings(confidence={self.confidence!r}): must be above 0 and below 1.")
+        for names, is_valid, wanted in _FIELD_RULES:
+            for name in names:
+                value = getattr(self, name)
+                if not is_valid(value):
+                    raise CompareError(f"Settings({name}={value!r}): must be {wanted}.")
 
     def over(self, declared: Settings) -> Settings:
         """Return these settings, with earlier ones in place of defaults.
@@ -131,6 +107,29 @@ class Settings:
         for name in ("treatment", "allow"):
             kept[name] = tuple(dict.fromkeys([*getattr(declared, name), *getattr(self, name)]))
         return replace(self, **kept)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_tuple_of(kind: type, value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(entry, kind) for entry in value)
+
+
+_FIELD_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("treatment", "allow"), partial(_is_tuple_of, str), 'a tuple of str, e.g. ("precision",)'),
+    (("gates",), partial(_is_tuple_of, Gate), 'a tuple of Gate, e.g. (parse_gate("step_time<=1.05"),)'),
+    (
+        ("accuracy", "quality"),
+        lambda value: value is None or (isinstance(value, str) and bool(value)),
+        "the name of a logged metric, or None",
+    ),
+    (("margin", "equivalence", "confidence"), _is_share, "a number from 0 to 1"),
+    (("goal", "collapse_below"), lambda value: value is None or _is_share(value), "a number from 0 to 1"),
+    (("confidence",), lambda value: 0 < value < 1, "above 0 and below 1"),
+)
+"""The names of fields of `Settings`, the test of their values, and what they must be."""
 
 
 @dataclass(frozen=True)
@@ -208,17 +207,9 @@ def judge(
     fails if all of them collapsed, or if the exact test shows that this is not chance. It also fails if it fails with
     each collapsed run counted at the limit, since each of them lost more than that.
 
-    Args:
-        gate: The gate.
-        arm: The candidate's name.
-        estimate: The metric's result; None if the runs lack the metric.
-        deterministic: Whether every run of each arm gave the same number, which then is its own interval.
-        collapsed: Collapsed runs of both arms; None without a quality.
-        with_collapsed: The metric's result with collapsed runs counted at the collapse limit, if there is one.
-        diverged: Whether so many more of the candidate's runs collapsed or ended as nan that this is not chance.
-
-    Returns:
-        The outcome.
+    `collapsed` counts the collapsed runs of both arms, `with_collapsed` is the metric's result with these runs counted
+    at the collapse limit, and `diverged` says whether so many more of the candidate's runs collapsed that this is not
+    chance. With `deterministic`, every run of an arm gave the same number, which then is its own interval.
     """
     result = _judge_interval(gate, arm, estimate, deterministic)
     if gate.metric not in QUALITY_METRICS or collapsed is None or not collapsed.worse:

@@ -15,8 +15,6 @@ from lightning_perf.statistics.location import Difference
 from lightning_perf.statistics.margins import Kept, NonInferiority, non_inferiority
 from lightning_perf.statistics.values import Numbers, finite
 
-__all__ = ["Learned", "has_collapsed", "judge_learning", "quality_limit"]
-
 
 @dataclass(frozen=True)
 class Learned:
@@ -24,7 +22,6 @@ class Learned:
 
     Attributes:
         quality: The metric that shows it.
-        limit: A run with a value beyond this limit counts as collapsed. None without a limit.
         kept: Whether the quality is kept within the margin, as a share: of 1 for an accuracy, of the baseline's mean
             otherwise. Positive is better. None if the baseline's mean is zero or missing.
         change: The mean change in the same shares over the runs that learned, or None.
@@ -34,7 +31,6 @@ class Learned:
     """
 
     quality: Quality
-    limit: float | None
     kept: NonInferiority | None
     change: float | None
     collapsed: CollapseCounts
@@ -42,16 +38,9 @@ class Learned:
 
 
 def quality_limit(quality: Quality, baseline: Numbers, everything: Numbers) -> float | None:
-    """Derive the collapse limit from the runs, if the user declared none.
+    """Derive the collapse limit from the values of a quality in the baseline and in all runs; None with too few runs.
 
-    Args:
-        quality: The metric.
-        baseline: Its values in the baseline's runs.
-        everything: Its values in all runs.
-
-    Returns:
-        The limit; None with too few runs. For an accuracy, the higher one of the limits by all runs and by the
-        baseline.
+    For an accuracy it is the higher one of the limits by all runs and by the baseline.
     """
     if not quality.is_accuracy:
         return baseline_limit(baseline, higher_is_better=quality.higher_is_better)
@@ -64,12 +53,7 @@ def has_collapsed(
 ) -> bool:
     """Return whether a run failed to learn: its quality or a loss is nan or inf, or its quality is beyond the limit.
 
-    Args:
-        run: The run. One that logged nothing does not count as collapsed.
-        value: Its quality.
-        quality: The metric.
-        limit: See `quality_limit`.
-        baseline: The runs of the baseline.
+    A run that logged nothing does not count as collapsed.
     """
     if is_broken(run, quality, baseline):
         return True
@@ -83,15 +67,6 @@ def judge_learning(pair: Pair, quality: Quality, limit: float | None, margin: fl
 
     A collapsed run is at least as bad as the limit. If more of the candidate's runs collapsed, the quality is therefore
     judged again with these runs counted at the limit. A larger loss then never gets a milder result than a smaller one.
-
-    Args:
-        pair: The two arms.
-        quality: The metric.
-        limit: See `quality_limit`.
-        margin: The largest loss that does not matter.
-
-    Returns:
-        The judgement.
     """
     collapsed = pair.collapsed()
     base, candidate = pair.values(quality.metric)
@@ -115,7 +90,7 @@ def judge_learning(pair: Pair, quality: Quality, limit: float | None, margin: fl
             kept, diverged = replace(at_limit, lower_bound=None, reason="collapsed runs lost more than the limit"), True
     if diverged and kept is not None:
         kept = replace(kept, kept=Kept.LOST)
-    return Learned(quality, limit, kept, change, collapsed, diverged)
+    return Learned(quality, kept, change, collapsed, diverged)
 
 
 def _scale(quality: Quality, base: Numbers) -> float | None:

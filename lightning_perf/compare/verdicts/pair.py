@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
-from lightning_perf.compare.verdicts.sessions import find_sessions, session_means
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.location import (
@@ -25,8 +24,6 @@ from lightning_perf.statistics.power import minimal_detectable_effect
 from lightning_perf.statistics.ranks import MAX_RUNS, hodges_lehmann_shift, signed_rank_test, walsh_interval
 from lightning_perf.statistics.values import Estimate, Probability, finite
 
-__all__ = ["Pair", "Values", "compare_metric", "logarithms"]
-
 ONE_SESSION = "the arms did not alternate, so a change of the machine could cause the same difference"
 
 RANK_BLOCKS = 10
@@ -39,53 +36,28 @@ detects up to twice as much where some runs are outliers, and loses little elsew
 Values = list[float | None]
 
 
+@dataclass(frozen=True)
 class Pair:
-    """The runs of a baseline and a candidate, paired by block if there are blocks.
+    """The runs of a baseline and a candidate: by block, or else in the order of their start.
 
-    Args:
-        baseline: Name of the baseline.
-        candidate: Name of the candidate.
-        points: The used runs of each arm.
-        records: Their records.
-        blocked: Whether runs are paired by block. Blocks that lack a run of either arm are left out.
+    Attributes:
+        points: The runs of both arms that count, the baseline first. Blocks that lack a run of either arm are left out.
+        records: Their records, in the same order.
+        blocked: Whether runs are paired by block.
         confidence: Coverage of the pair's intervals.
-        independent: Whether to treat runs outside of blocks as independent, even if they are from one session.
+        sessions: The session of each run, see `find_sessions`; None where runs count as independent.
     """
 
-    def __init__(
-        self,
-        baseline: str,
-        candidate: str,
-        points: Mapping[str, Sequence[Run]],
-        records: Mapping[str, Sequence[RunRecord]],
-        blocked: bool,
-        confidence: float,
-        independent: bool = False,
-    ) -> None:
-        self.baseline, self.candidate = baseline, candidate
-        self.blocked, self.confidence = blocked, confidence
-        self.points = [list(points[baseline]), list(points[candidate])]
-        self.records = [list(records[baseline]), list(records[candidate])]
-        self.sessions = None if blocked or independent else find_sessions(*self.records)
-        if blocked:
-            common = {p.block for p in self.points[0]} & {p.block for p in self.points[1]}
-            self.points = [
-                sorted((p for p in ps if p.block in common), key=lambda p: p.block or 0) for ps in self.points
-            ]
-            self.records = [
-                sorted(
-                    (r for r in rs if r.place and r.place.block in common),
-                    key=lambda r: r.place.block if r.place else 0,
-                )
-                for rs in self.records
-            ]
+    points: tuple[list[Run], ...]
+    records: tuple[list[RunRecord], ...]
+    blocked: bool
+    confidence: float
+    sessions: tuple[list[int], list[int]] | None
 
     def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
         """Return one value per run, for both arms.
 
-        Args:
-            metric: The metric.
-            of_collapsed: For a quality metric, the value to use for a collapsed run; None leaves the run out.
+        For a quality metric, a collapsed run has the value `of_collapsed`; None leaves it out.
         """
         learned = metric in QUALITY_METRICS
         base, candidate = (
@@ -148,16 +120,78 @@ class Pair:
         return paired_difference(base, candidate) if self.blocked else unpaired_difference(base, candidate)
 
 
-def compare_metric(pair: Pair, name: str) -> MetricResult | None:
-    """Compare two arms in one metric.
+def pair_runs(
+    points: tuple[Sequence[Run], Sequence[Run]],
+    records: tuple[Sequence[RunRecord], Sequence[RunRecord]],
+    *,
+    blocked: bool,
+    confidence: float,
+    independent: bool,
+) -> Pair:
+    """Pair the runs of two arms by block, or put them in the order of their start.
 
-    Args:
-        pair: The arms.
-        name: The metric's name.
-
-    Returns:
-        The result, or None if an arm has no value.
+    With `independent`, runs outside of blocks count as independent even if they are from one session.
     """
+    if not blocked:
+        in_order = tuple(sorted(of_arm, key=lambda run: run.started_unix_s) for of_arm in records)
+        sessions = None if independent else find_sessions(*in_order)
+        return Pair(tuple(map(list, points)), in_order, blocked, confidence, sessions)
+    common = set.intersection(*({point.block for point in of_arm} for of_arm in points))
+    return Pair(
+        tuple(sorted((p for p in of_arm if p.block in common), key=lambda p: p.block or 0) for of_arm in points),
+        tuple(sorted((run for run in of_arm if _block(run) in common), key=_block) for of_arm in records),
+        blocked,
+        confidence,
+        None,
+    )
+
+
+def _block(run: RunRecord) -> int:
+    return run.place.block if run.place else 0
+
+
+def find_sessions(base: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> tuple[list[int], list[int]]:
+    """Number the sessions of two arms: consecutive runs of an arm without a run of the other arm between them.
+
+    A machine is faster on some days than on others. The runs of one session share this, so they are not independent.
+    The statistics therefore use one value per session, as in a split-plot design. A run that overlaps in time with one
+    of the other arm is a session of its own, since both runs had the same conditions.
+    """
+    arms = (base, candidate)
+    order = sorted((run.started_unix_s, arm, place) for arm in (0, 1) for place, run in enumerate(arms[arm]))
+    numbers: tuple[list[int], list[int]] = ([0] * len(base), [0] * len(candidate))
+    number, before = 0, -1
+    for _, arm, place in order:
+        overlaps = any(_overlap(arms[arm][place], other) for other in arms[1 - arm])
+        number += arm != before or overlaps
+        numbers[arm][place] = number
+        before = -1 if overlaps else arm
+    return numbers
+
+
+def _overlap(one: RunRecord, other: RunRecord) -> bool:
+    first, second = sorted((one, other), key=lambda run: run.started_unix_s)
+    if first.started_unix_s == second.started_unix_s:
+        return True
+    return first.started_unix_s + (first.train_time_s or 0.0) > second.started_unix_s
+
+
+def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> list[float | None]:
+    """Return the geometric mean of each session, from one positive value per run; other values are left out.
+
+    Example:
+        >>> session_means([1.0, 4.0, 3.0], [1, 1, 2])
+        [2.0, 3.0000000000000004]
+    """
+    logs: dict[int, list[float]] = {}
+    for value, number in zip(values, numbers, strict=True):
+        if value is not None and math.isfinite(value) and value > 0:
+            logs.setdefault(number, []).append(math.log(value))
+    return [math.exp(sum(of_session) / len(of_session)) for of_session in logs.values()]
+
+
+def compare_metric(pair: Pair, name: str) -> MetricResult | None:
+    """Compare two arms in one metric; None if an arm has no value."""
     metric = METRICS[name]
     base, candidate = pair.values(name)
     if not len(finite(base)) or not len(finite(candidate)):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from lightning_perf.compare.records.metrics import METRICS, Quality
+from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
 from lightning_perf.compare.verdicts.gates import ALLOW_DIVERGENCE, ALLOW_FAILURES
+from lightning_perf.compare.verdicts.learned import Learned
 from lightning_perf.statistics.collapse import CollapseCounts
-from lightning_perf.statistics.margins import Kept, NonInferiority
+from lightning_perf.statistics.margins import Kept
 from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, TENFOLD, format_change, format_factor, format_points, two_digits
-
-__all__ = ["classify", "describe_verdict", "detectable_text"]
 
 TIMES = ("step_time", "train_time")
 """The verdict is decided by the first of these metrics that the runs have."""
@@ -24,14 +24,9 @@ EXACT_BLOCKS = 6
 
 
 def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
-    """Return the verdict for a ratio of times, by its interval.
+    """Return the verdict for a ratio of times, candidate / baseline, by its interval.
 
-    Args:
-        ratio: Candidate / baseline.
-        equivalence: Times within this share of each other are equivalent, even if the interval excludes 1.
-
-    Returns:
-        The kind of verdict.
+    Times within the share `equivalence` of each other are equivalent, even if the interval excludes 1.
 
     Example:
         >>> classify(Estimate(0.94, 0.93, 0.95, 0.95, 6, "paired t"), 0.01).value
@@ -46,86 +41,236 @@ def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
     return VerdictKind.SLOWER if ratio.low > 1 else VerdictKind.INCONCLUSIVE
 
 
-def describe_verdict(
-    *,
-    baseline: str,
-    candidate: str,
-    results: Sequence[MetricResult],
-    accuracy: NonInferiority | None,
-    accuracy_change: float | None,
-    collapsed: CollapseCounts | None,
-    blocked: bool,
-    equivalence: float,
-    quality: Quality | None = None,
-    diverged: bool = False,
-    unfinished: CollapseCounts | None = None,
-    allow: Collection[str] = (),
-    busy: Sequence[str] = (),
-    fast_steps: Estimate | None = None,
-) -> Verdict:
-    """Describe a candidate's results: the headline, the details and the next step.
+@dataclass(frozen=True)
+class Evidence:
+    """The results of a candidate that its verdict describes.
 
-    Args:
+    Attributes:
         baseline: The baseline's name.
         candidate: The candidate's name.
         results: Its results.
-        accuracy: Whether the accuracy, or another quality, was kept; None without one.
-        accuracy_change: Its mean change, or None.
-        collapsed: Collapsed runs of both arms; None without a quality.
         blocked: Whether runs are paired by block.
         equivalence: Times within this share of each other are equivalent.
-        quality: The metric that shows how well runs learned; None means an accuracy.
-        diverged: Whether so many more of the candidate's runs collapsed that this is not chance.
         unfinished: Counts for both arms of blocks with a run that did not finish, or of such runs outside a study.
+        learned: Whether it still learns; None if the runs share no quality.
         allow: Entries of `Settings.allow`.
         busy: Sentences on other load on the machine during the runs.
         fast_steps: Ratio of the 25th percentiles of step times, or None.
-
-    Returns:
-        The verdict.
     """
-    by_name = {result.metric: result for result in results}
-    time = next((by_name[name] for name in TIMES if name in by_name), None)
-    if quality is None or quality.is_accuracy:
-        details = _accuracy_details(accuracy, accuracy_change, collapsed)
-    else:
-        details = _quality_details(quality, accuracy, accuracy_change, collapsed)
-    details = [*busy, *details]
-    if unfinished is not None and (unfinished.baseline or unfinished.candidate):
-        details.append(f"{'Blocks with a run' if blocked else 'Runs'} that did not finish: {unfinished}.")
-    if time is None or time.estimate.value is None:
-        reason = time.estimate.reason if time else "the runs have no times"
-        kind, headline, next_step = VerdictKind.INCONCLUSIVE, f"Inconclusive: {reason}.", None
-        times = f"No verdict on times: {reason}."
-    else:
-        kind = classify(time.estimate, equivalence)
-        details += _certainty_details(time, blocked)
-        if kind is VerdictKind.INCONCLUSIVE:
-            details += _fast_steps_details(time.estimate, fast_steps)
-        headline = _headline(kind, baseline, candidate, time, equivalence)
-        # A headline of another verdict must not contain the word "faster", for readers who stop there.
-        times = f"Times alone: {_measured(time)}."
-        next_step = _next(kind, time, accuracy, blocked)
-    if unfinished is not None and unfinished.worse and ALLOW_FAILURES not in allow:
-        kind = VerdictKind.UNFINISHED
-        what = f"in {_of(unfinished, 'block')}" if blocked else _of(unfinished, "run")
-        share = f"{baseline}: {unfinished.baseline} of {unfinished.of_baseline}"
-        headline = f"{candidate} did not finish {what} ({share}). {times}"
-        next_step = f"Find out why these runs failed. If failures do not matter, add --allow {ALLOW_FAILURES}."
-    elif collapsed is not None and collapsed.worse and ALLOW_DIVERGENCE not in allow:
-        share = f"{baseline}: {collapsed.baseline} of {collapsed.of_baseline}"
-        if diverged:
-            kind = VerdictKind.DIVERGED
-            headline = f"{candidate} diverged or collapsed in {_of(collapsed, 'run')} ({share}). {times}"
-            next_step = f"Make the candidate learn first. If this does not matter, add --allow {ALLOW_DIVERGENCE}."
-        elif kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
-            kind = VerdictKind.INCONCLUSIVE
-            headline = (
-                f"Inconclusive whether {candidate} learns as reliably as {baseline}: "
-                f"{_of(collapsed, 'run')} diverged or collapsed ({share}). {times}"
-            )
-            next_step = "Run a new study with more blocks to see whether it collapses more often."
-    return Verdict(kind, headline, tuple(details), next_step)
+
+    baseline: str
+    candidate: str
+    results: Sequence[MetricResult]
+    blocked: bool
+    equivalence: float
+    unfinished: CollapseCounts
+    learned: Learned | None = None
+    allow: Collection[str] = ()
+    busy: Sequence[str] = ()
+    fast_steps: Estimate | None = None
+
+    @property
+    def time(self) -> MetricResult | None:
+        """The result that decides the verdict; None if the runs have no times."""
+        by_name = {result.metric: result for result in self.results}
+        found = next((by_name[name] for name in TIMES if name in by_name), None)
+        return found if found is not None and found.estimate.value is not None else None
+
+    @property
+    def kind(self) -> VerdictKind:
+        """The verdict by the times alone."""
+        return classify(self.time.estimate, self.equivalence) if self.time is not None else VerdictKind.INCONCLUSIVE
+
+    @property
+    def times_alone(self) -> str:
+        """The times in a sentence without the word "faster", for readers who stop at the headline."""
+        return f"Times alone: {_measured(self.time)}." if self.time else f"No verdict on times: {self.no_times}."
+
+    @property
+    def no_times(self) -> str:
+        """Why there is no verdict on times."""
+        of_times = (result.estimate.reason for name in TIMES for result in self.results if result.metric == name)
+        return str(next(of_times, "the runs have no times"))
+
+    @property
+    def more_collapsed(self) -> CollapseCounts | None:
+        """The collapsed runs, if more of the candidate's runs collapsed and the settings do not accept this."""
+        if self.learned is None or not self.learned.collapsed.worse or ALLOW_DIVERGENCE in self.allow:
+            return None
+        return self.learned.collapsed
+
+
+_Outcome = tuple[VerdictKind, str, str | None]
+"""The kind of a verdict, its headline and the next step."""
+
+
+def describe_verdict(evidence: Evidence) -> Verdict:
+    """Describe a candidate's results: the headline, the details and the next step."""
+    kind, headline, next_step = next(found for rule in OUTCOMES if (found := rule(evidence)) is not None)
+    return Verdict(kind, headline, tuple(line for detail in DETAILS for line in detail(evidence)), next_step)
+
+
+def _unfinished(evidence: Evidence) -> _Outcome | None:
+    counts = evidence.unfinished
+    if not counts.worse or ALLOW_FAILURES in evidence.allow:
+        return None
+    what = f"in {_of(counts, 'block')}" if evidence.blocked else _of(counts, "run")
+    return (
+        VerdictKind.UNFINISHED,
+        f"{evidence.candidate} did not finish {what} ({_of_baseline(evidence, counts)}). {evidence.times_alone}",
+        f"Find out why these runs failed. If failures do not matter, add --allow {ALLOW_FAILURES}.",
+    )
+
+
+def _diverged(evidence: Evidence) -> _Outcome | None:
+    counts = evidence.more_collapsed
+    if counts is None or evidence.learned is None or not evidence.learned.diverged:
+        return None
+    return (
+        VerdictKind.DIVERGED,
+        (
+            f"{evidence.candidate} diverged or collapsed in {_of(counts, 'run')} ({_of_baseline(evidence, counts)}). "
+            f"{evidence.times_alone}"
+        ),
+        f"Make the candidate learn first. If this does not matter, add --allow {ALLOW_DIVERGENCE}.",
+    )
+
+
+def _learns_less_reliably(evidence: Evidence) -> _Outcome | None:
+    counts = evidence.more_collapsed
+    if counts is None or evidence.kind not in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
+        return None
+    return (
+        VerdictKind.INCONCLUSIVE,
+        (
+            f"Inconclusive whether {evidence.candidate} learns as reliably as {evidence.baseline}: "
+            f"{_of(counts, 'run')} diverged or collapsed ({_of_baseline(evidence, counts)}). {evidence.times_alone}"
+        ),
+        "Run a new study with more blocks to see whether it collapses more often.",
+    )
+
+
+def _without_times(evidence: Evidence) -> _Outcome | None:
+    if evidence.time is not None:
+        return None
+    return VerdictKind.INCONCLUSIVE, f"Inconclusive: {evidence.no_times}.", None
+
+
+def _by_times(evidence: Evidence) -> _Outcome | None:
+    time, kind = evidence.time, evidence.kind
+    if time is None:
+        return None
+    headline = _headline(kind, evidence.baseline, evidence.candidate, time, evidence.equivalence)
+    return kind, headline, _next(evidence, time)
+
+
+OUTCOMES: tuple[Callable[[Evidence], _Outcome | None], ...] = (
+    _unfinished,
+    _diverged,
+    _learns_less_reliably,
+    _without_times,
+    _by_times,
+)
+"""The first rule that applies gives the verdict."""
+
+
+def _busy_details(evidence: Evidence) -> Iterator[str]:
+    yield from evidence.busy
+
+
+def _learned_details(evidence: Evidence) -> Iterator[str]:
+    learned = evidence.learned
+    if learned is None:
+        return
+    yield _kept_text(learned)
+    counts = learned.collapsed
+    if counts.baseline or counts.candidate:
+        is_accuracy = learned.quality.is_accuracy
+        title, name = ("Collapsed", "accuracy") if is_accuracy else ("Diverged or collapsed", learned.quality.name)
+        yield f"{title} runs: {counts}. The {name} does not include them."
+
+
+def _kept_text(learned: Learned) -> str:
+    kept, name = learned.kept, learned.quality.name
+    if kept is None:
+        return f"{name} undecided: no run of the baseline has a value other than zero."
+    text, margin = _better, f"margin {100 * kept.margin:.3g} %"
+    if learned.quality.is_accuracy:
+        points = f"{100 * kept.margin:.3g}"
+        name, text, margin = "Accuracy", format_points, f"margin {points} point{'' if points == '1' else 's'}"
+    change, low, high = text(learned.change), text(kept.lower_bound), text(kept.upper_bound)
+    bound = f"{100 * kept.confidence:.3g} % bound"
+    if kept.kept is Kept.LOST and learned.collapsed.worse:
+        counts = learned.collapsed
+        lost = f"{name} lost: {counts.candidate} of {counts.of_candidate} runs diverged or collapsed."
+        if kept.upper_bound is None:
+            return lost
+        return f"{lost} If each of them is counted at the collapse limit, at best {high} ({bound})."
+    if kept.lower_bound is None or kept.upper_bound is None:
+        seen = f"{change}; " if learned.change is not None else ""
+        return f"{name} undecided: {seen}{kept.reason}."
+    if kept.lower_bound == kept.upper_bound:
+        return f"{name} {kept.kept.value}: {change} in every block ({margin})."
+    if kept.kept is Kept.KEPT:
+        some = " of the runs that learned is" if learned.quality.is_accuracy and learned.collapsed.worse else ""
+        return f"{name}{some} kept: {change}, at worst {low} ({bound}, {margin})."
+    if kept.kept is Kept.LOST:
+        return f"{name} lost: {change}, at best {high} ({bound}, {margin})."
+    level = f"{100 * (2 * kept.confidence - 1):.3g} % interval"  # between two one-sided bounds
+    return f"{name} undecided: {change}, between {low} and {high} ({level}, {margin})."
+
+
+def _unfinished_details(evidence: Evidence) -> Iterator[str]:
+    counts = evidence.unfinished
+    if counts.baseline or counts.candidate:
+        yield f"{'Blocks with a run' if evidence.blocked else 'Runs'} that did not finish: {counts}."
+
+
+def _certainty_details(evidence: Evidence) -> Iterator[str]:
+    time = evidence.time
+    if time is None:
+        return
+    unit = "blocks" if evidence.blocked else "runs per arm"
+    if time.exact.p is not None and time.exact.n > 1:
+        floor = ""
+        if time.exact.smallest is not None and time.exact.smallest > 0.05:
+            floor = f" (the smallest possible with {time.exact.n} {unit} is {time.exact.smallest:.3g})"
+        yield f"{time.exact.n} {unit}, {time.exact.method}: p = {time.exact.p:.3g}{floor}."
+    if time.detectable is not None:
+        size = detectable_text(time.detectable, percent="a difference of ", factor="a factor of ")
+        yield f"With this spread, these runs detect {size} with 80 % power."
+
+
+def _fast_steps_details(evidence: Evidence) -> Iterator[str]:
+    """Report the 25th percentile if its interval is less than half as wide as that of the mean."""
+    fast, time = evidence.fast_steps, evidence.time
+    if fast is None or time is None or evidence.kind is not VerdictKind.INCONCLUSIVE:
+        return
+    ends = [end for end in (time.estimate.low, time.estimate.high, fast.low, fast.high) if end is not None and end > 0]
+    if len(ends) < 4:
+        return
+    low, high, fast_low, fast_high = map(math.log, ends)
+    if 2 * (fast_high - fast_low) >= high - low:
+        return
+    interval = f"{100 * fast.confidence:.3g} % interval {format_change(fast.low)} to {format_change(fast.high)}"
+    yield (
+        f"The 25th percentile of the step time changed by {format_change(fast.value)} ({interval}). Other load affects "
+        "it less than the mean, but it does not show slow steps."
+    )
+
+
+DETAILS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
+    _busy_details,
+    _learned_details,
+    _unfinished_details,
+    _certainty_details,
+    _fast_steps_details,
+)
+"""The sentences below the headline."""
+
+
+def _of_baseline(evidence: Evidence, counts: CollapseCounts) -> str:
+    return f"{evidence.baseline}: {counts.baseline} of {counts.of_baseline}"
 
 
 def _of(counts: CollapseCounts, unit: str) -> str:
@@ -158,79 +303,6 @@ def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResu
     return f"Inconclusive whether {candidate} is faster than {baseline}: {measured}."
 
 
-def _accuracy_details(
-    accuracy: NonInferiority | None, change: float | None, collapsed: CollapseCounts | None
-) -> list[str]:
-    details = []
-    if accuracy is not None:
-        points = f"{100 * accuracy.margin:.3g}"
-        points += f" point{'' if points == '1' else 's'}"
-        margin = f"margin {points}"
-        bound = f"{100 * accuracy.confidence:.3g} % bound, {margin}"
-        if accuracy.kept is Kept.LOST and collapsed is not None and collapsed.worse:
-            details.append(_lost_by_collapse("Accuracy", accuracy, collapsed))
-        elif accuracy.lower_bound is None or accuracy.upper_bound is None:
-            seen = f"{format_points(change)}; " if change is not None else ""
-            details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
-        elif accuracy.lower_bound == accuracy.upper_bound:
-            details.append(f"Accuracy {accuracy.kept.value}: {format_points(change)} in every block (margin {points}).")
-        elif accuracy.kept is Kept.KEPT:
-            worse = collapsed is not None and collapsed.worse
-            kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"
-            details.append(
-                f"{kept}: {format_points(change)}, at worst {format_points(accuracy.lower_bound)} ({bound})."
-            )
-        elif accuracy.kept is Kept.LOST:
-            details.append(
-                f"Accuracy lost: {format_points(change)}, at best {format_points(accuracy.upper_bound)} ({bound})."
-            )
-        else:
-            bounds = f"{format_points(accuracy.lower_bound)} and {format_points(accuracy.upper_bound)}"
-            level = f"{100 * (2 * accuracy.confidence - 1):.3g} % interval"  # between two one-sided bounds
-            details.append(f"Accuracy undecided: {format_points(change)}, between {bounds} ({level}, {margin}).")
-    if collapsed is not None and (collapsed.baseline or collapsed.candidate):
-        details.append(f"Collapsed runs: {collapsed}. The accuracy does not include them.")
-    return details
-
-
-def _lost_by_collapse(title: str, kept: NonInferiority, collapsed: CollapseCounts) -> str:
-    why = f"{collapsed.candidate} of {collapsed.of_candidate} runs diverged or collapsed"
-    if kept.upper_bound is None:
-        return f"{title} lost: {why}."
-    best = "at best " + (format_points(kept.upper_bound) if title == "Accuracy" else _better(kept.upper_bound))
-    bound = f"{100 * kept.confidence:.3g} % bound"
-    return f"{title} lost: {why}. If each of them is counted at the collapse limit, {best} ({bound})."
-
-
-def _quality_details(
-    quality: Quality, kept: NonInferiority | None, change: float | None, collapsed: CollapseCounts | None
-) -> list[str]:
-    name, details = quality.name, []
-    if kept is None:
-        details.append(f"{name} undecided: no run of the baseline has a value other than zero.")
-    elif kept.kept is Kept.LOST and collapsed is not None and collapsed.worse:
-        details.append(_lost_by_collapse(name, kept, collapsed))
-    elif kept.lower_bound is None or kept.upper_bound is None:
-        seen = f"{_better(change)}; " if change is not None else ""
-        details.append(f"{name} undecided: {seen}{kept.reason}.")
-    else:
-        margin = f"margin {100 * kept.margin:.3g} %"
-        bound = f"{100 * kept.confidence:.3g} % bound, {margin}"
-        if kept.lower_bound == kept.upper_bound:
-            details.append(f"{name} {kept.kept.value}: {_better(change)} in every block ({margin}).")
-        elif kept.kept is Kept.KEPT:
-            details.append(f"{name} kept: {_better(change)}, at worst {_better(kept.lower_bound)} ({bound}).")
-        elif kept.kept is Kept.LOST:
-            details.append(f"{name} lost: {_better(change)}, at best {_better(kept.upper_bound)} ({bound}).")
-        else:
-            level = f"{100 * (2 * kept.confidence - 1):.3g} % interval, {margin}"
-            bounds = f"{_better(kept.lower_bound)} and {_better(kept.upper_bound)}"
-            details.append(f"{name} undecided: {_better(change)}, between {bounds} ({level}).")
-    if collapsed is not None and (collapsed.baseline or collapsed.candidate):
-        details.append(f"Diverged or collapsed runs: {collapsed}. The {name} does not include them.")
-    return details
-
-
 def _better(share: float | None) -> str:
     """Format a change of a quality, given as a share of the baseline's mean, positive if better."""
     if share is None:
@@ -238,39 +310,12 @@ def _better(share: float | None) -> str:
     return f"{two_digits(100 * abs(share))} % {'worse' if share < 0 else 'better'}" if share else "the same"
 
 
-def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:
-    details = []
-    unit = "blocks" if blocked else "runs per arm"
-    if time.exact.p is not None and time.exact.n > 1:
-        floor = ""
-        if time.exact.smallest is not None and time.exact.smallest > 0.05:
-            floor = f" (the smallest possible with {time.exact.n} {unit} is {time.exact.smallest:.3g})"
-        details.append(f"{time.exact.n} {unit}, {time.exact.method}: p = {time.exact.p:.3g}{floor}.")
-    if time.detectable is not None:
-        size = detectable_text(time.detectable, percent="a difference of ", factor="a factor of ")
-        details.append(f"With this spread, these runs detect {size} with 80 % power.")
-    return details
-
-
-def _fast_steps_details(mean: Estimate, fast: Estimate | None) -> list[str]:
-    """Report the 25th percentile if its interval is less than half as wide as that of the mean."""
-    ends = (mean.low, mean.high, fast.low, fast.high) if fast is not None else ()
-    if fast is None or any(end is None or end <= 0 for end in ends):
-        return []
-    low, high, fast_low, fast_high = (math.log(end or 1.0) for end in ends)
-    if 2 * (fast_high - fast_low) >= high - low:
-        return []
-    interval = f"{100 * fast.confidence:.3g} % interval {format_change(fast.low)} to {format_change(fast.high)}"
-    change = f"The 25th percentile of the step time changed by {format_change(fast.value)} ({interval})."
-    return [f"{change} Other load affects it less than the mean, but it does not show slow steps."]
-
-
-def _next(kind: VerdictKind, time: MetricResult, accuracy: NonInferiority | None, blocked: bool) -> str | None:
-    if not blocked:
+def _next(evidence: Evidence, time: MetricResult) -> str | None:
+    if not evidence.blocked:
         return "Run both arms in the blocks of one study, so that drift of the machine affects them alike."
     if time.estimate.n < 2:
         return f"Run a study with {EXACT_BLOCKS} blocks."
-    if kind is VerdictKind.INCONCLUSIVE and time.estimate.value is not None and time.detectable is not None:
+    if evidence.kind is VerdictKind.INCONCLUSIVE and time.detectable is not None:
         needed = _blocks_for(time)
         if needed is None:
             return "The difference is too small against the spread for a study of reasonable size to detect."
@@ -281,7 +326,8 @@ def _next(kind: VerdictKind, time: MetricResult, accuracy: NonInferiority | None
         )
     if time.estimate.n < EXACT_BLOCKS:
         return f"With {EXACT_BLOCKS} or more blocks the exact test can confirm it without assuming a distribution."
-    if accuracy is not None and accuracy.kept is Kept.UNDECIDED:
+    kept = evidence.learned.kept if evidence.learned is not None else None
+    if kept is not None and kept.kept is Kept.UNDECIDED:
         return (
             "To decide whether accuracy is kept, run a new study with more blocks, or with a wider margin that you "
             "declare before it starts."

@@ -37,14 +37,6 @@ def ray_engine():
     ray.shutdown()
 
 
-def test_a_study_on_rays_fake_gpu(tmp_path, ray_engine):
-    states = run_study(fake_study(blocks=1), tmp_path, ray_engine, lambda line: None)
-    assert all(state.done for state in states.values())
-    runs = [run for runs in study_arms(tmp_path).values() for run in runs]
-    assert {run.facts["device.visible"] for run in runs} == {"0"}
-    assert {run.notes["threads"] for run in runs} == {os.environ.get("OMP_NUM_THREADS", "not set")}
-
-
 def test_a_device_that_no_machine_has_is_an_error_and_no_wait(ray_engine):
     with pytest.raises(CompareError, match="has 2 GPUs"):
         RayEngine(gpus=2).check()
@@ -85,7 +77,7 @@ def test_no_slurm_here_is_said():
 
 def test_a_killed_ray_worker_loses_nothing_finished_and_the_report_tells(tmp_path, ray_engine):
     """Ray itself would not repeat the block, and its driver does not see the run: only the worker's death."""
-    arms = (fake_arm("a", "--sleep=1.2"), fake_arm("b", "--sleep=1.2", "--precision=x"))
+    arms = (fake_arm("a", "--sleep=0.8"), fake_arm("b", "--sleep=0.8", "--precision=x"))
     killed = []
 
     def kill_in_second_run():
@@ -109,7 +101,10 @@ def test_a_killed_ray_worker_loses_nothing_finished_and_the_report_tells(tmp_pat
     assert pid != os.getpid()
     assert all(state.done for state in states.values())
     assert states[1].begun == 3, "the run that had finished is not run again"
-    runs = [run for runs in study_arms(tmp_path).values() for run in runs if run.place.block == 1]
+    arms = study_arms(tmp_path).values()
+    assert {run.facts["device.visible"] for runs in arms for run in runs} == {"0"}
+    assert {run.notes["threads"] for runs in arms for run in runs} == {os.environ.get("OMP_NUM_THREADS", "not set")}
+    runs = [run for runs in arms for run in runs if run.place.block == 1]
     outcomes = sorted((run.place.arm, run.outcome.value) for run in runs)
     assert outcomes == sorted([("a", "finished"), ("b", "finished"), (cut_off.arm, "interrupted")])
     (note,) = study_notes(tmp_path)

@@ -1,21 +1,18 @@
 import pytest
 
-from lightning_perf.compare.records.fairness import check_fairness
-from lightning_perf.run_files.run_record import Place
-from tests.compare.support import FACTS, write_run
+from lightning_perf.compare.records.fairness import FairnessFacts, check_fairness
+from tests.compare.support import FACTS
 
 
-@pytest.fixture
-def run(tmp_path):
-    numbers = iter(range(1000))
-    return lambda **facts: write_run(tmp_path / f"run{next(numbers)}", **facts)
+def run(block=None, **facts):
+    return FairnessFacts(FACTS | {name.replace("__", "."): value for name, value in facts.items()}, block)
 
 
 def rows(check):
     return [(row.fact, row.baseline, row.candidate, row.allowed_by) for row in check.differences]
 
 
-def test_equal_fingerprints_are_fair(run):
+def test_equal_fingerprints_are_fair():
     check = check_fairness([run(), run()], [run()])
     assert check.differences == ()
     assert check.unchecked == ()
@@ -36,7 +33,7 @@ def test_equal_fingerprints_are_fair(run):
         ("device.name", "another"),
     ],
 )
-def test_one_differing_fact_is_unfair_unless_it_is_named(run, fact, value):
+def test_one_differing_fact_is_unfair_unless_it_is_named(fact, value):
     base, candidate = [run()], [run(**{fact.replace(".", "__"): value})]
     here = str(FACTS.get(fact, "not recorded"))
     check = check_fairness(base, candidate)
@@ -50,25 +47,25 @@ def test_one_differing_fact_is_unfair_unless_it_is_named(run, fact, value):
     assert check_fairness(base, candidate, allow=["something"]).unfair
 
 
-def test_what_differs_within_an_arm_is_unfair_too(run):
+def test_what_differs_within_an_arm_is_unfair_too():
     check = check_fairness([run(), run(train__batch_size=64)], [run(), run(train__batch_size=64)])
     assert [(row.fact, row.baseline) for row in check.unfair] == [("train.batch_size", ("32", "64"))]
 
 
-def test_a_batch_size_under_test_changes_the_first_batch_by_necessity(run):
+def test_a_batch_size_under_test_changes_the_first_batch_by_necessity():
     base, candidate = [run()], [run(train__batch_size=64, data__first_batch="b64")]
     assert [row.fact for row in check_fairness(base, candidate).unfair] == ["data.first_batch", "train.batch_size"]
     assert check_fairness(base, candidate, treatment=["batch_size"]).unfair == ()
 
 
-def test_workers_under_test_bring_their_own_settings(run):
+def test_workers_under_test_bring_their_own_settings():
     base = [run(data__num_workers=0, data__persistent_workers=False)]
     candidate = [run(data__num_workers=4, data__persistent_workers=True, data__prefetch_factor=2)]
     assert len(check_fairness(base, candidate).unfair) == 3
     assert check_fairness(base, candidate, treatment=["num_workers"]).unfair == ()
 
 
-def test_seeds_agree_as_a_set(run):
+def test_seeds_agree_as_a_set():
     base = [run(train__seed=seed) for seed in (1, 2, 3)]
     assert check_fairness(base, [run(train__seed=seed) for seed in (3, 1, 2)]).unfair == ()
     assert check_fairness(base, [run(train__seed=seed) for seed in (2, 3)]).unfair == ()
@@ -76,38 +73,37 @@ def test_seeds_agree_as_a_set(run):
     assert check_fairness(base, [run(train__seed=seed) for seed in (3, 4)]).unfair
 
 
-def test_in_blocks_seeds_agree_block_by_block(run):
-    def arm(name, seeds):
-        return [run(train__seed=seed, place=Place("s", name, block, 0)) for block, seed in enumerate(seeds, start=1)]
+def test_in_blocks_seeds_agree_block_by_block():
+    def arm(*seeds):
+        return [run(block, train__seed=seed) for block, seed in enumerate(seeds, start=1)]
 
-    base = arm("a", (1, 2, 3))
-    assert check_fairness(base, arm("b", (1, 2, 3)), blocked=True).unfair == ()
-    assert check_fairness(base, arm("b", (3, 2, 1)), blocked=True).unfair
-    assert check_fairness(base, arm("b", (1, 2)), blocked=True).unfair == ()
+    assert check_fairness(arm(1, 2, 3), arm(1, 2, 3), blocked=True).unfair == ()
+    assert check_fairness(arm(1, 2, 3), arm(3, 2, 1), blocked=True).unfair
+    assert check_fairness(arm(1, 2, 3), arm(1, 2), blocked=True).unfair == ()
 
 
-def test_equal_in_python_is_not_the_same_setting(run):
+def test_equal_in_python_is_not_the_same_setting():
     assert check_fairness([run(flags__x=1)], [run(flags__x=True)]).unfair
     assert check_fairness([run(flags__x=1)], [run(flags__x="1")]).unfair
 
 
-def test_a_fact_that_only_one_arm_recorded_is_a_difference(run):
+def test_a_fact_that_only_one_arm_recorded_is_a_difference():
     (row,) = check_fairness([run()], [run(flags__new=False)]).unfair
     assert (row.baseline, row.candidate) == (("not recorded",), ("False",))
 
 
-def test_essential_facts_that_no_run_recorded_are_named(run):
+def test_essential_facts_that_no_run_recorded_are_named():
     check = check_fairness([run(data__manifest=None)], [run(data__manifest=None)])
     assert check.unchecked == ("data.manifest",)
     assert check.differences == ()
 
 
-def test_the_unfair_rows_come_first(run):
+def test_the_unfair_rows_come_first():
     check = check_fairness([run()], [run(version__torch="x", code__revision="y")], allow=["code"])
     assert [row.fact for row in check.differences] == ["version.torch", "code.revision"]
 
 
-def test_what_is_under_test_is_one_setting_in_all_runs_of_an_arm(run):
+def test_what_is_under_test_is_one_setting_in_all_runs_of_an_arm():
     base = [run(), run()]
     mixed = [run(train__precision="16-mixed"), run()]
     check = check_fairness(base, mixed, treatment=["precision"])
@@ -117,6 +113,6 @@ def test_what_is_under_test_is_one_setting_in_all_runs_of_an_arm(run):
     assert check_fairness(base, seeds, treatment=["seed"]).unfair == ()
 
 
-def test_variables_are_recorded_where_they_are_set(run):
+def test_variables_are_recorded_where_they_are_set():
     (row,) = check_fairness([run()], [run(env__OMP_NUM_THREADS="4")]).unfair
     assert (row.baseline, row.candidate) == (("not set",), ("4",))

@@ -1,6 +1,7 @@
 """A run that was cut off is not paired with a partner from hours ago."""
 
 import re
+import shutil
 import time
 
 import pytest
@@ -18,9 +19,20 @@ from tests.compare.support import fake_study
 DEVICE = Device("test-cut-off", "")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "study"
+    run_study(fake_study(blocks=1), folder, LocalEngine([DEVICE]), lambda line: None)
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "study")
+
+
 def cut_off_after_the_first_run(folder, hours, second_run):
     """Leave a study as if it had died in the second run of block 1, hours ago."""
-    run_study(fake_study(blocks=2), folder, LocalEngine([DEVICE]), lambda line: None)
     path = journal.journal_path(folder, 1)
     entries = JsonLines(journal.Entry, "entry").decode(path.read_bytes(), path)[:3]
     path.unlink()
@@ -35,39 +47,39 @@ def cut_off_after_the_first_run(folder, hours, second_run):
 
 
 @pytest.mark.parametrize(("hours", "repeated"), [(5, True), (0.1, False)])
-def test_a_block_cut_off_hours_ago_is_repeated(tmp_path, hours, repeated):
-    cut_off_after_the_first_run(tmp_path, hours, second_run=False)
-    before = journal.read_block(tmp_path, 1)
+def test_a_block_cut_off_hours_ago_is_repeated(folder, hours, repeated):
+    cut_off_after_the_first_run(folder, hours, second_run=False)
+    before = journal.read_block(folder, 1)
     assert len(before.finished) == 1
-    run_block(tmp_path, 1, DEVICE)
-    state = journal.read_block(tmp_path, 1)
+    run_block(folder, 1, DEVICE)
+    state = journal.read_block(folder, 1)
     assert state.done
     assert state.failures == 0
     assert state.attempt == (1 if repeated else 0)
     assert len(state.finished) == 2
-    notes = " ".join(study_notes(tmp_path))
+    notes = " ".join(study_notes(folder))
     assert ("Block 1: its finished runs were " in notes) == repeated
 
 
-def test_a_run_cut_off_with_its_study_is_no_failure_of_its_arm(tmp_path):
-    cut_off_after_the_first_run(tmp_path, 5, second_run=True)
-    run_block(tmp_path, 1, DEVICE)
-    arms = study_arms(tmp_path)
+def test_a_run_cut_off_with_its_study_is_no_failure_of_its_arm(folder):
+    cut_off_after_the_first_run(folder, 5, second_run=True)
+    run_block(folder, 1, DEVICE)
+    arms = study_arms(folder)
     stopped = [run for runs in arms.values() for run in runs if run.outcome is Outcome.STOPPED]
     assert [(run.place.block, run.place.attempt) for run in stopped] == [(1, 0)]
-    unfinished = compare_runs(tmp_path).candidates[0].unfinished
+    unfinished = compare_runs(folder).candidates[0].unfinished
     assert (unfinished.baseline, unfinished.candidate) == (0, 0)
 
 
-def test_long_runs_may_be_as_far_apart_as_they_take(tmp_path):
-    cut_off_after_the_first_run(tmp_path, 1, second_run=False)
-    path = journal.journal_path(tmp_path, 1)
-    seconds = journal.read_block(tmp_path, 1).seconds[0]
+def test_long_runs_may_be_as_far_apart_as_they_take(folder):
+    cut_off_after_the_first_run(folder, 1, second_run=False)
+    path = journal.journal_path(folder, 1)
+    seconds = journal.read_block(folder, 1).seconds[0]
     path.write_text(path.read_text().replace(str(seconds), str(seconds + 2 * 3600)))
-    state = journal.read_block(tmp_path, 1)
+    state = journal.read_block(folder, 1)
     assert time.time() - state.finished_unix_s < 2 * 3600
-    run_block(tmp_path, 1, DEVICE)
-    assert journal.read_block(tmp_path, 1).attempt == 0
+    run_block(folder, 1, DEVICE)
+    assert journal.read_block(folder, 1).attempt == 0
 
 
 def test_a_warm_up_is_not_repeated_and_older_journals_have_no_times(tmp_path):

@@ -1,11 +1,8 @@
 import contextlib
 import errno
-import json
 import os
-import signal
-import subprocess
+import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,12 +10,11 @@ import pytest
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.study.definition import Study, StudyArm, read_study
-from lightning_perf.compare.study.lease import Lease
+from lightning_perf.compare.study.definition import StudyArm, read_study
+from lightning_perf.compare.study.lease import Lease, device_leases
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 
@@ -41,6 +37,19 @@ class RemovesFile(LocalEngine):
 @pytest.fixture
 def engine(tmp_path):
     return LocalEngine([DEVICE])
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "study"
+    run_study(fake_study(blocks=1, seed=5), folder, LocalEngine([DEVICE]), lambda line: None)
+    return folder
+
+
+@pytest.fixture
+def finished(template, tmp_path):
+    """The folder of a study that is over."""
+    return shutil.copytree(template, tmp_path / "finished")
 
 
 def run(study, folder, engine):
@@ -66,20 +75,12 @@ def test_every_arm_runs_once_a_block_and_the_comparison_sees_the_difference(tmp_
     assert study_notes(tmp_path) == ()
 
 
-def test_progress_tells_the_run_the_block_and_the_time_left(tmp_path, engine):
-    # Runs longer than the engine's tick, so that none goes by unseen.
-    arms = (fake_arm("a", "--sleep=0.7"), fake_arm("b", "--sleep=0.7"))
-    _, lines = run(fake_study(arms=arms, blocks=1), tmp_path, engine)
-    assert lines[0] == "run 1 of 4 · warm-up: a"
-    assert any(line.startswith("run 4 of 4 · block 1 of 1: ") and line.endswith(" left") for line in lines)
-
-
-def test_a_finished_study_runs_nothing_again(tmp_path, engine):
-    run(fake_study(blocks=1), tmp_path, engine)
-    before = sorted(tmp_path.rglob("*"))
-    states, _ = run(None, tmp_path, engine)
+@pytest.mark.parametrize("study", [None, fake_study(blocks=1, seed=5)])
+def test_a_finished_study_runs_nothing_again(finished, engine, study):
+    before = sorted(finished.rglob("*"))
+    states, _ = run(study, finished, engine)
     assert states[1].done
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(finished.rglob("*")) == before
 
 
 def test_a_killed_run_repeats_its_whole_block_and_the_report_tells(tmp_path):
@@ -140,73 +141,11 @@ def test_a_command_that_is_not_there_and_one_without_a_record_say_so(tmp_path, e
         run(fake_study(arms=(StudyArm("a", ("true",)), fake_arm("b")), attempts=1), tmp_path / "2", engine)
 
 
-DRIVER = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from tests.compare.support import fake_study, fake_arm
-from lightning_perf.compare.engines.block import Device
-from lightning_perf.compare.engines.local import LocalEngine
-from lightning_perf.compare.study.run import run_study
-arms = (fake_arm("fp32", "--sleep=0.6"), fake_arm("amp", "--sleep=0.6", "--precision=x"))
-try:
-    engine = LocalEngine([Device({device!r}, "")])
-    run_study(fake_study(arms=arms, blocks=2), Path(sys.argv[1]), engine, lambda line: print(line, flush=True))
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-
-
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_or_interrupted_driver_loses_nothing_finished(tmp_path, blow):
-    device = f"test-{os.getpid()}-{blow.name}"
-    code = DRIVER.format(root=str(Path(__file__).parents[3]), device=device)
-    driver = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    while not journal.read_block(tmp_path, 0).done:
-        time.sleep(0.05)
-    while journal.read_block(tmp_path, 1).open_run is None:
-        time.sleep(0.02)
-    time.sleep(0.3)  # amid a run
-    driver.send_signal(blow)
-    driver.wait(20)
-    driver.stdout.close()
-    assert driver.returncode == (-blow if blow is signal.SIGKILL else 130)
-    state = journal.read_block(tmp_path, 1)
-    assert not state.over
-    # The run died with its driver, so the device is free at once.
-    with Lease(Path(_leases()), device, wait=True, stop=None):
-        pass
-    finished = {r.path for runs in study_arms_if_any(tmp_path).values() for r in runs if r.outcome is Outcome.FINISHED}
-    states, lines = run(None, tmp_path, LocalEngine([Device(device, "")]))
-    assert all(state.done for state in states.values())
-    assert any(line.startswith("Resuming: ") for line in lines)
-    arms = study_arms(tmp_path)
-    counted = [r for runs in arms.values() for r in runs if r.outcome is Outcome.FINISHED]
-    assert finished <= {r.path for r in counted}
-    assert sorted((r.place.block, r.place.arm) for r in counted) == sorted(
-        (b, a) for b in range(3) for a in ("fp32", "amp")
-    )
-    assert any("cut off" in note or "stopped" in note for note in study_notes(tmp_path))
-
-
-def _leases():
-    from lightning_perf.compare.study.lease import device_leases
-
-    return device_leases()
-
-
-def study_arms_if_any(folder):
-    try:
-        return study_arms(folder)
-    except CompareError:
-        return {}
-
-
-def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
+def test_waiting_the_run_the_block_and_the_time_left_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_perf.compare.study.progress.REPORT_WAIT_AFTER_S", 0.1)
     device = Device(f"test-{os.getpid()}-taken", "")
     taken = contextlib.ExitStack()
-    taken.enter_context(Lease(_leases(), device.name))
+    taken.enter_context(Lease(device_leases(), device.name))
     lines = []
 
     def on_progress(line):
@@ -214,10 +153,13 @@ def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
         if line.startswith("Waiting for a device"):
             taken.close()
 
-    with_arms = fake_study(arms=(fake_arm("a", "--sleep=0.6"), fake_arm("b", "--sleep=0.6")), blocks=1)
-    states = run_study(with_arms, tmp_path / "study", LocalEngine([device]), on_progress)
+    # Runs longer than the engine's tick, so that none goes by unseen.
+    arms = (fake_arm("a", "--sleep=0.7"), fake_arm("b", "--sleep=0.7"))
+    states = run_study(fake_study(arms=arms, blocks=1), tmp_path / "study", LocalEngine([device]), on_progress)
     assert states[1].done
-    assert [line.startswith("Waiting") for line in lines[:2]] == [True, False]
+    assert lines[0].startswith("Waiting for a device")
+    assert lines[1] == "run 1 of 4 · warm-up: a"
+    assert any(line.startswith("run 4 of 4 · block 1 of 1: ") and line.endswith(" left") for line in lines)
 
 
 def test_a_second_driver_is_refused(tmp_path, engine):
@@ -228,12 +170,10 @@ def test_a_second_driver_is_refused(tmp_path, engine):
         run(fake_study(), tmp_path, engine)
 
 
-def test_a_folder_with_a_different_study_is_refused(tmp_path, engine):
-    run(fake_study(blocks=1), tmp_path, engine)
-    assert run(fake_study(blocks=1), tmp_path, engine)[0][1].done
+def test_a_folder_with_a_different_study_is_refused(finished, tmp_path, engine):
     for changes, what in (
         ({"blocks": 2}, "blocks: 1, not 2"),
-        ({"seed": 3}, "seed: 0, not 3"),
+        ({"seed": 3}, "seed: 5, not 3"),
         ({"arms": (fake_arm("fp32"), fake_arm("bf16"))}, "arms: fp32, amp, not fp32, bf16"),
         (
             {"arms": (fake_arm("fp32"), fake_arm("amp", "--step-ms=9"))},
@@ -245,7 +185,7 @@ def test_a_folder_with_a_different_study_is_refused(tmp_path, engine):
         ),
     ):
         with pytest.raises(CompareError, match=rf"different study \({what}"):
-            run(fake_study(**{"blocks": 1} | changes), tmp_path, engine)
+            run(fake_study(**{"blocks": 1, "seed": 5} | changes), finished, engine)
     with pytest.raises(CompareError, match="no study to resume"):
         run(None, tmp_path / "empty", engine)
 
@@ -265,11 +205,7 @@ def test_definitions_that_make_no_study(changes, message):
         fake_study(**changes)
 
 
-def test_the_definition_survives_the_disk(tmp_path, engine):
-    study = fake_study(blocks=1, seed=5)
-    run(study, tmp_path, engine)
-    assert read_study(tmp_path) == study
-    assert json.loads((tmp_path / "study.json").read_text())["blocks"] == 1
+def test_a_damaged_definition_is_an_error(tmp_path):
     (tmp_path / "study.json").write_text("{")
     with pytest.raises(CompareError, match="cannot be read as the definition of a study"):
         read_study(tmp_path)
@@ -278,13 +214,6 @@ def test_the_definition_survives_the_disk(tmp_path, engine):
 def test_seeds_and_folders_reach_the_command(tmp_path):
     arm = StudyArm("a", ("x", "{seed}/{block}", "{dir}", "{other}"))
     assert arm.filled(seed=4, block=2, folder=Path("{seed}")) == ["x", "4/2", "{seed}", "{other}"]
-
-
-def test_order_is_that_of_the_plan():
-    study = Study(arms=(fake_arm("a"), fake_arm("b")), blocks=4)
-    orders = [study.order(block) for block in range(5)]
-    assert orders[0] == ("a", "b")
-    assert sorted(orders[1:]) == [("a", "b"), ("a", "b"), ("b", "a"), ("b", "a")]
 
 
 def test_a_folder_that_cannot_be_written_and_a_lost_workdir_are_told(tmp_path, engine, monkeypatch):
@@ -300,5 +229,3 @@ def test_a_folder_that_cannot_be_written_and_a_lost_workdir_are_told(tmp_path, e
     monkeypatch.setattr("lightning_perf.run_files.jsonl.append", full)
     with pytest.raises(CompareError, match=r"block000.jsonl: the study cannot continue \(No space left on device\)"):
         run(fake_study(), tmp_path / "b", engine)
-    monkeypatch.undo()
-    assert run(fake_study(blocks=1), tmp_path / "b", engine)[0][1].done

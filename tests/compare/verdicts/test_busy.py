@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.busy import busy_lines
+from lightning_perf.compare.verdicts.checks import busy_lines
 from tests.compare.support import write_arms, write_run
 
 

@@ -9,7 +9,6 @@ from scipy import stats
 from benchmarks.comparing import verdict_noise
 from benchmarks.comparing.verdict_noise import KINDS, coverage, draw_gaps, rank_interval, t_interval
 from lightning_perf.compare.records.record import read_record
-from lightning_perf.compare.study.run import ADDED_BLOCKS, MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import VerdictKind
 from lightning_perf.compare.verdicts.pair import RANK_BLOCKS
@@ -84,21 +83,6 @@ def test_the_simulation_computes_what_compare_computes():
         assert np.exp([end[row] for end in t_interval(gaps)]) == pytest.approx([ratio.low, ratio.high])
         ratio = walsh_ratio(np.ones(BLOCKS), np.exp(logs))
         assert np.exp([end[row] for end in rank_interval(gaps)]) == pytest.approx([ratio.low, ratio.high])
-
-
-@pytest.mark.parametrize("spread", [0.014, 0.02, 0.03])
-def test_stopping_when_precise_keeps_the_level_of_the_rank_interval(spread):
-    studies, target = 8000, np.log(1.01)
-    gaps = np.random.default_rng(6).normal(0, spread, (studies, MAX_PRECISE_BLOCKS))
-    running, found = np.ones(studies, bool), 0
-    for blocks in range(MIN_PRECISE_BLOCKS, MAX_PRECISE_BLOCKS + 1, ADDED_BLOCKS):
-        low, high = rank_interval(gaps[running, :blocks])
-        stops = ((high - low) / 2 <= target) | (blocks == MAX_PRECISE_BLOCKS)
-        found += int(np.sum(stops & ((low > 0) | (high < 0))))
-        running[np.flatnonzero(running)[stops]] = False
-        if not running.any():
-            break
-    assert 0.04 <= found / studies <= 0.065
 
 
 @pytest.mark.parametrize("title", list(verdict_noise.HIDDEN)[:2])

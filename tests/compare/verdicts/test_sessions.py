@@ -13,8 +13,8 @@ from scipy import stats
 from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.compare.verdicts.pair import find_sessions, session_means
 from lightning_perf.compare.verdicts.refusal import UnfairError
-from lightning_perf.compare.verdicts.sessions import find_sessions, session_means
 from lightning_perf.statistics.location import unpaired_ratio
 from tests.compare.support import AMP_MS, BASE_MS, write_arms
 
@@ -86,6 +86,12 @@ def test_several_sessions_are_compared_by_their_means_as_scipy_does(arms):
     theirs = stats.ttest_ind(amp, base, equal_var=False).confidence_interval(0.95)
     assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
     assert result.estimate.n == 3
+
+
+def test_the_order_in_which_runs_are_given_changes_nothing(arms):
+    made = in_order(arms(blocked=False), "aabbaabbaabb")
+    expected = compare_arms(made).candidates
+    assert compare_arms({name: runs[3:] + runs[:3] for name, runs in made.items()}).candidates == expected
 
 
 def test_alternating_runs_are_a_session_each_and_so_are_runs_side_by_side(arms):

@@ -3,8 +3,10 @@ import math
 import numpy as np
 import pytest
 
+from lightning_perf.compare.records.metrics import Quality
 from lightning_perf.compare.verdicts.comparison import MetricResult, VerdictKind
-from lightning_perf.compare.verdicts.verdict import classify, describe_verdict
+from lightning_perf.compare.verdicts.learned import Learned
+from lightning_perf.compare.verdicts.verdict import Evidence, classify, describe_verdict
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.location import Difference, paired_difference, paired_ratio
 from lightning_perf.statistics.margins import non_inferiority
@@ -26,20 +28,20 @@ def verdict(ratios, **changes):
         "baseline": "fp32",
         "candidate": "amp",
         "results": [time_result(ratios)],
-        "accuracy": None,
-        "accuracy_change": None,
-        "collapsed": None,
         "blocked": True,
         "equivalence": 0.01,
+        "unfinished": NONE,
     }
-    return describe_verdict(**defaults | changes)
+    return describe_verdict(Evidence(**defaults | changes))
 
 
+NONE = CollapseCounts(0, 6, 0, 6)
 FASTER = [0.94 * math.exp(gap) for gap in (-0.003, -0.002, -0.001, 0.001, 0.002, 0.003)]
 
 
-def accuracy(value, error):
-    return non_inferiority(Difference(value, error, 5, 6, "paired", None), 0.01)
+def accuracy(value, error, collapsed=NONE):
+    kept = non_inferiority(Difference(value, error, 5, 6, "paired", None), 0.01)
+    return Learned(Quality("val_acc"), kept, value, collapsed, diverged=False)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +126,15 @@ def test_without_step_times_the_training_time_decides_and_without_any_nothing_do
     ],
 )
 def test_accuracy_in_words(value, error, text):
-    words = verdict(FASTER, accuracy=accuracy(value, error), accuracy_change=value)
+    words = verdict(FASTER, learned=accuracy(value, error))
     assert words.details[0].startswith(text)
 
 
 def test_collapsed_runs_are_counted_and_qualify_the_accuracy():
-    words = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=CollapseCounts(0, 6, 2, 6))
+    words = verdict(FASTER, learned=accuracy(0.0, 0.001, CollapseCounts(0, 6, 2, 6)))
     assert words.details[0].startswith("Accuracy of the runs that learned is kept")
     assert words.details[1].startswith("Collapsed runs: 2 of 6, in the baseline 0 of 6")
-    none = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=CollapseCounts(0, 6, 0, 6))
+    none = verdict(FASTER, learned=accuracy(0.0, 0.001))
     assert "ollapsed" not in " ".join(none.details)
 
 
@@ -155,5 +157,5 @@ def test_a_new_study_has_at_least_the_blocks_of_the_exact_test():
 
 def test_an_undecided_accuracy_states_the_change_that_was_seen():
     single = non_inferiority(paired_difference([0.9], [0.9]), 0.01)
-    (line, *_) = verdict(FASTER, accuracy=single, accuracy_change=0.0).details
+    (line, *_) = verdict(FASTER, learned=Learned(Quality("val_acc"), single, 0.0, NONE, diverged=False)).details
     assert line == "Accuracy undecided: +0.00 points; one pair of runs does not tell the spread."

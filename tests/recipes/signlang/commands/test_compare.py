@@ -170,11 +170,12 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         find_device("gpu")
 
 
-def test_help_needs_no_torch():
-    code = "import sys; sys.modules['torch'] = None; from recipes.signlang.cli import main; main(['compare', '--help'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_help_needs_no_torch(command):
+    code = "import sys; sys.modules['torch'] = None; from recipes.signlang.cli import main; main([*sys.argv[1:], '-h'])"
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "--precisions" in done.stdout
+    assert "--precision" in done.stdout
 
 
 @pytest.mark.slow

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -114,28 +111,6 @@ def test_bad_options_end_with_code_2(arguments):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-
-
-def test_help_needs_no_torch():
-    code = (
-        "import sys\n"
-        "from recipes.signlang.cli import main\n"
-        "try: main(['--help'])\n"
-        "finally: assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[4], check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "--precision" in done.stdout
-    assert "train" in done.stdout
-
-
-def test_models_named_in_the_help_are_the_models():
-    from recipes.signlang.commands.options import MODELS as NAMES
-    from recipes.signlang.training.model import MODELS
-
-    assert tuple(MODELS) == NAMES
 
 
 @pytest.mark.usefixtures("one_thread")

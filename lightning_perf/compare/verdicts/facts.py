@@ -1,0 +1,255 @@
+"""The facts of a comparison: its runs, the settings declared for them, and everything that follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from lightning_perf.compare.records.fairness import Fairness, check_fairness, fairness_facts
+from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
+from lightning_perf.compare.records.record import RunRecord
+from lightning_perf.compare.verdicts.comparison import Run
+from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, Settings
+from lightning_perf.compare.verdicts.learned import Learned, has_collapsed, judge_learning, quality_limit
+from lightning_perf.compare.verdicts.pair import Pair, pair_runs
+from lightning_perf.run_files.run_record import Outcome
+from lightning_perf.statistics.collapse import CollapseCounts
+
+WARM_UP = 0
+"""The block of the warm-up."""
+
+_Block = tuple[str, int]
+"""The ID of a study and the number of one of its blocks."""
+
+_Unit = int | str
+"""The number of a block, or the file of a run outside a study."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The runs of each arm, the baseline first. What follows from them is computed once, when it is first read.
+
+    `CHECKS` holds the conditions under which all properties have a value.
+    """
+
+    arms: Mapping[str, Sequence[RunRecord]]
+    settings: Settings
+    failed_blocks: Mapping[str, Collection[int]]
+
+    @property
+    def baseline(self) -> str:
+        """The name of the first arm."""
+        return next(iter(self.arms))
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of the other arms."""
+        return tuple(self.arms)[1:]
+
+    @cached_property
+    def left_out(self) -> dict[str, dict[Path, str]]:
+        """For each arm the runs that do not count, and why; see `find_left_out`."""
+        return find_left_out(self.arms)
+
+    @cached_property
+    def used(self) -> dict[str, list[RunRecord]]:
+        """The runs of each arm that count."""
+        return {name: [run for run in runs if run.path not in self.left_out[name]] for name, runs in self.arms.items()}
+
+    @cached_property
+    def runs(self) -> list[RunRecord]:
+        """The runs of all arms that count."""
+        return [run for runs in self.used.values() for run in runs]
+
+    @cached_property
+    def blocked(self) -> bool:
+        """Whether all runs are from one study, with at most one run per arm and block, so that they form pairs."""
+        places = [(name, run.place) for name, runs in self.used.items() for run in runs]
+        studies = {place.study if place is not None else None for _, place in places}
+        slots = {(name, place.block) for name, place in places if place is not None}
+        return None not in studies and len(studies) == 1 and len(slots) == len(places)
+
+    @cached_property
+    def treatment(self) -> tuple[str, ...]:
+        """The facts being tested: those of the settings and those that a study declared."""
+        of_study = [name for run in self.runs if run.place for name in run.place.treatment]
+        return tuple(dict.fromkeys([*self.settings.treatment, *of_study]))
+
+    @cached_property
+    def fairness(self) -> dict[str, Fairness]:
+        """The differences between the fingerprints of each candidate and the baseline."""
+        of_arms = {name: [fairness_facts(run) for run in runs] for name, runs in self.used.items()}
+        return {
+            name: check_fairness(
+                of_arms[self.baseline],
+                of_arms[name],
+                treatment=self.treatment,
+                allow=self.settings.allow,
+                blocked=self.blocked,
+            )
+            for name in self.candidates
+        }
+
+    @cached_property
+    def quality(self) -> Quality | None:
+        """The metric that shows how well the runs learned. Reading it raises a `CompareError` for a wrong name."""
+        return find_quality(self.runs, self.settings.accuracy, self.settings.quality)
+
+    @cached_property
+    def values(self) -> dict[Path, dict[str, float | None]]:
+        """The value of each metric, for every run."""
+        return {
+            run.path: run_values(run, self.quality, self.settings.goal) for runs in self.arms.values() for run in runs
+        }
+
+    @cached_property
+    def collapse_limit(self) -> float | None:
+        """The value of the quality beyond which a run has collapsed."""
+        if self.settings.collapse_below is not None or self.quality is None:
+            return self.settings.collapse_below
+        of_baseline = [self._quality_of(run) for run in self.used[self.baseline]]
+        return quality_limit(self.quality, of_baseline, [self._quality_of(run) for run in self.runs])
+
+    @cached_property
+    def points(self) -> tuple[Run, ...]:
+        """All runs in the order of their start."""
+        in_arms = [(run, name) for name, runs in self.arms.items() for run in runs]
+        by_start = sorted(in_arms, key=lambda item: item[0].started_unix_s)
+        return tuple(self._point(order, name, run) for order, (run, name) in enumerate(by_start))
+
+    @cached_property
+    def points_of(self) -> dict[str, list[Run]]:
+        """The points of each arm that count."""
+        return {
+            name: [point for point in self.points if point.arm == name and not point.left_out] for name in self.arms
+        }
+
+    @cached_property
+    def pairs(self) -> dict[str, Pair]:
+        """The runs of each candidate next to those of the baseline."""
+        base, candidates = self.baseline, self.candidates
+        return {
+            name: pair_runs(
+                (self.points_of[base], self.points_of[name]),
+                (self.used[base], self.used[name]),
+                blocked=self.blocked,
+                confidence=1 - (1 - self.settings.confidence) / len(candidates),
+                independent=ALLOW_SESSIONS in self.settings.allow,
+            )
+            for name in candidates
+        }
+
+    @cached_property
+    def learned(self) -> dict[str, Learned]:
+        """Whether each candidate still learns; empty without a quality."""
+        quality = self.quality
+        if quality is None:
+            return {}
+        return {
+            name: judge_learning(pair, quality, self.collapse_limit, self.settings.margin)
+            for name, pair in self.pairs.items()
+        }
+
+    @cached_property
+    def unfinished(self) -> dict[str, CollapseCounts]:
+        """The runs of each candidate that crashed or were killed; see `count_unfinished`."""
+        return count_unfinished(self.arms, blocked=self.blocked, failed_blocks=self.failed_blocks)
+
+    def _quality_of(self, run: RunRecord) -> float | None:
+        return self.values[run.path][self.quality.metric] if self.quality is not None else None
+
+    def _point(self, order: int, arm: str, run: RunRecord) -> Run:
+        left_out = self.left_out[arm].get(run.path)
+        value, base = self._quality_of(run), self.used[self.baseline]
+        revision = run.facts.get("code.revision")
+        return Run(
+            run_id=run.run_id,
+            arm=arm,
+            block=run.place.block if run.place else None,
+            order=order,
+            left_out=left_out,
+            collapsed=left_out is None and has_collapsed(run, value, self.quality, self.collapse_limit, base),
+            values=self.values[run.path],
+            started_unix_s=run.started_unix_s,
+            revision=str(revision) if revision is not None else None,
+        )
+
+
+def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Path, str]]:
+    """Return for each arm the runs that do not count, by their files, with the reason.
+
+    A run does not count if it is a warm-up, did not finish, belongs to a repeated block, or is invalid.
+    """
+    last = _last_attempts([run for runs in arms.values() for run in runs])
+    reasons = {name: {run.path: _reason(run, last) for run in runs} for name, runs in arms.items()}
+    return {name: {path: why for path, why in of_arm.items() if why is not None} for name, of_arm in reasons.items()}
+
+
+def _last_attempts(runs: Sequence[RunRecord]) -> dict[_Block, int]:
+    """Return the last attempt of each block. Runs of different attempts had different conditions."""
+    last: dict[_Block, int] = {}
+    for run in runs:
+        if run.place is not None:
+            block = (run.place.study, run.place.block)
+            last[block] = max(run.place.attempt, last.get(block, 0))
+    return last
+
+
+def _reason(run: RunRecord, last_attempts: Mapping[_Block, int]) -> str | None:
+    place = run.place
+    if place is not None and place.block == WARM_UP:
+        return "warm-up"
+    if run.outcome is not Outcome.FINISHED:
+        return str(run.outcome.value)
+    if place is not None and place.attempt < last_attempts[place.study, place.block]:
+        return "of a repeated block"
+    return "invalid: " + "; ".join(run.problems) if run.problems else None
+
+
+def without_warm_up(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs that are not warm-ups of a study."""
+    return [run for run in runs if run.place is None or run.place.block != WARM_UP]
+
+
+def count_unfinished(
+    arms: Mapping[str, Sequence[RunRecord]], *, blocked: bool, failed_blocks: Mapping[str, Collection[int]]
+) -> dict[str, CollapseCounts]:
+    """Count for each candidate the blocks with a run that did not finish; outside a study, count the runs.
+
+    A run that failed and was repeated counts, so that a candidate that often crashes is not called faster. A run that
+    the user stopped does not count. A run that was cut off and repeated in the same attempt, e.g. after a reboot, does
+    not count either. `failed_blocks` has further blocks, in which a run failed without leaving a record.
+    """
+    by_start = sorted((run for runs in arms.values() for run in runs), key=lambda run: run.started_unix_s)
+    running = None  # the last to start, which may still be running
+    if len(by_start) > 1 and by_start[-1].started_unix_s > by_start[-2].started_unix_s:
+        running = by_start[-1]
+    counts = {}
+    for name, runs in arms.items():
+        counted = without_warm_up(runs)
+        failed = {_unit(run, blocked) for run in counted if run is not running and _did_not_finish(run, counted)}
+        begun = {_unit(run, blocked) for run in counted if run.outcome is not Outcome.STOPPED}
+        if blocked:
+            failed |= set(failed_blocks.get(name, ()))
+        counts[name] = (len(failed), len(begun | failed))
+    baseline, *others = counts.values()
+    return {name: CollapseCounts(*baseline, *of_arm) for name, of_arm in zip(list(counts)[1:], others, strict=True)}
+
+
+def _unit(run: RunRecord, blocked: bool) -> _Unit:
+    return run.place.block if blocked and run.place is not None else str(run.path)
+
+
+def _did_not_finish(run: RunRecord, runs: Sequence[RunRecord]) -> bool:
+    if run.outcome is not Outcome.INTERRUPTED:
+        return run.outcome is Outcome.FAILED
+    again = (other for other in runs if other.started_unix_s > run.started_unix_s)
+    return run.place is None or not any(_same_attempt(run, other) for other in again)
+
+
+def _same_attempt(run: RunRecord, other: RunRecord) -> bool:
+    if run.place is None or other.place is None:
+        return False
+    return (run.place.block, run.place.attempt) == (other.place.block, other.place.attempt)
