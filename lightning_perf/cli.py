@@ -21,7 +21,6 @@ from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.history import command as history
 from lightning_perf.inference import command as infer
-from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.loading import command as data
 from lightning_perf.mcp_server import command as mcp
 from lightning_perf.probe import command as probe
@@ -62,7 +61,6 @@ _COMMANDS: Mapping[str, _Command] = {
     "comment": comment,
     "badge": badge,
     "infer": infer,
-    "sweep": sweep,
     "explain": explain,
     "explain-nan": explain_nan,
     "estimates": estimates,

@@ -6,7 +6,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.inference.campaign import Campaign, Place
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.campaign import Campaign, MeasureOptions
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Count
 from lightning_perf.inference.counting.peaks import find_peaks
 from lightning_perf.inference.counting.roofline import Roofline, bound_latency
-from lightning_perf.inference.errors import InferenceError, reason_of
-from lightning_perf.inference.judge import Judge
-from lightning_perf.inference.measurement.measure import Effort
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.measurement.accuracy import Judge
 from lightning_perf.inference.model.samples import Validation
 from lightning_perf.inference.model.subject import Subject, usable_device
-from lightning_perf.inference.results.recommend import NO_LIMIT_WITHOUT_DATA, recommend
-from lightning_perf.inference.results.summary import condition_notes
+from lightning_perf.inference.results.conclusions import NO_LIMIT_WITHOUT_DATA, condition_notes, recommend
 from lightning_perf.inference.results.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Machine, Tradeoff
 from lightning_perf.inference.transforms.base import FineTune
 from lightning_perf.inference.variants.build import check_subject
@@ -33,15 +32,6 @@ from lightning_perf.inference.variants.chains import Chains
 from lightning_perf.inference.variants.variant import default_variants, parse_variants
 from lightning_perf.machine.environment import cpu_name, device_facts, host_notes, version_facts
 from lightning_perf.run_files.atomic import write_document
-
-__all__ = [
-    "TRADEOFF_FILE",
-    "MeasureOptions",
-    "describe_machine",
-    "load_average",
-    "measure_variants",
-    "save_document",
-]
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -74,39 +64,6 @@ TRADEOFF_FILE = "tradeoff.json"
 
 MOST_INPUTS = 64
 """Most inputs for timing and for comparing outputs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """Options of `measure_variants`.
-
-    Attributes:
-        variants: Names for `parse_variant`; the original is always measured first. None means `default_variants`.
-        batch_sizes: Inputs per call. The first batch size and the first of `threads` decide the recommendation.
-        threads: CPU threads; everything is built and measured again for each number.
-        device: The device to run variants on.
-        effort: Number and duration of the timed calls.
-        max_latency_ms: Recommend a variant with a p90 latency of at most this many milliseconds.
-        max_accuracy_drop_points: Recommend a variant that loses at most this many percentage points of accuracy.
-        name: Name of the model; the name of its class if not given.
-        labels: Names of the classes, which the artefacts keep.
-        notes: Remarks for the reader of the document.
-        out: Folder for the artefacts and ``tradeoff.json``; if not given, nothing is kept.
-        timeout_s: Timeout for building a variant, for loading it, and for predicting the validation data.
-    """
-
-    variants: Sequence[str] | None = None
-    batch_sizes: Sequence[int] = (1, 32)
-    threads: Sequence[int] = (1,)
-    device: torch.device | str = "cpu"
-    effort: Effort = field(default_factory=Effort)
-    max_latency_ms: float | None = None
-    max_accuracy_drop_points: float | None = None
-    name: str | None = None
-    labels: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    out: Path | None = None
-    timeout_s: float = 1800.0
 
 
 def measure_variants(
@@ -145,6 +102,7 @@ def measure_variants(
     """
     on_progress = on_progress or (lambda _: None)
     options = options or MeasureOptions()
+    options = replace(options, name=options.name or type(module).__name__)
     batch_sizes, threads, out = options.batch_sizes, options.threads, options.out
     max_accuracy_drop_points = options.max_accuracy_drop_points
     device = usable_device(options.device)
@@ -163,27 +121,19 @@ def measure_variants(
         said.append(f"No calibration data was given: int8 was calibrated on the {len(inputs)} timed inputs.")
     subject = Subject(_prepared(module), inputs, calibration.float(), device, threads[0])
     original = check_subject(subject).numpy()
-    name = options.name or type(module).__name__
     machine = describe_machine(device)
 
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
         work = Path(folder)
-        place = Place(
-            artefacts=work / "artefacts" if out is None else out,
-            kept=out is not None,
-            work=work,
-            source=name,
-            labels=tuple(options.labels),
-            timeout_s=options.timeout_s,
-        )
-        _make_folder(place.artefacts)
-        np.save(place.inputs, inputs.numpy())
-        judge = Judge(validation, subject.input_shape, original.shape, work) if validation is not None else None
+        if out is not None:
+            _make_folder(out)
+        np.save(work / "inputs.npy", inputs.numpy())
+        judges = [] if validation is None else [Judge(validation, subject.input_shape, original.shape, work)]
         chains = Chains(subject, fine_tune, work, on_progress)
-        campaign = Campaign(parsed, subject, original, chains, judge, place, options.effort, on_progress)
+        campaign = Campaign(parsed, subject, original, chains, judges, options, work, on_progress)
         for number in threads:
             campaign.run(number, batch_sizes)
-        said += judge.notes() if judge is not None else ()
+        said += [note for judge in judges for note in judge.notes()]
     rows, cells = campaign.rows, campaign.cells
     machine = replace(machine, load_after=load_average())
     count, bound = _arithmetic(subject, batch_sizes[0], said)
@@ -196,7 +146,7 @@ def measure_variants(
         schema_version=SCHEMA_VERSION,
         method_version=METHOD_VERSION,
         tool_version=__version__,
-        model=name,
+        model=options.name or "",
         input_shape=subject.input_shape,
         machine=machine,
         effort=options.effort,

@@ -68,11 +68,11 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
 
     Raises:
         LoadingError: The data set cannot be loaded.
-        InferenceError: There is no such name.
+        UserError: There is no such name.
         MissingExtraError: torch is not installed.
     """
-    from lightning_perf.inference.model.source import find_object
     from lightning_perf.lazy_imports import import_extra
+    from lightning_perf.named_object import find_object
 
     import_extra("torch", "train")
     from lightning_perf.loading.errors import loading_error

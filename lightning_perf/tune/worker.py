@@ -304,15 +304,15 @@ def _load(order: Order) -> Any:
     """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
-    from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.inference.model.source import find_object
+    from lightning_perf.errors import UserError
+    from lightning_perf.named_object import find_object
     from lightning_perf.tune.training import as_training
 
     seed_everything(order.seed, workers=True, verbose=False)
     if order.source is not None:
         try:
             made = find_object(order.source, "PKG:NAME")
-        except InferenceError as error:
+        except UserError as error:
             raise NoTrainingError(str(error)) from error
         return as_training(made() if callable(made) else made)
     import cloudpickle

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_perf.inference.measurement.messages import Time, Timed
+from lightning_perf.inference.measurement.measure import Time, Timed
 
 if TYPE_CHECKING:
     from torch import Tensor

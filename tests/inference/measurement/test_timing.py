@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lightning_perf.inference.measurement import timing
-from lightning_perf.inference.measurement.messages import Time
+from lightning_perf.inference.measurement.measure import Time
 from lightning_perf.inference.measurement.timing import BATCH, predict, time_calls
 
 CPU = torch.device("cpu")

@@ -9,11 +9,11 @@ from lightning_perf.inference.runtimes.registry import find_runtime
 from lightning_perf.inference.variants.artefact import (
     ARTEFACT_FILE,
     CheckedCall,
-    Origin,
     load_artefact,
     read_artefact,
     save_artefact,
 )
+from lightning_perf.inference.variants.worker import Origin
 from tests.inference.support import Tiny
 
 

@@ -1,15 +1,93 @@
-"""Recommend the variant to deploy within limits of latency and accuracy."""
+"""Conclusions from the measured variants: the best trade-offs, the recommended one, and doubts about the figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.measurement.measure import Latency
-from lightning_perf.inference.results.tradeoff import Cell, Recommendation, Row
+from lightning_perf.inference.measurement.measure import Latency, Rounds, speedup
+from lightning_perf.inference.results.tradeoff import Cell, Machine, Recommendation, Row
 from lightning_perf.units import format_milliseconds, format_ratio
 
-__all__ = ["NO_LIMIT_WITHOUT_DATA", "recommend"]
+BUSY = 0.5
+"""A note mentions other load if the load average is above this: half a processor."""
+
+WAITED = 1.1
+"""A note says that calls waited for their processor if wall time over CPU time on one thread is above this."""
+
+NOISY = 0.05
+"""A note mentions A/A noise above this."""
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]], tie: float = 0.0) -> tuple[str, ...]:
+    """Return the names of the points, each a cost and an accuracy, that no other point beats, the cheapest first.
+
+    One point beats another if it is at least as accurate and cheaper by more than a tie, the relative difference of
+    cost that is within the noise. It also beats the other if it is more accurate and its cost is at most a tie higher.
+    There are no cycles: a chain of such steps never loses accuracy, and with equal accuracy its cost falls. So the
+    front is never empty.
+
+    Example:
+        >>> pareto_front({"fp32": (10.0, 0.92), "int8": (2.0, 0.91), "bf16": (12.0, 0.90)})
+        ('int8', 'fp32')
+    """
+
+    def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+        (cost, accuracy), (other_cost, other_accuracy) = one, other
+        cheaper, no_dearer = cost * (1 + tie) < other_cost, cost <= other_cost * (1 + tie)
+        return (cheaper and accuracy >= other_accuracy) or (no_dearer and accuracy > other_accuracy)
+
+    front = [name for name, point in points.items() if not any(beats(other, point) for other in points.values())]
+    return tuple(sorted(front, key=lambda name: (points[name][0], -points[name][1])))
+
+
+def cell_of(rows: Sequence[Row], *, threads: int, batch: int, baseline: Rounds, again: Rounds) -> Cell:
+    """Find the noise and the best variants for one batch size and number of threads.
+
+    `again` are the rounds of the baseline's twin.
+    """
+    noise = speedup(again, baseline)
+    ends = [value for value in (noise.value, noise.low, noise.high) if value is not None]
+    tie = max((max(value, 1 / value) - 1 for value in ends), default=0.0)
+    fast: dict[str, tuple[float, float]] = {}
+    small: dict[str, tuple[float, float]] = {}
+    for row, latency in measured_rows(rows, threads, batch):
+        accuracy = float(_correct(row))
+        fast[row.variant] = latency.p50_ms, accuracy
+        if row.size_bytes:
+            small[row.variant] = min(row.size_bytes, row.packed_bytes or row.size_bytes), accuracy
+    return Cell(threads, batch, noise, tie, pareto_front(fast, tie), pareto_front(small))
+
+
+def measured_rows(rows: Sequence[Row], threads: int, batch: int) -> list[tuple[Row, Latency]]:
+    """Return the variants with a latency, without those that failed, even at another batch size."""
+    pairs = [(row, row.latency(threads, batch)) for row in rows if row.reason is None]
+    return [(row, latency) for row, latency in pairs if latency is not None]
+
+
+def condition_notes(machine: Machine, rows: Sequence[Row], cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return notes about conditions that make the figures less reliable."""
+    notes = []
+    if machine.load_before is not None and machine.load_before > BUSY:
+        notes.append(
+            f"Other processes were using this machine: load average {machine.load_before:.2f} before the measurement."
+        )
+    for cell in cells:
+        where = f"batch {cell.batch}, {cell.threads} thread{'s' if cell.threads > 1 else ''}"
+        latency = rows[0].latency(cell.threads, cell.batch)
+        if machine.device_type == "cpu" and cell.threads == 1 and latency is not None and latency.cpu_ms > 0:
+            waited = latency.p50_ms / latency.cpu_ms
+            if waited > WAITED:
+                notes.append(
+                    f"{where}: calls took {waited:.2f} times their CPU time because they waited for a processor."
+                )
+        if cell.tie > NOISY:
+            notes.append(
+                f"{where}: two measurements of the original differ by up to {100 * cell.tie:.0f} %. Smaller "
+                "differences between variants are noise. Measure on a quiet machine, or with more --seconds."
+            )
+    return tuple(notes)
+
 
 NO_LIMIT_WITHOUT_DATA = (
     "A limit on the accuracy drop needs held-out inputs with labels, but there are no validation data. "
@@ -28,22 +106,9 @@ def recommend(
 
     With a limit on the accuracy drop, this is the fastest variant within the limits. Among variants with equal latency
     within the noise, it is the most accurate one, then the smallest. With a limit on the latency only, it is the most
-    accurate variant within the limit, then the fastest.
-
-    Args:
-        rows: The variants, the original first. A variant that failed, even at another batch size, is not chosen.
-        cell: Batch size, threads, and noise.
-        max_latency_ms: Highest p90 latency.
-        max_accuracy_drop_points: Largest drop of accuracy, in percentage points.
-
-    Raises:
-        InferenceError: There is a limit on accuracy, but accuracy was not measured.
+    accurate variant within the limit, then the fastest. The limit on latency is one of the p90.
     """
-    measured = [
-        (row, latency)
-        for row in rows
-        if row.reason is None and (latency := row.latency(cell.threads, cell.batch)) is not None
-    ]
+    measured = measured_rows(rows, cell.threads, cell.batch)
     if max_accuracy_drop_points is not None and not any(row.accuracy for row, _ in measured):
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)
     kept = [
