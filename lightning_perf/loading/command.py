@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_outputs, describe, positive, progress_printer, write_output
+from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.loading.result import LoadingReport
-
-__all__ = ["HELP", "SECONDS", "add_arguments", "measure_source", "run"]
 
 HELP = "find out which part of your data loading is slow"
 
@@ -75,15 +73,15 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
     from lightning_perf.named_object import find_object
 
     import_extra("torch", "train")
-    from lightning_perf.loading.errors import loading_error
     from lightning_perf.loading.measure import measure_loading, training_loader
+    from lightning_perf.loading.result import LoadingError
 
     made = find_object(source, "PKG:NAME")
     if callable(made) and not hasattr(made, "train_dataloader"):
         try:
             made = made()
         except Exception as error:
-            raise loading_error(
+            raise LoadingError(
                 f"PKG:NAME {source}", f"fails ({type(error).__name__}: {error})", "Give a function without arguments"
             ) from error
     return measure_loading(training_loader(made), seconds=seconds, step_ms=step_ms, name=source)
@@ -91,12 +89,10 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from lightning_perf.loading.errors import LoadingError
-
     progress_printer(options.quiet)(f"loading for {options.seconds:g} s in one worker process")
     report = measure_source(options.source, seconds=options.seconds, step_ms=options.step_ms)
     if options.markdown is not None:
-        write_output(Path(options.markdown), report.to_markdown(), LoadingError)
+        write_output(options.markdown, report.to_markdown(), UserError)
     if options.json:
         sys.stdout.write(report.to_json())
     else:

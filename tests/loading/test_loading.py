@@ -14,9 +14,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from lightning_perf import cli
-from lightning_perf.loading.errors import LoadingError
 from lightning_perf.loading.measure import measure_loading, training_loader
-from lightning_perf.loading.result import LoadingReport, StageTime, judge_loading
+from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import StageClock
 from tests.support.schemas import load_document
 

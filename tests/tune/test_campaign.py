@@ -13,7 +13,7 @@ from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.registry import LEVERS
-from lightning_perf.tune.messages import Prediction, Ready, Scouted, Window
+from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.process import WorkerExitError, WorkerFailureError, WorkerTimeoutError
@@ -93,7 +93,8 @@ def planted(monkeypatch):
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
-            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, plan.predictions, None, probed=plan.probed)
+            profile = Profile(plan.predictions, probed=plan.probed)
+            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, profile)
 
         def ready(self, timeout_s):
             for lever in self.order.levers:

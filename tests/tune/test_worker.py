@@ -1,6 +1,5 @@
 """Orders carried out, in this process."""
 
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,8 @@ from torch.utils.data import DataLoader
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.tune import worker
 from lightning_perf.tune.messages import Ready, Scouted, Window
-from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
-from lightning_perf.tune.worker import MOST_SAVING, describe_error, probed_savings, profile
+from lightning_perf.tune.worker import MOST_SAVING, probed_savings, profile
 from lightning_perf.workers.channel import Failure
 from tests.tune.conversation import Conversation, converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
@@ -107,42 +105,15 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     (answer,) = converse(order("tests.tune.trainings:tiny", tmp_path, scout=True))
     assert isinstance(answer, Scouted)
     assert answer.machine.device == "cpu"
-    assert answer.note is None
-    assert answer.step_ms is not None
-    assert answer.step_ms > 0
-    assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.predictions)
+    assert answer.profile.note is None
+    assert answer.profile.step_ms is not None
+    assert answer.profile.step_ms > 0
+    assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.profile.predictions)
     assert answer.missing["tf32"] == "needs a CUDA GPU with TF32"
     assert answer.missing["channels-last"] is None
     assert answer.lines["batch-size-x2"][0] == "DataLoader(…, batch_size=8)"
     assert answer.lines["fused-optimizer"] == ("torch.optim.SGD(…, fused=True)  # in configure_optimizers",)
     assert answer.lines.keys() == {name for name, reason in answer.missing.items() if reason is None}
-
-
-def test_what_the_tuners_process_can_import_the_trial_can(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere_in_a_script_folder.py").write_text("from tests.tune.trainings import tiny\n")
-    given = order("elsewhere_in_a_script_folder:tiny", tmp_path / "work")
-    assert isinstance(converse(given, 1)[0], Failure)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    runner = Runner(given, lambda: 120.0)
-    try:
-        assert runner.window(1).steps == 1
-    finally:
-        runner.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "RuntimeError"),
-        ("CUDA out of memory.\nTried", "RuntimeError: CUDA out of memory."),
-        (
-            "backend=x raised:\n\n  ImportError: no g++\nmore",
-            "RuntimeError: backend=x raised: ImportError: no g++",
-        ),
-    ],
-)
-def test_a_reason_is_one_line_that_tells(text, said):
-    assert describe_error(RuntimeError(text)) == said
 
 
 def test_windows_are_trained_and_told(tmp_path):

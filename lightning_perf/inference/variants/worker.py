@@ -117,8 +117,8 @@ def run(channel: Channel) -> None:
     import numpy as np
     import torch
 
-    from lightning_perf.inference.measurement.timing import finish, predict, time_calls
-    from lightning_perf.inference.model.subject import on_device
+    from lightning_perf.inference.measurement.timing import predict, time_calls
+    from lightning_perf.inference.model.subject import finish, on_device
     from lightning_perf.inference.variants.artefact import load_artefact
 
     torch.set_num_threads(order.threads)
