@@ -79,7 +79,7 @@ def test_events_of_a_gpu_are_on_its_own_stream(monkeypatch):
     assert timed.device_ns == (2_500_000, 2_500_000)
 
 
-@pytest.mark.parametrize("n", [1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH - 5])
+@pytest.mark.parametrize("n", [1, BATCH, 3 * BATCH - 5])
 def test_each_input_has_its_output_and_no_batch_has_another_size(n):
     sizes = []
 
