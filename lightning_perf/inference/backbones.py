@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -18,11 +18,10 @@ from lightning_perf import __version__
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Count
 from lightning_perf.inference.counting.peaks import find_peaks
-from lightning_perf.inference.counting.roofline import Peaks, bound_latency
+from lightning_perf.inference.counting.roofline import bound_latency
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import (
     Effort,
-    Rounds,
     Time,
     Timed,
     Timer,
@@ -35,7 +34,6 @@ from lightning_perf.inference.model.subject import cpu_threads, on_device, usabl
 from lightning_perf.inference.results.sweep import SCHEMA_VERSION, Sweep, SweepRow
 from lightning_perf.inference.run import describe_machine, load_average
 from lightning_perf.project import install_command
-from lightning_perf.statistics.values import Estimate
 
 _AGAIN = ":again"
 """Suffix of the key of the first backbone's second measurement. No name of a backbone ends with it."""
@@ -187,19 +185,29 @@ def sweep_backbones(
                 fail(name, error)
                 continue
             counts[name] = count
-            rows[name] = _counted(rows[name], count)
+            rows[name] = replace(
+                rows[name],
+                parameters=count.parameters,
+                macs=count.macs,
+                size_bytes=count.size_bytes,
+                uncounted=bool(count.uncounted),
+            )
         # Use the smallest model's memory: the bound for a model that fits into a cache needs the cache's bandwidth.
         working_set = min((count.compulsory_bytes for count in counts.values()), default=2**28)
         peaks = find_peaks(device, threads, working_set_bytes=working_set)
+        first = next(iter(timers), "")
         if timers:
             on_progress(f"Timing {len(timers)} backbones in alternating rounds")
-            first = next(iter(timers))
             timers[first + _AGAIN] = timers[first]
         rounds = take_turns(timers, batch, effort, fail)
-    finished = tuple(
-        _timed(row, rounds, counts[name], peaks, batch, threads) if name in rounds else row
-        for name, row in rows.items()
-    )
+    again = rounds.pop(first + _AGAIN, ())
+    for name, turns in rounds.items():
+        baseline = rounds[next(iter(rounds))]
+        latency = summarise(turns, None if turns is baseline else baseline, batch=batch, threads=threads)
+        bound = bound_latency(counts[name], peaks)
+        efficiency = bound.efficiency(latency.p50_ms)
+        rows[name] = replace(rows[name], latency=latency, bound_ms=bound.bound_ms, efficiency=efficiency)
+    finished = sorted(rows.values(), key=lambda row: math.inf if row.latency is None else row.latency.p50_ms)
     return Sweep(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -210,9 +218,9 @@ def sweep_backbones(
         machine=replace(machine, load_after=load_average()),
         effort=effort,
         peaks=peaks,
-        noise=_noise(rounds),
+        noise=speedup(again, rounds[first]) if again and first in rounds else None,
         macs_correlation=_correlation(finished),
-        rows=tuple(sorted(finished, key=_median_ms)),
+        rows=tuple(finished),
     )
 
 
@@ -240,37 +248,6 @@ def _timer(module: nn.Module, inputs: Tensor, device: torch.device) -> Timer:
 
     run(Time(batch=len(inputs), warmup=1, seconds=0.0, least=0, most=0))
     return run
-
-
-def _counted(row: SweepRow, count: Count) -> SweepRow:
-    return replace(
-        row,
-        parameters=count.parameters,
-        macs=count.macs,
-        size_bytes=count.size_bytes,
-        uncounted=bool(count.uncounted),
-    )
-
-
-def _timed(
-    row: SweepRow, rounds: Mapping[str, Rounds], count: Count, peaks: Peaks, batch: int, threads: int
-) -> SweepRow:
-    first = next(iter(rounds))
-    baseline = None if row.name == first else rounds[first]
-    latency = summarise(rounds[row.name], baseline, batch=batch, threads=threads)
-    bound = bound_latency(count, peaks)
-    return replace(row, latency=latency, bound_ms=bound.bound_ms, efficiency=bound.efficiency(latency.p50_ms))
-
-
-def _noise(rounds: Mapping[str, Rounds]) -> Estimate | None:
-    for name, again in rounds.items():
-        if name.endswith(_AGAIN) and (first := rounds.get(name.removesuffix(_AGAIN))) is not None:
-            return speedup(again, first)
-    return None
-
-
-def _median_ms(row: SweepRow) -> float:
-    return math.inf if row.latency is None else row.latency.p50_ms
 
 
 def _correlation(rows: Sequence[SweepRow]) -> float | None:

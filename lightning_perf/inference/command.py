@@ -26,12 +26,18 @@ from lightning_perf.arguments import (
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from lightning_perf.inference.model.samples import Samples
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
 HELP = "measure variants of a trained model: accuracy, latency, size"
 
 SWEEP_FILE = "sweep.json"
 """The document of ``--backbones``, in the folder of ``--out``."""
+
+NOISE = (
+    "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants on real "
+    "inputs are unknown."
+)
 
 _NOT_FOR_BACKBONES = ("model", "module", "data", "variants", "html", "max_latency_ms", "max_accuracy_drop")
 """Options that only apply to a trained model."""
@@ -253,17 +259,13 @@ def write_outputs(
 
 
 def _measure(options: argparse.Namespace) -> Tradeoff:
-    import torch
-
     from lightning_perf.inference.campaign import MeasureOptions
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.samples import gather_samples
     from lightning_perf.inference.model.source import load_model
     from lightning_perf.inference.run import measure_variants
     from lightning_perf.inference.training.fine_tune import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
-    from lightning_perf.named_object import find_object
 
     parse_variants(options.variants or ())  # report a wrong name before reading the data
     if options.model is None:
@@ -276,27 +278,14 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
         raise InferenceError("--shape: does not go with --data, which has a shape. Leave one of them out.")
     device = choose_device(options.device)
     module, name = load_model(options.model, options.module)
-    inputs = samples = fine_tune = None
-    notes = []
-    if options.shape is not None:
-        inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
-        notes.append(
-            "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants "
-            "on real inputs are unknown."
-        )
-    else:
-        given = find_object(options.data, "--data")
-        samples = gather_samples(given() if callable(given) else given, options.limit, options.calibration)
-        inputs = samples.inputs
-        notes += samples.notes
-        if samples.training is not None:
-            fine_tune = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=device)
+    samples = _samples(options)
+    tuner = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=device)
     return measure_variants(
         module,
-        inputs=inputs,
-        validation=samples.validation if samples is not None else None,
-        calibration=samples.calibration if samples is not None else None,
-        fine_tune=fine_tune,
+        inputs=samples.inputs,
+        validation=samples.validation,
+        calibration=samples.calibration,
+        fine_tune=None if samples.training is None else tuner,
         options=MeasureOptions(
             variants=options.variants,
             batch_sizes=options.batch_sizes,
@@ -306,11 +295,25 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
             max_latency_ms=options.max_latency_ms,
             max_accuracy_drop_points=to_points(options.max_accuracy_drop),
             name=name,
-            notes=notes,
+            notes=samples.notes,
             out=options.out,
         ),
         on_progress=progress_printer(options.quiet),
     )
+
+
+def _samples(options: argparse.Namespace) -> Samples:
+    """Return the samples of ``--data``, or random inputs of ``--shape``."""
+    import torch
+
+    from lightning_perf.inference.model.samples import Samples, gather_samples
+    from lightning_perf.named_object import find_object
+
+    if options.shape is None:
+        given = find_object(options.data, "--data")
+        return gather_samples(given() if callable(given) else given, options.limit, options.calibration)
+    inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
+    return Samples(inputs, None, notes=(NOISE,))
 
 
 def _time_backbones(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from lightning_perf.cli import main
 from lightning_perf.inference import backbones
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, make_backbone, sweep_backbones
 from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed
 from lightning_perf.inference.results.plot import draw_sweep
@@ -38,7 +39,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backbones, "find_peaks", lambda *_, **__: PEAKS)
 
 
-PEAKS = backbones.Peaks("a CPU", "float32", 1, 1e9, 1e9, "made up")
+PEAKS = Peaks("a CPU", "float32", 1, 1e9, 1e9, "made up")
 
 
 @pytest.mark.parametrize(("name", "channels"), [(TORCHVISION, 1), ("squeezenet1_1", 3), *((name, 1) for name in TIMM)])

@@ -142,7 +142,11 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
 
 def speedup(rounds: Rounds, baseline: Rounds) -> Estimate:
     """Return the speed-up of one variant over another, from their median times in the same rounds."""
-    return walsh_ratio(*([float(np.median(turn.wall_ns)) for turn in one] for one in (rounds, baseline)))
+    return walsh_ratio(_medians_ns(rounds), _medians_ns(baseline))
+
+
+def _medians_ns(rounds: Rounds) -> list[float]:
+    return [float(np.median(turn.wall_ns)) for turn in rounds]
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
