@@ -149,7 +149,7 @@ def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
     assert middle.parameters == 8 * 9 + 8
     assert middle.size_bytes == 4 * middle.parameters
     assert middle.bound_ms == pytest.approx(2e3 * middle.macs / PEAKS.flops_per_s)
-    assert middle.efficiency == pytest.approx(middle.bound_ms / 8)
+    assert middle.efficiency == pytest.approx(2e3 * middle.macs / PEAKS.flops_per_s / 8)
     assert sweep.macs_correlation == pytest.approx(1)
     assert sweep.noise is not None
     assert sweep.noise.value == pytest.approx(1)

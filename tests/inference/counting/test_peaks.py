@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,8 @@ def test_float32_has_the_rates_that_the_process_computes_in(
     name: str, matmul: str, convolution: str, rates: tuple[float, float | None], gpu: Callable[[str, int], None]
 ) -> None:
     gpu(name, 24 if "RTX" in name else 150)
-    backends = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    backends: Any = torch.backends
+    backends = backends.cuda.matmul, backends.cudnn.conv
     before = [backend.fp32_precision for backend in backends]
     try:
         for backend, precision in zip(backends, (matmul, convolution), strict=True):

@@ -194,14 +194,6 @@ def test_a_missing_package_is_a_reason(name, package, monkeypatch):
     assert "pip install" in reason
 
 
-def test_a_missing_exporter_is_a_reason(monkeypatch, tmp_path):
-    if find_spec("onnxruntime") is None:
-        pytest.skip("needs onnxruntime")
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(VariantError, match="onnxscript is not installed"):
-        find_runtime("onnxruntime").build(subject_of(residual_network(), pictures(3)), tmp_path)
-
-
 def test_a_missing_compiler_is_a_reason_to_build_and_none_to_load(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

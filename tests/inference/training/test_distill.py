@@ -58,9 +58,10 @@ def fit(
     **settings,
 ) -> Recorder:
     recorder = Recorder()
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    settings |= dict.fromkeys(off, False)
     recorder.trainer = Trainer(
-        max_epochs=epochs, accelerator="cpu", default_root_dir=folder, callbacks=[recorder], **quiet, **settings
+        max_epochs=epochs, accelerator="cpu", default_root_dir=folder, callbacks=[recorder], **settings
     )
     recorder.trainer.fit(module, data, held_out)
     return recorder
