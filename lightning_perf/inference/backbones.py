@@ -201,13 +201,13 @@ def sweep_backbones(
             timers[first + _AGAIN] = timers[first]
         rounds = take_turns(timers, batch, effort, fail)
     again = rounds.pop(first + _AGAIN, ())
-    for name, turns in rounds.items():
-        baseline = rounds[next(iter(rounds))]
-        latency = summarise(turns, None if turns is baseline else baseline, batch=batch, threads=threads)
+    for number, (name, turns) in enumerate(rounds.items()):
+        baseline = next(iter(rounds.values())) if number else None
+        latency = summarise(turns, baseline, batch=batch, threads=threads)
         bound = bound_latency(counts[name], peaks)
         efficiency = bound.efficiency(latency.p50_ms)
         rows[name] = replace(rows[name], latency=latency, bound_ms=bound.bound_ms, efficiency=efficiency)
-    finished = sorted(rows.values(), key=lambda row: math.inf if row.latency is None else row.latency.p50_ms)
+    finished = sorted(rows.values(), key=_median_ms)
     return Sweep(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -248,6 +248,10 @@ def _timer(module: nn.Module, inputs: Tensor, device: torch.device) -> Timer:
 
     run(Time(batch=len(inputs), warmup=1, seconds=0.0, least=0, most=0))
     return run
+
+
+def _median_ms(row: SweepRow) -> float:
+    return math.inf if row.latency is None else row.latency.p50_ms
 
 
 def _correlation(rows: Sequence[SweepRow]) -> float | None:

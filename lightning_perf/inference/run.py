@@ -25,7 +25,15 @@ from lightning_perf.inference.measurement.accuracy import Judge
 from lightning_perf.inference.model.samples import Validation
 from lightning_perf.inference.model.subject import Subject, usable_device
 from lightning_perf.inference.results.conclusions import NO_LIMIT_WITHOUT_DATA, condition_notes, recommend
-from lightning_perf.inference.results.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Machine, Tradeoff
+from lightning_perf.inference.results.tradeoff import (
+    METHOD_VERSION,
+    SCHEMA_VERSION,
+    Cell,
+    Machine,
+    Recommendation,
+    Row,
+    Tradeoff,
+)
 from lightning_perf.inference.transforms.base import FineTune
 from lightning_perf.inference.variants.build import check_subject
 from lightning_perf.inference.variants.chains import Chains
@@ -103,45 +111,32 @@ def measure_variants(
     on_progress = on_progress or (lambda _: None)
     options = options or MeasureOptions()
     options = replace(options, name=options.name or type(module).__name__)
-    batch_sizes, threads, out = options.batch_sizes, options.threads, options.out
-    max_accuracy_drop_points = options.max_accuracy_drop_points
     device = usable_device(options.device)
-    _check_settings(batch_sizes, threads)
-    if max_accuracy_drop_points is not None and validation is None:
-        raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+    _check_settings(options, validation)
     parsed = parse_variants(options.variants or default_variants(device.type), students)
-    if inputs is None:
-        if validation is None:
-            raise InferenceError("There are no inputs. Give real inputs to time, or validation data.")
-        inputs = validation.inputs
-    inputs = inputs[:MOST_INPUTS].float().contiguous()
     said = list(options.notes)
+    timed = _timed_inputs(inputs, validation)
     if calibration is None:
-        calibration = inputs
-        said.append(f"No calibration data was given: int8 was calibrated on the {len(inputs)} timed inputs.")
-    subject = Subject(_prepared(module), inputs, calibration.float(), device, threads[0])
+        calibration = timed
+        said.append(f"No calibration data was given: int8 was calibrated on the {len(timed)} timed inputs.")
+    subject = Subject(_prepared(module), timed, calibration.float(), device, options.threads[0])
     original = check_subject(subject).numpy()
     machine = describe_machine(device)
 
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
         work = Path(folder)
-        if out is not None:
-            _make_folder(out)
-        np.save(work / "inputs.npy", inputs.numpy())
+        if options.out is not None:
+            _make_folder(options.out)
+        np.save(work / "inputs.npy", timed.numpy())
         judges = [] if validation is None else [Judge(validation, subject.input_shape, original.shape, work)]
         chains = Chains(subject, fine_tune, work, on_progress)
         campaign = Campaign(parsed, subject, original, chains, judges, options, work, on_progress)
-        for number in threads:
-            campaign.run(number, batch_sizes)
+        for number in options.threads:
+            campaign.run(number, options.batch_sizes)
         said += [note for judge in judges for note in judge.notes()]
     rows, cells = campaign.rows, campaign.cells
     machine = replace(machine, load_after=load_average())
-    count, bound = _arithmetic(subject, batch_sizes[0], said)
-    recommendation = None
-    if options.max_latency_ms is not None or max_accuracy_drop_points is not None:
-        recommendation = recommend(
-            rows, cells[0], max_latency_ms=options.max_latency_ms, max_accuracy_drop_points=max_accuracy_drop_points
-        )
+    count, bound = _arithmetic(subject, options.batch_sizes[0], said)
     tradeoff = Tradeoff(
         schema_version=SCHEMA_VERSION,
         method_version=METHOD_VERSION,
@@ -154,11 +149,11 @@ def measure_variants(
         notes=(*said, *condition_notes(machine, rows, cells)),
         rows=rows,
         cells=cells,
-        recommendation=recommendation,
+        recommendation=_recommendation(options, rows, cells[0]),
         count=count,
         roofline=bound,
     )
-    return tradeoff if out is None else save_document(tradeoff, out)
+    return tradeoff if options.out is None else save_document(tradeoff, options.out)
 
 
 def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
@@ -180,12 +175,30 @@ def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
     return tradeoff
 
 
-def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int]) -> None:
-    for what, values in (("batch sizes", batch_sizes), ("threads", threads)):
+def _check_settings(options: MeasureOptions, validation: Validation | None) -> None:
+    for what, values in (("batch sizes", options.batch_sizes), ("threads", options.threads)):
         if not values or min(values) < 1 or len(set(values)) != len(values):
             raise InferenceError(
                 f"{what}: got {', '.join(map(str, values)) or 'none'}. Give different numbers above 0."
             )
+    if options.max_accuracy_drop_points is not None and validation is None:
+        raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+
+
+def _timed_inputs(inputs: Tensor | None, validation: Validation | None) -> Tensor:
+    """Return the inputs to time and to compare outputs with: those given, else the first of the validation data."""
+    if inputs is None:
+        if validation is None:
+            raise InferenceError("There are no inputs. Give real inputs to time, or validation data.")
+        inputs = validation.inputs
+    return inputs[:MOST_INPUTS].float().contiguous()
+
+
+def _recommendation(options: MeasureOptions, rows: Sequence[Row], cell: Cell) -> Recommendation | None:
+    latency_ms, drop_points = options.max_latency_ms, options.max_accuracy_drop_points
+    if latency_ms is None and drop_points is None:
+        return None
+    return recommend(rows, cell, max_latency_ms=latency_ms, max_accuracy_drop_points=drop_points)
 
 
 def _prepared(module: nn.Module) -> nn.Module:

@@ -176,35 +176,33 @@ class _Campaign:
 
     def _try(self, lever: Lever, scouted: Scouted, noise: Estimate) -> Trial:
         on_top_of = self._kept
-        measured: Estimate | None = None
-        outcome, reason = self._not_tried(lever, scouted)
-        if outcome is None:
-            levers = sum(scouted.missing[one.name] is None and not one.changes_training for one in self._levers)
-            try:
-                outcome, reason, measured = self._measured(lever, noise, levers)
-            except NotApplicableError as error:
-                outcome, reason = Outcome.NOT_APPLICABLE, str(error)
-            except OutOfTimeError:
-                outcome, reason = Outcome.FAILED, "took longer than its share of the budget"
-            except TrialError as error:
-                outcome, reason = Outcome.FAILED, str(error)
+        outcome, reason, measured = self._tried(lever, scouted, noise)
+        lines = scouted.lines.get(lever.name, ())
         if outcome is Outcome.NOT_APPLICABLE:
-            return Trial(lever.name, outcome, reason, None, None, scouted.lines.get(lever.name, ()))
+            return Trial(lever.name, outcome, reason, None, None, lines)
         if not self._interrupted:
             figure = f", {describe_ratio(measured)}" if measured else f", {reason}"
             self._progress.say(f"{lever.name}: {outcome.value}{figure}; {describe_left(self._budget.left_s())}")
+        on_top_of = on_top_of if measured is not None else ()
+        trial = Trial(lever.name, outcome, reason, None, measured, lines, on_top_of=on_top_of)
         found = scouted.profile.prediction(lever)
-        return Trial(
-            lever=lever.name,
-            outcome=outcome,
-            reason=reason,
-            predicted=(1 - found.high, 1 - found.low) if found else None,
-            measured=measured,
-            lines=scouted.lines.get(lever.name, ()),
-            rule=(found.kind or None) if found else None,
-            source=found.source if found else None,
-            on_top_of=on_top_of if measured is not None else (),
-        )
+        if found is None:
+            return trial
+        return replace(trial, predicted=(1 - found.high, 1 - found.low), rule=found.kind or None, source=found.source)
+
+    def _tried(self, lever: Lever, scouted: Scouted, noise: Estimate) -> tuple[Outcome, str | None, Estimate | None]:
+        outcome, reason = self._not_tried(lever, scouted)
+        if outcome is not None:
+            return outcome, reason, None
+        levers = sum(scouted.missing[one.name] is None and not one.changes_training for one in self._levers)
+        try:
+            return self._measured(lever, noise, levers)
+        except NotApplicableError as error:
+            return Outcome.NOT_APPLICABLE, str(error), None
+        except OutOfTimeError:
+            return Outcome.FAILED, "took longer than its share of the budget", None
+        except TrialError as error:
+            return Outcome.FAILED, str(error), None
 
     def _not_tried(self, lever: Lever, scouted: Scouted) -> tuple[Outcome | None, str | None]:
         """Return why a lever is not measured at all; nothing if it is to be measured."""

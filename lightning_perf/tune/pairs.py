@@ -128,13 +128,9 @@ class Pairs:
         if not self._takes_turns:
             one = start_base() if fresh else self._running(base)
             try:
-                with closing(start_candidate()) as other:
-                    measurement = measure(one, other, order=self._random, may_give_up=may_give_up, **how)
-                return finished(measurement, one, other)
+                return finished(*self._side_by_side(one, start_candidate, may_give_up=may_give_up, **how))
             except TrialError as error:
                 if not is_out_of_memory(error):
-                    if one.failed:
-                        raise TrialError(f"the training that it was compared with failed: {error}") from error
                     raise
             finally:
                 if fresh:
@@ -149,6 +145,17 @@ class Pairs:
         if not candidate and not self._takes_turns:
             self._take_turns()  # the unchanged training does not fit next to itself
         return pair
+
+    def _side_by_side(
+        self, base: Runner, start_candidate: Callable[[], Runner], **how: Any
+    ) -> tuple[Measurement, Runner, Runner]:
+        try:
+            with closing(start_candidate()) as other:
+                return measure(base, other, order=self._random, **how), base, other
+        except TrialError as error:
+            if base.failed and not is_out_of_memory(error):
+                raise TrialError(f"the training that it was compared with failed: {error}") from error
+            raise
 
     def _running(self, levers: tuple[str, ...]) -> Runner:
         """Return the running process if it trains with these levers and has not failed, else a new one."""

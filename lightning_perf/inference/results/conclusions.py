@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from lightning_perf.inference.errors import InferenceError
@@ -114,8 +115,7 @@ def recommend(
     kept = [
         (row, latency)
         for row, latency in measured
-        if (max_latency_ms is None or _slow_ms(latency) <= max_latency_ms)
-        and (max_accuracy_drop_points is None or _drop(row) <= max_accuracy_drop_points)
+        if _slow_ms(latency) <= _limit(max_latency_ms) and _drop(row) <= _limit(max_accuracy_drop_points)
     ]
     if not kept:
         reason = _nearest(measured, max_latency_ms, max_accuracy_drop_points)
@@ -134,12 +134,16 @@ def recommend(
     )
 
 
+def _limit(given: float | None) -> float:
+    return math.inf if given is None else given
+
+
 def _slow_ms(latency: Latency) -> float:
     return latency.p90_ms if latency.p90_ms is not None else latency.p50_ms
 
 
 def _drop(row: Row) -> float:
-    return row.accuracy.drop_points if row.accuracy is not None else float("inf")
+    return row.accuracy.drop_points if row.accuracy is not None else math.inf
 
 
 def _correct(row: Row) -> int:
@@ -174,7 +178,7 @@ def _nearest(measured: Sequence[tuple[Row, Latency]], max_latency_ms: float | No
             f"No variant has a p90 latency of at most {format_milliseconds(max_latency_ms)}: the fastest, "
             f"{fastest[0].variant}, has {_slow_text(fastest[1])}."
         )
-    accurate = [pair for pair in measured if max_drop is None or _drop(pair[0]) <= max_drop]
+    accurate = [pair for pair in measured if _drop(pair[0]) <= _limit(max_drop)]
     if not accurate:
         best = min(measured, key=lambda pair: _drop(pair[0]))
         return (
