@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from lightning_perf.errors import TraceError
     from lightning_perf.exit_codes import ExitCode
     from lightning_perf.findings.finding import Finding
+    from lightning_perf.inference.backbones import sweep_backbones
+    from lightning_perf.inference.results.sweep import Sweep
     from lightning_perf.inference.results.tradeoff import Tradeoff
     from lightning_perf.inference.run import measure_variants
-    from lightning_perf.inference.sweep.document import Sweep
-    from lightning_perf.inference.sweep.sweep import sweep_backbones
     from lightning_perf.loop.perf_loop import PerfLoop
     from lightning_perf.loop.transformers_callback import PerfTrainerCallback
     from lightning_perf.page.html import PageError
@@ -51,7 +51,7 @@ _HOMES = {
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.switch",
     "ReportError": "lightning_perf.report.document",
-    "Sweep": "lightning_perf.inference.sweep.document",
+    "Sweep": "lightning_perf.inference.results.sweep",
     "Trace": "lightning_perf.trace.trace",
     "TraceError": "lightning_perf.errors",
     "Tradeoff": "lightning_perf.inference.results.tradeoff",
@@ -61,7 +61,7 @@ _HOMES = {
     "compare_runs": "lightning_perf.compare.folders",
     "measure_variants": "lightning_perf.inference.run",
     "read_trace": "lightning_perf.trace.reader",
-    "sweep_backbones": "lightning_perf.inference.sweep.sweep",
+    "sweep_backbones": "lightning_perf.inference.backbones",
 }
 
 _TORCH = {"torch", "lightning", "pytorch_lightning"}

@@ -307,6 +307,7 @@ def add_list(
     metavar: str,
     kind: Callable[[str], Any] = str,
     default: tuple[Any, ...] | str | None = (),
+    if_empty: tuple[Any, ...] | None = None,
 ) -> None:
     """Add an option that takes values separated by commas and may be given several times.
 
@@ -317,7 +318,9 @@ def add_list(
         metavar: The name of one value.
         kind: The type of one value.
         default: Its default, which the first value replaces; `argparse.SUPPRESS` for none.
+        if_empty: The values of the option without a value; None if it needs one.
     """
+    count = None if if_empty is None else "?"
 
     def parse(text: str) -> tuple[Any, ...]:
         parts = [part.strip() for part in text.split(",")]
@@ -325,7 +328,10 @@ def add_list(
             raise argparse.ArgumentTypeError(f"{text!r} has an empty value: separate values with one comma, e.g. a,b")
         return tuple(kind(part) for part in parts)
 
-    group.add_argument(*flags, action=_ListAction, type=parse, default=default, metavar=f"{metavar},...", help=help)
+    names = f"{metavar},..."
+    group.add_argument(
+        *flags, action=_ListAction, type=parse, default=default, nargs=count, const=if_empty, metavar=names, help=help
+    )
 
 
 def add_printed_list(group: argparse._ActionsContainer, lines: Callable[[], Iterable[str]], *, things: str) -> None:

@@ -30,7 +30,6 @@ from lightning_perf.commands import (
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.inference import command as infer
-from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 
 
@@ -51,7 +50,7 @@ _GROUPS: Mapping[str, Mapping[str, _Command]] = {
     "look": {"demo": demo, "run": run, "top": top, "analyze": analyze, "view": view, "explain": explain},
     "change": {"tune": tune, "data": data},
     "verify": {"diff": diff, "compare": compare, "study": study, "gate": gate, "history": history},
-    "deploy": {"infer": infer, "sweep": sweep},
+    "deploy": {"infer": infer},
     "share": {"mcp": mcp},
 }
 """The commands, by the stage of the work that they serve."""
@@ -63,6 +62,7 @@ _MOVED = {
     "explain-nan": "'explain-nan RUN_FOLDER' is now 'explain RUN_FOLDER'",
     "estimates": "'estimates FOLDER' is now 'explain --estimates FOLDER'",
     "schema": "'schema COMMAND' is now 'COMMAND --schema'",
+    "sweep": "'sweep NAMES' is now 'infer --backbones NAMES'",
 }
 """Commands of earlier versions, and their place now."""
 

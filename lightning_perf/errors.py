@@ -1,12 +1,15 @@
-"""Errors that users can fix."""
+"""Errors that users can fix, and the reason that another error gives."""
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from lightning_perf.exit_codes import ExitCode
 
-__all__ = ["LocatedError", "TraceError", "UserError"]
+_REASON_LENGTH = 240
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_GENERIC = re.compile(r"^(failed to|while executing|set torch|the following|traceback|backend compiler)", re.IGNORECASE)
 
 
 class UserError(Exception):
@@ -37,3 +40,29 @@ class LocatedError(UserError):
 
 class TraceError(LocatedError):
     """A trace or another file of a run cannot be read. The message names it, the problem, and the fix."""
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Return the innermost cause of an error, on one line.
+
+    Compilers wrap the cause in long reports about their own stages; the cause shows the problem with the model.
+
+    Example:
+        >>> try:
+        ...     try:
+        ...         raise ValueError("reshape to 32 rows\nlong report")
+        ...     except ValueError as cause:
+        ...         raise RuntimeError("step 1/3 failed") from cause
+        ... except RuntimeError as error:
+        ...     print(reason_of(error))
+        ValueError: reshape to 32 rows
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines()]
+    lines = [line for line in lines if line]
+    telling = [line for line in lines if not _GENERIC.match(line)] or lines
+    if not telling:
+        return type(error).__name__
+    line = telling[0]
+    return f"{type(error).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"

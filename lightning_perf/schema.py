@@ -27,8 +27,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
         "lightning_perf.compare.verdicts.refusal:Unfair",
         "lightning_perf.compare.verdicts.refusal:InvalidRuns",
     ),
-    "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff",),
-    "sweep": ("lightning_perf.inference.sweep.document:Sweep",),
+    "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff", "lightning_perf.inference.results.sweep:Sweep"),
     "explain": (
         "lightning_perf.findings.explanation:Explanation",
         "lightning_perf.report.nan_diagnosis:NanDiagnosis",

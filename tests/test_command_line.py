@@ -24,7 +24,7 @@ from tests.support.trace_builder import TraceBuilder
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = tuple(name for commands in _GROUPS.values() for name in commands)
-WITH_DOCUMENT = ("analyze", "diff", "tune", "compare", "study", "infer", "sweep")
+WITH_DOCUMENT = ("analyze", "diff", "tune", "compare", "study", "infer")
 RECIPE_COMMANDS = ("train", "compare", "infer", "predict")
 
 
@@ -138,7 +138,7 @@ def test_one_spelling_and_one_short_form_per_option() -> None:
                 if not option.startswith("--"):
                     short.setdefault(option, set()).add(action.option_strings[-1])
     assert {name: sorted(longs) for name, longs in sorted(short.items())} == {
-        "-b": ["--batch-size", "--batch-sizes"],
+        "-b": ["--batch-sizes"],
         "-d": ["--device"],
         "-h": ["--help"],
         "-m": ["--minutes", "--module"],  # `run -m` as in `python -m`
@@ -179,7 +179,7 @@ def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
     [
         (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, run, top, analyze, view"),
         (["compare", "a", "b", "--plots", "x"], "unknown option '--plots'. Did you mean --plot?"),
-        (["sweep", "--batch", "8"], "unknown option '--batch'. Did you mean --batch-size?"),
+        (["infer", "--batch-size", "8"], "unknown option '--batch-size'. Did you mean --batch-sizes?"),
         (["infer", "--variants", "a", "b", "c"], "unexpected argument 'c'. Separate several values"),
         (["infer", "x", "--batch-sizes", "1,,2"], "'1,,2' has an empty value"),
         (["infer", "x", "--batch-sizes", "1,0"], "'0' is not a whole number of 1 or more"),
@@ -222,7 +222,7 @@ def test_list_without_torch_names_the_extra() -> None:
 def test_device_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    assert parse("infer", "x").device == parse("sweep").device == "auto"
+    assert parse("infer", "x").device == "auto"
     for there, device in ((False, "cpu"), (True, "cuda")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert choose_device("auto") == device

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from lightning_perf.inference.backbones import sweep_backbones
+    from lightning_perf.inference.campaign import MeasureOptions
     from lightning_perf.inference.command import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.counting.count import count_model
     from lightning_perf.inference.counting.peaks import find_peaks
@@ -18,14 +20,13 @@ if TYPE_CHECKING:
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.samples import Validation
     from lightning_perf.inference.model.subject import usable_device
+    from lightning_perf.inference.results.sweep import Sweep
     from lightning_perf.inference.results.tradeoff import Tradeoff
-    from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
-    from lightning_perf.inference.sweep.document import Sweep
-    from lightning_perf.inference.sweep.sweep import sweep_backbones
+    from lightning_perf.inference.run import measure_variants, save_document
     from lightning_perf.inference.training.distill import Distillation
     from lightning_perf.inference.training.fine_tune import FineTuner
     from lightning_perf.inference.variants.artefact import Artefact, load_artefact, read_artefact
-    from lightning_perf.inference.variants.chains import measure_storage, pack_weights, unpack_weights
+    from lightning_perf.inference.variants.chains import measure_storage
     from lightning_perf.inference.variants.variant import default_variants, parse_variants
 
 _HOMES = {
@@ -34,8 +35,8 @@ _HOMES = {
     "Effort": "lightning_perf.inference.measurement.measure",
     "FineTuner": "lightning_perf.inference.training.fine_tune",
     "InferenceError": "lightning_perf.inference.errors",
-    "MeasureOptions": "lightning_perf.inference.run",
-    "Sweep": "lightning_perf.inference.sweep.document",
+    "MeasureOptions": "lightning_perf.inference.campaign",
+    "Sweep": "lightning_perf.inference.results.sweep",
     "Tradeoff": "lightning_perf.inference.results.tradeoff",
     "Validation": "lightning_perf.inference.model.samples",
     "VariantError": "lightning_perf.inference.errors",
@@ -48,13 +49,11 @@ _HOMES = {
     "load_artefact": "lightning_perf.inference.variants.artefact",
     "measure_storage": "lightning_perf.inference.variants.chains",
     "measure_variants": "lightning_perf.inference.run",
-    "pack_weights": "lightning_perf.inference.variants.chains",
     "parse_variants": "lightning_perf.inference.variants.variant",
     "read_artefact": "lightning_perf.inference.variants.artefact",
     "require_packages": "lightning_perf.inference.command",
     "save_document": "lightning_perf.inference.run",
-    "sweep_backbones": "lightning_perf.inference.sweep.sweep",
-    "unpack_weights": "lightning_perf.inference.variants.chains",
+    "sweep_backbones": "lightning_perf.inference.backbones",
     "usable_device": "lightning_perf.inference.model.subject",
     "write_outputs": "lightning_perf.inference.command",
 }
@@ -79,13 +78,11 @@ __all__ = [
     "load_artefact",
     "measure_storage",
     "measure_variants",
-    "pack_weights",
     "parse_variants",
     "read_artefact",
     "require_packages",
     "save_document",
     "sweep_backbones",
-    "unpack_weights",
     "usable_device",
     "write_outputs",
 ]

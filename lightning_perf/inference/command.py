@@ -1,4 +1,4 @@
-"""``lightning-perf infer``: measure the variants of a trained model."""
+"""``lightning-perf infer``: measure the variants of a trained model, or time untrained backbones."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ from lightning_perf.arguments import (
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from lightning_perf.inference.model.samples import Samples
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
-__all__ = [
-    "HELP",
-    "INFER_EXIT_CODES",
-    "add_arguments",
-    "add_device",
-    "add_measuring",
-    "choose_device",
-    "exit_code",
-    "require_packages",
-    "run",
-    "to_points",
-    "write_outputs",
-]
-
 HELP = "measure variants of a trained model: accuracy, latency, size"
+
+SWEEP_FILE = "sweep.json"
+"""The document of ``--backbones``, in the folder of ``--out``."""
+
+NOISE = (
+    "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants on real "
+    "inputs are unknown."
+)
+
+_NOT_FOR_BACKBONES = ("model", "module", "data", "variants", "html", "max_latency_ms", "max_accuracy_drop")
+"""Options that only apply to a trained model."""
 
 INFER_EXIT_CODES = {
     ExitCode.SUCCESS: "measured; with limits, at least one variant keeps them",
@@ -56,18 +54,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Build variants of a trained model (compiled, exported, int8, pruned), check each one against the original "
-        "on held-out data, and measure them alternately.",
-        usage="[OPTIONS] MODEL",
+        "on held-out data, and measure them alternately.\n\n"
+        "With --backbones, time networks of torchvision and timm with random weights instead. Weights do not change "
+        "the time, so you can choose a shortlist before you train. Nothing is downloaded.",
+        usage="[OPTIONS] [MODEL]",
         examples=(
             "lightning-perf infer best.ckpt --module mypackage:Model \\",
             "    --data mypackage:Data --max-latency-ms 5 --max-accuracy-drop 0.01",
             "lightning-perf infer mypackage:make_model --shape 3,224,224 \\",
             "    --variants compile,onnxruntime-int8",
+            "lightning-perf infer --backbones resnet18,mobilenet_v2 --shape 1,64,64",
         ),
-        exit_codes=INFER_EXIT_CODES,
+        exit_codes={
+            **INFER_EXIT_CODES,
+            ExitCode.CHECK_FAILED: "no variant keeps the limits; with --backbones, no backbone could be timed",
+        },
     )
     parser.add_argument(
         "model",
+        nargs="?",
         metavar="MODEL",
         help="a .ckpt file, with --module; or package.module:name of a module, or of a function without arguments "
         "that returns one",
@@ -84,11 +89,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape",
         type=input_shape,
         metavar="C,H,W",
-        help="shape of one input, to measure only latency and size without --data",
+        help="shape of one input, to measure only latency and size without --data (default for --backbones: 3,224,224)",
     )
     add_count(data, "--limit", help="held-out inputs to use at most (default: %(default)s)", default=2000)
     add_count(data, "--calibration", help="training inputs for int8 calibration (default: %(default)s)", default=256)
     add_count(data, "--fine-tune-epochs", help="training epochs after a change such as pruning (default: 1)", default=1)
+    backbones = parser.add_argument_group("backbones")
+    add_list(
+        backbones,
+        "--backbones",
+        metavar="NAME",
+        default=None,
+        if_empty=(),
+        help="time untrained models of torchvision or timm, e.g. resnet18,timm:mobilenetv4_conv_small, with the first "
+        "of --batch-sizes and --threads; speeds are relative to the first NAME (without one: twelve from torchvision)",
+    )
+    add_count(backbones, "--classes", help="outputs of each backbone (default: %(default)s)", default=1000)
     add_measuring(parser)
 
 
@@ -153,11 +169,7 @@ def add_device(group: argparse._ActionsContainer) -> None:
 
 
 def choose_device(name: str) -> str:
-    """Return the device for the value of ``--device``.
-
-    Args:
-        name: As given; ``auto`` is ``cuda`` if PyTorch sees a GPU, else ``cpu``.
-    """
+    """Return the device for the value of ``--device``: ``auto`` is ``cuda`` if PyTorch sees a GPU, else ``cpu``."""
     if name != "auto":
         return name
     import torch
@@ -167,9 +179,6 @@ def choose_device(name: str) -> str:
 
 def to_points(drop: float | None) -> float | None:
     """Convert a loss of accuracy from a share to percentage points.
-
-    Args:
-        drop: The share; None for no limit.
 
     Example:
         >>> to_points(0.005)
@@ -181,6 +190,8 @@ def to_points(drop: float | None) -> float | None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     require_packages(plot=options.plot is not None)
+    if options.backbones is not None:
+        return _time_backbones(options)
     tradeoff = _measure(options)
     write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, html=options.html, plot=options.plot)
     return exit_code(tradeoff)
@@ -248,17 +259,17 @@ def write_outputs(
 
 
 def _measure(options: argparse.Namespace) -> Tradeoff:
-    import torch
-
+    from lightning_perf.inference.campaign import MeasureOptions
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.samples import gather_samples
-    from lightning_perf.inference.model.source import find_object, load_model
-    from lightning_perf.inference.run import MeasureOptions, measure_variants
+    from lightning_perf.inference.model.source import load_model
+    from lightning_perf.inference.run import measure_variants
     from lightning_perf.inference.training.fine_tune import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
 
     parse_variants(options.variants or ())  # report a wrong name before reading the data
+    if options.model is None:
+        raise InferenceError("no model: give MODEL, or --backbones to time untrained networks.")
     if options.data is None and options.shape is None:
         raise InferenceError(
             "no validation data: add --data PKG:NAME, or --shape C,H,W to measure only latency and size."
@@ -267,27 +278,14 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
         raise InferenceError("--shape: does not go with --data, which has a shape. Leave one of them out.")
     device = choose_device(options.device)
     module, name = load_model(options.model, options.module)
-    inputs = samples = fine_tune = None
-    notes = []
-    if options.shape is not None:
-        inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
-        notes.append(
-            "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants "
-            "on real inputs are unknown."
-        )
-    else:
-        given = find_object(options.data, "--data")
-        samples = gather_samples(given() if callable(given) else given, options.limit, options.calibration)
-        inputs = samples.inputs
-        notes += samples.notes
-        if samples.training is not None:
-            fine_tune = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=device)
+    samples = _samples(options)
+    tuner = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=device)
     return measure_variants(
         module,
-        inputs=inputs,
-        validation=samples.validation if samples is not None else None,
-        calibration=samples.calibration if samples is not None else None,
-        fine_tune=fine_tune,
+        inputs=samples.inputs,
+        validation=samples.validation,
+        calibration=samples.calibration,
+        fine_tune=None if samples.training is None else tuner,
         options=MeasureOptions(
             variants=options.variants,
             batch_sizes=options.batch_sizes,
@@ -297,11 +295,59 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
             max_latency_ms=options.max_latency_ms,
             max_accuracy_drop_points=to_points(options.max_accuracy_drop),
             name=name,
-            notes=notes,
+            notes=samples.notes,
             out=options.out,
         ),
         on_progress=progress_printer(options.quiet),
     )
+
+
+def _samples(options: argparse.Namespace) -> Samples:
+    """Return the samples of ``--data``, or random inputs of ``--shape``."""
+    import torch
+
+    from lightning_perf.inference.model.samples import Samples, gather_samples
+    from lightning_perf.named_object import find_object
+
+    if options.shape is None:
+        given = find_object(options.data, "--data")
+        return gather_samples(given() if callable(given) else given, options.limit, options.calibration)
+    inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
+    return Samples(inputs, None, notes=(NOISE,))
+
+
+def _time_backbones(options: argparse.Namespace) -> int:
+    from lightning_perf.inference.backbones import DEFAULT_BACKBONES, sweep_backbones
+    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.inference.measurement.measure import Effort
+
+    for name in _NOT_FOR_BACKBONES:
+        if getattr(options, name) is not None:
+            option = "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
+            raise InferenceError(f"{option}: does not go with --backbones. Leave it out.")
+    sweep = sweep_backbones(
+        options.backbones or DEFAULT_BACKBONES,
+        options.shape or (3, 224, 224),
+        classes=options.classes,
+        batch=options.batch_sizes[0],
+        threads=options.threads[0],
+        device=choose_device(options.device),
+        effort=Effort(seconds=options.seconds),
+        on_progress=progress_printer(options.quiet),
+    )
+    if options.out is not None:
+        write_output(options.out / SWEEP_FILE, sweep.to_json(), InferenceError)
+    if options.markdown is not None:
+        write_output(options.markdown, sweep.to_markdown(), InferenceError)
+    if options.json:
+        sys.stdout.write(sweep.to_json())
+    else:
+        sweep.print()
+    if all(row.latency is None for row in sweep.rows):
+        return ExitCode.CHECK_FAILED
+    if options.plot is not None:
+        sweep.save_plot(options.plot)
+    return ExitCode.SUCCESS
 
 
 def _variant_lines() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Report errors of inference measurements: why a variant failed, and which package is missing."""
+"""Errors of inference measurements: why a variant failed, and which package is missing."""
 
 from __future__ import annotations
 
@@ -6,31 +6,16 @@ import contextlib
 import io
 import logging
 import os
-import re
 import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from lightning_perf.errors import UserError
+from lightning_perf.errors import UserError, reason_of
 from lightning_perf.project import install_command
 from lightning_perf.workers.process import WorkerError
-
-__all__ = [
-    "InferenceError",
-    "VariantError",
-    "missing_compiler",
-    "missing_package",
-    "package_versions",
-    "quietly",
-    "reason_of",
-    "require",
-    "variant_errors",
-    "worker_errors",
-]
 
 
 class InferenceError(UserError, ValueError):
@@ -41,22 +26,13 @@ class VariantError(Exception):
     """A variant cannot be built or run on this machine. Its row shows the reason, and the other variants continue."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def worker_errors() -> Iterator[None]:
-    """Convert errors of a worker process into a `VariantError`.
-
-    Raises:
-        VariantError: The worker process failed, crashed or timed out.
-    """
+    """Turn errors of a worker process into a `VariantError`."""
     try:
         yield
     except WorkerError as error:
         raise VariantError(str(error)) from error
-
-
-_REASON_LENGTH = 240
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_GENERIC = re.compile(r"^(failed to|while executing|set torch|the following|traceback|backend compiler)", re.IGNORECASE)
 
 
 @contextlib.contextmanager
@@ -82,14 +58,7 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def variant_errors(action: str) -> Iterator[None]:
-    """Run code of a library quietly and turn its errors into the reason for a variant's row.
-
-    Args:
-        action: The start of the message, e.g. ``torch.export cannot take this model``.
-
-    Raises:
-        VariantError: The code failed; the message has the action and the first cause, on one line.
-    """
+    """Run code of a library quietly; its error becomes a `VariantError` with the action and the first cause."""
     try:
         with quietly():
             yield
@@ -99,39 +68,8 @@ def variant_errors(action: str) -> Iterator[None]:
         raise VariantError(f"{action}: {reason_of(error)}") from error
 
 
-def reason_of(error: BaseException) -> str:
-    r"""Return the innermost cause of an error, on one line.
-
-    Compilers wrap the cause in long reports about their own stages; the cause shows the problem with the model.
-
-    Example:
-        >>> try:
-        ...     try:
-        ...         raise ValueError("reshape to 32 rows\nlong report")
-        ...     except ValueError as cause:
-        ...         raise RuntimeError("step 1/3 failed") from cause
-        ... except RuntimeError as error:
-        ...     print(reason_of(error))
-        ValueError: reshape to 32 rows
-    """
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines()]
-    lines = [line for line in lines if line]
-    telling = [line for line in lines if not _GENERIC.match(line)] or lines
-    if not telling:
-        return type(error).__name__
-    line = telling[0]
-    return f"{type(error).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"
-
-
 def missing_package(module: str, *, package: str = "", extra: str = "") -> str | None:
-    """Return that a package is missing and how to install it, or None if it is installed.
-
-    Args:
-        module: Import name of the package.
-        package: Name to install it by; give this or `extra`.
-        extra: The extra of lightning-perf that installs it.
+    """Return that a package is missing and how to install it, by its name or by an extra, or None if it is installed.
 
     Example:
         >>> missing_package("json", package="json")
@@ -159,11 +97,7 @@ def missing_compiler() -> str | None:
 
 
 def require(*reasons: str | None) -> None:
-    """Raise an error with the first reason that is not None.
-
-    Raises:
-        VariantError: There is such a reason.
-    """
+    """Raise a `VariantError` with the first reason that is not None."""
     for reason in reasons:
         if reason is not None:
             raise VariantError(reason)
@@ -176,12 +110,8 @@ def package_versions(*packages: str) -> dict[str, str]:
         >>> package_versions("no-such-package")
         {}
     """
-    found = {package: _version(package) for package in packages}
-    return {package: number for package, number in found.items() if number is not None}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    found = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

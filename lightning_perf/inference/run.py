@@ -6,7 +6,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +14,32 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.inference.campaign import Campaign, Place
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.campaign import Campaign, MeasureOptions
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Count
 from lightning_perf.inference.counting.peaks import find_peaks
 from lightning_perf.inference.counting.roofline import Roofline, bound_latency
-from lightning_perf.inference.errors import InferenceError, reason_of
-from lightning_perf.inference.judge import Judge
-from lightning_perf.inference.measurement.measure import Effort
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.measurement.accuracy import Judge
 from lightning_perf.inference.model.samples import Validation
 from lightning_perf.inference.model.subject import Subject, usable_device
-from lightning_perf.inference.results.recommend import NO_LIMIT_WITHOUT_DATA, recommend
-from lightning_perf.inference.results.summary import condition_notes
-from lightning_perf.inference.results.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Machine, Tradeoff
+from lightning_perf.inference.results.conclusions import NO_LIMIT_WITHOUT_DATA, condition_notes, recommend
+from lightning_perf.inference.results.tradeoff import (
+    METHOD_VERSION,
+    SCHEMA_VERSION,
+    Cell,
+    Machine,
+    Recommendation,
+    Row,
+    Tradeoff,
+)
 from lightning_perf.inference.transforms.base import FineTune
 from lightning_perf.inference.variants.build import check_subject
 from lightning_perf.inference.variants.chains import Chains
 from lightning_perf.inference.variants.variant import default_variants, parse_variants
 from lightning_perf.machine.environment import cpu_name, device_facts, host_notes, version_facts
 from lightning_perf.run_files.atomic import write_document
-
-__all__ = [
-    "TRADEOFF_FILE",
-    "MeasureOptions",
-    "describe_machine",
-    "load_average",
-    "measure_variants",
-    "save_document",
-]
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -74,39 +72,6 @@ TRADEOFF_FILE = "tradeoff.json"
 
 MOST_INPUTS = 64
 """Most inputs for timing and for comparing outputs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """Options of `measure_variants`.
-
-    Attributes:
-        variants: Names for `parse_variant`; the original is always measured first. None means `default_variants`.
-        batch_sizes: Inputs per call. The first batch size and the first of `threads` decide the recommendation.
-        threads: CPU threads; everything is built and measured again for each number.
-        device: The device to run variants on.
-        effort: Number and duration of the timed calls.
-        max_latency_ms: Recommend a variant with a p90 latency of at most this many milliseconds.
-        max_accuracy_drop_points: Recommend a variant that loses at most this many percentage points of accuracy.
-        name: Name of the model; the name of its class if not given.
-        labels: Names of the classes, which the artefacts keep.
-        notes: Remarks for the reader of the document.
-        out: Folder for the artefacts and ``tradeoff.json``; if not given, nothing is kept.
-        timeout_s: Timeout for building a variant, for loading it, and for predicting the validation data.
-    """
-
-    variants: Sequence[str] | None = None
-    batch_sizes: Sequence[int] = (1, 32)
-    threads: Sequence[int] = (1,)
-    device: torch.device | str = "cpu"
-    effort: Effort = field(default_factory=Effort)
-    max_latency_ms: float | None = None
-    max_accuracy_drop_points: float | None = None
-    name: str | None = None
-    labels: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    out: Path | None = None
-    timeout_s: float = 1800.0
 
 
 def measure_variants(
@@ -145,58 +110,38 @@ def measure_variants(
     """
     on_progress = on_progress or (lambda _: None)
     options = options or MeasureOptions()
-    batch_sizes, threads, out = options.batch_sizes, options.threads, options.out
-    max_accuracy_drop_points = options.max_accuracy_drop_points
+    options = replace(options, name=options.name or type(module).__name__)
     device = usable_device(options.device)
-    _check_settings(batch_sizes, threads)
-    if max_accuracy_drop_points is not None and validation is None:
-        raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+    _check_settings(options, validation)
     parsed = parse_variants(options.variants or default_variants(device.type), students)
-    if inputs is None:
-        if validation is None:
-            raise InferenceError("There are no inputs. Give real inputs to time, or validation data.")
-        inputs = validation.inputs
-    inputs = inputs[:MOST_INPUTS].float().contiguous()
     said = list(options.notes)
+    timed = _timed_inputs(inputs, validation)
     if calibration is None:
-        calibration = inputs
-        said.append(f"No calibration data was given: int8 was calibrated on the {len(inputs)} timed inputs.")
-    subject = Subject(_prepared(module), inputs, calibration.float(), device, threads[0])
+        calibration = timed
+        said.append(f"No calibration data was given: int8 was calibrated on the {len(timed)} timed inputs.")
+    subject = Subject(_prepared(module), timed, calibration.float(), device, options.threads[0])
     original = check_subject(subject).numpy()
-    name = options.name or type(module).__name__
     machine = describe_machine(device)
 
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
         work = Path(folder)
-        place = Place(
-            artefacts=work / "artefacts" if out is None else out,
-            kept=out is not None,
-            work=work,
-            source=name,
-            labels=tuple(options.labels),
-            timeout_s=options.timeout_s,
-        )
-        _make_folder(place.artefacts)
-        np.save(place.inputs, inputs.numpy())
-        judge = Judge(validation, subject.input_shape, original.shape, work) if validation is not None else None
+        if options.out is not None:
+            _make_folder(options.out)
+        np.save(work / "inputs.npy", timed.numpy())
+        judges = [] if validation is None else [Judge(validation, subject.input_shape, original.shape, work)]
         chains = Chains(subject, fine_tune, work, on_progress)
-        campaign = Campaign(parsed, subject, original, chains, judge, place, options.effort, on_progress)
-        for number in threads:
-            campaign.run(number, batch_sizes)
-        said += judge.notes() if judge is not None else ()
+        campaign = Campaign(parsed, subject, original, chains, judges, options, work, on_progress)
+        for number in options.threads:
+            campaign.run(number, options.batch_sizes)
+        said += [note for judge in judges for note in judge.notes()]
     rows, cells = campaign.rows, campaign.cells
     machine = replace(machine, load_after=load_average())
-    count, bound = _arithmetic(subject, batch_sizes[0], said)
-    recommendation = None
-    if options.max_latency_ms is not None or max_accuracy_drop_points is not None:
-        recommendation = recommend(
-            rows, cells[0], max_latency_ms=options.max_latency_ms, max_accuracy_drop_points=max_accuracy_drop_points
-        )
+    count, bound = _arithmetic(subject, options.batch_sizes[0], said)
     tradeoff = Tradeoff(
         schema_version=SCHEMA_VERSION,
         method_version=METHOD_VERSION,
         tool_version=__version__,
-        model=name,
+        model=options.name or "",
         input_shape=subject.input_shape,
         machine=machine,
         effort=options.effort,
@@ -204,11 +149,11 @@ def measure_variants(
         notes=(*said, *condition_notes(machine, rows, cells)),
         rows=rows,
         cells=cells,
-        recommendation=recommendation,
+        recommendation=_recommendation(options, rows, cells[0]),
         count=count,
         roofline=bound,
     )
-    return tradeoff if out is None else save_document(tradeoff, out)
+    return tradeoff if options.out is None else save_document(tradeoff, options.out)
 
 
 def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
@@ -230,12 +175,30 @@ def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
     return tradeoff
 
 
-def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int]) -> None:
-    for what, values in (("batch sizes", batch_sizes), ("threads", threads)):
+def _check_settings(options: MeasureOptions, validation: Validation | None) -> None:
+    for what, values in (("batch sizes", options.batch_sizes), ("threads", options.threads)):
         if not values or min(values) < 1 or len(set(values)) != len(values):
             raise InferenceError(
                 f"{what}: got {', '.join(map(str, values)) or 'none'}. Give different numbers above 0."
             )
+    if options.max_accuracy_drop_points is not None and validation is None:
+        raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+
+
+def _timed_inputs(inputs: Tensor | None, validation: Validation | None) -> Tensor:
+    """Return the inputs to time and to compare outputs with: those given, else the first of the validation data."""
+    if inputs is None:
+        if validation is None:
+            raise InferenceError("There are no inputs. Give real inputs to time, or validation data.")
+        inputs = validation.inputs
+    return inputs[:MOST_INPUTS].float().contiguous()
+
+
+def _recommendation(options: MeasureOptions, rows: Sequence[Row], cell: Cell) -> Recommendation | None:
+    latency_ms, drop_points = options.max_latency_ms, options.max_accuracy_drop_points
+    if latency_ms is None and drop_points is None:
+        return None
+    return recommend(rows, cell, max_latency_ms=latency_ms, max_accuracy_drop_points=drop_points)
 
 
 def _prepared(module: nn.Module) -> nn.Module:

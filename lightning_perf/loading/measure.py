@@ -14,12 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lightning_perf.callbacks.steps.step_timer import batch_samples
-from lightning_perf.loading.errors import LoadingError, loading_error
-from lightning_perf.loading.result import LoadingReport, StageTime, judge_loading
+from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import OTHER, StageClock, instrument
 from lightning_perf.machine.processor import usable_cores
-
-__all__ = ["measure_loading", "training_loader"]
 
 COLLATE, TRANSFER, PIN = "collate", "transfer between processes", "pin memory"
 
@@ -106,14 +103,7 @@ def _worker_clock(dataset: Any) -> StageClock:
 
 
 def training_loader(made: Any) -> Any:
-    """Return the training loader of an object.
-
-    Args:
-        made: A DataLoader, a data module, a module with `train_dataloader`, or a tuple of a module and one of them.
-
-    Raises:
-        LoadingError: It has no training loader.
-    """
+    """Return the training loader of a DataLoader, a data module, a module, or a tuple of a module and one of them."""
     parts = made if isinstance(made, tuple) else (made,)
     for part in reversed(parts[:2]):
         if isinstance(part, DataLoader):
@@ -126,7 +116,7 @@ def training_loader(made: Any) -> Any:
             loader = part.train_dataloader()
             if isinstance(loader, DataLoader):
                 return loader
-    raise loading_error(
+    raise LoadingError(
         "PKG:NAME",
         f"returns {type(made).__name__}, which has no torch DataLoader for training",
         "Return a DataLoader, a LightningDataModule, or the same as for lightning-perf tune",
@@ -134,30 +124,20 @@ def training_loader(made: Any) -> Any:
 
 
 def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None, name: str = "") -> LoadingReport:
-    """Run a loader's data set in one worker process and time its stages.
+    """Run a loader's data set in one worker process and time its stages. The loader stays unchanged.
 
-    Args:
-        loader: A DataLoader. It stays unchanged.
-        seconds: How long to load.
-        step_ms: Time of a training step without waits for data; None if it is unknown.
-        name: Name of the loader for the report.
-
-    Raises:
-        LoadingError: The loader cannot be measured, or its data set fails.
+    `step_ms` is the time of a training step without waits for data.
     """
     timed = _timed_loader(loader)
     sums_ns: defaultdict[str, int] = defaultdict(int)
     batches = samples = cpu_ns = transferred_bytes = 0
     pins = torch.cuda.is_available()
     try:
+        batch_times = iter(timed)
+        next(batch_times, None)  # includes imports, and fills caches
         deadline_s = time.monotonic() + seconds
-        first = True
-        for item in timed:
+        for item in batch_times:
             received_ns = time.monotonic_ns()
-            if first:  # it includes imports and caches
-                first = False
-                deadline_s = time.monotonic() + seconds
-                continue
             for stage, time_ns in item.times_ns.items():
                 sums_ns[stage] += time_ns
             sums_ns[TRANSFER] += max(0, received_ns - item.ready_ns)
@@ -171,18 +151,16 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
             transferred_bytes = max(transferred_bytes, _tensor_bytes(item.batch))
             if time.monotonic() >= deadline_s:
                 break
-    except LoadingError:
-        raise
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise loading_error(
+        raise LoadingError(
             name or "the loader", f"cannot run in a worker process ({error})", "Make its data set picklable"
         ) from error
     except Exception as error:
-        raise loading_error(
+        raise LoadingError(
             name or "the loader", f"failed ({type(error).__name__}: {error})", "Check that it loads in a for loop"
         ) from error
     if not batches:
-        raise loading_error(name or "the loader", "has a single batch", "Use a smaller batch or more samples")
+        raise LoadingError(name or "the loader", "has a single batch", "Use a smaller batch or more samples")
     stages = tuple(
         StageTime(stage, round(time_ns / batches))
         for stage, time_ns in sorted(sums_ns.items(), key=lambda entry: -entry[1])

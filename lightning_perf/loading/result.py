@@ -10,12 +10,11 @@ from typing import IO, Any, Literal, TypeAlias
 from rich.console import Console
 
 from lightning_perf.documents import TextDocument
+from lightning_perf.errors import LocatedError
 from lightning_perf.loading.stage_clock import READ
 from lightning_perf.tables import Table, escape, markdown_table, print_table
 from lightning_perf.terminal_text import plain
 from lightning_perf.units import format_count, format_duration, format_rate, format_share
-
-__all__ = ["SCHEMA_VERSION", "Limit", "LoadingReport", "StageTime", "WorkerRate", "judge_loading"]
 
 SCHEMA_VERSION = 1
 
@@ -25,6 +24,10 @@ TRANSFER_STAGES = ("transfer between processes", "pin memory")
 """Stages outside of the worker process."""
 
 MOST_WORKERS = 16
+
+
+class LoadingError(LocatedError):
+    """A data loader cannot be measured. The message says why, and how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -110,22 +113,10 @@ def judge_loading(
     step_ms: float | None,
     iterable: bool = False,
 ) -> LoadingReport:
-    """Find the limit of a loader from the times of its stages.
+    """Find the limit of a loader from the mean times of its stages per batch.
 
     W workers load W batches in the time that one needs for a batch, as long as the cores suffice for their processor
-    time.
-
-    Args:
-        name: Name of the measured object.
-        stages: Mean time of each stage per batch.
-        batches: Batches measured.
-        samples: Samples in them.
-        cpu_ns: Processor time of the worker per batch.
-        batch_bytes: Bytes of the tensors of a batch.
-        workers: The loader's number of workers.
-        cores: Usable cores; None if unknown.
-        step_ms: Time of a training step without waits; None if unknown.
-        iterable: Whether the data set is an `IterableDataset`.
+    time. `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches.
     """
     cores = cores or 1
     loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))

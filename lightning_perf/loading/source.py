@@ -19,19 +19,19 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
         seconds: How long to load.
         step_ms: Time of a training step without waits for data.
     """
-    from lightning_perf.inference.model.source import find_object
     from lightning_perf.lazy_imports import import_extra
+    from lightning_perf.named_object import find_object
 
     import_extra("torch", "train")
-    from lightning_perf.loading.errors import loading_error
     from lightning_perf.loading.measure import measure_loading, training_loader
+    from lightning_perf.loading.result import LoadingError
 
     made = find_object(source, "PKG:NAME")
     if callable(made) and not hasattr(made, "train_dataloader"):
         try:
             made = made()
         except Exception as error:
-            raise loading_error(
+            raise LoadingError(
                 f"PKG:NAME {source}", f"fails ({type(error).__name__}: {error})", "Give a function without arguments"
             ) from error
     return measure_loading(training_loader(made), seconds=seconds, step_ms=step_ms, name=source)

@@ -8,16 +8,6 @@ from contextlib import contextmanager
 from lightning_perf.errors import UserError
 from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
 
-__all__ = [
-    "NoTrainingError",
-    "NotApplicableError",
-    "OutOfTimeError",
-    "TrialError",
-    "TuneError",
-    "is_out_of_memory",
-    "trial_errors",
-]
-
 
 class TuneError(UserError, ValueError):
     """The training, or a setting of the tuner, cannot be used. The message names the cause and the fix."""
@@ -52,11 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def trial_errors() -> Iterator[None]:
-    """Convert errors of a training's worker process into a `TrialError`.
-
-    Raises:
-        TrialError: The worker process failed, crashed or timed out.
-    """
+    """Convert errors of a training's worker process into a `TrialError`."""
     known = {error.__name__: error for error in (NotApplicableError, NoTrainingError)}
     try:
         yield
@@ -66,3 +52,15 @@ def trial_errors() -> Iterator[None]:
         raise known.get(error.error, TrialError)(str(error)) from error
     except WorkerError as error:
         raise TrialError(str(error)) from error
+
+
+REASON_CHARACTERS = 300
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an error in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # "backend='inductor' raised:" says nothing without the next line.
+    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
+    reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
+    return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"

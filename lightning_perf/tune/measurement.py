@@ -16,23 +16,6 @@ from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.runner import Runner
 
-__all__ = [
-    "FAMILY_ERROR",
-    "LEAST_ROUNDS",
-    "MOST_ROUNDS",
-    "LossGuard",
-    "Measurement",
-    "is_confirmed",
-    "is_gain",
-    "is_loss",
-    "loss_of",
-    "measure",
-    "measure_in_turn",
-    "moved",
-    "noise_share",
-]
-
-
 LEAST_ROUNDS = 6
 """Fewer rounds have no 95 % interval."""
 MOST_ROUNDS = 50
@@ -226,31 +209,19 @@ def measure(
     steps: int,
     rounds: int,
     order: random.Random,
-    by_sample: bool = False,
-    may_give_up: bool = False,
-    on_round: Callable[[int], None] | None = None,
+    on_round: Callable[[int], None],
+    by_sample: bool,
+    may_give_up: bool,
 ) -> Measurement:
     """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
 
-    Args:
-        base: The training to compare with.
-        candidate: The training to measure.
-        steps: Optimizer steps of a window.
-        rounds: Windows of each.
-        order: Draws which one comes first.
-        by_sample: Whether to compare times per sample rather than per step.
-        may_give_up: Whether to end early when the candidate is far slower.
-        on_round: Called with the number of each round before it.
-
-    Raises:
-        TrialError: One of them fails.
+    Times are compared per step, or per sample. The measurement may end early when the candidate is far slower.
     """
     for runner in (candidate, base):
         runner.window(max(1, steps // 2))
     times: dict[Runner, list[float]] = {base: [], candidate: []}
     for number in range(1, rounds + 1):
-        if on_round is not None:
-            on_round(number)
+        on_round(number)
         for runner in order.sample([base, candidate], 2):
             times[runner].append(runner.time_a_step_s(steps, by_sample=by_sample))
         ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
@@ -268,35 +239,28 @@ def measure_in_turn(
     *,
     steps: int,
     rounds: int,
-    by_sample: bool = False,
-    on_round: Callable[[int], None] | None = None,
-) -> Measurement:
+    on_round: Callable[[int], None],
+    by_sample: bool,
+) -> tuple[Measurement, Runner, Runner]:
     """Train both one after the other, for a device with too little memory for both at a time.
 
     The base trains half of its windows before the candidate and half after it, so that a steady drift cancels. Other
     disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of `measure`.
-
-    Args:
-        start_base: Starts the training to compare with.
-        start_candidate: Starts the training to measure.
-        steps: Optimizer steps of a window.
-        rounds: Windows of each.
-        by_sample: Whether to compare times per sample rather than per step.
-        on_round: Called with the number of each window of the candidate before it.
-
-    Raises:
-        TrialError: One of them fails.
+    Returns the first base and the candidate, too; both have ended.
     """
     times: list[list[float]] = []
+    runners: list[Runner] = []
     for start, windows in ((start_base, rounds // 2), (start_candidate, rounds), (start_base, rounds - rounds // 2)):
         with closing(start()) as runner:
+            runners.append(runner)
             runner.window(max(1, steps // 2))
             taken = []
             for number in range(1, windows + 1):
-                if start is start_candidate and on_round is not None:
+                if start is start_candidate:
                     on_round(number)
                 taken.append(runner.time_a_step_s(steps, by_sample=by_sample))
             times.append(taken)
     before, candidate, after = times
     base = [*before, *after]
-    return Measurement(walsh_ratio(base, candidate), statistics.median(base), given_up=False)
+    measurement = Measurement(walsh_ratio(base, candidate), statistics.median(base), given_up=False)
+    return measurement, runners[0], runners[1]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from lightning_perf.run_files.estimates import Source
-from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.lever import Lever, Machine
 from lightning_perf.workers.channel import Message
-
-__all__ = ["Order", "Prediction", "Ready", "Run", "Scouted", "Window"]
 
 
 class Order(Message, frozen=True):
@@ -57,6 +55,32 @@ class Prediction(Message, frozen=True):
     source: Source = "general"
 
 
+class Profile(Message, frozen=True):
+    """The result of profiling a few steps.
+
+    Attributes:
+        predictions: The findings' predicted savings as shares of the step.
+        note: Why there are no predictions, or None.
+        step_ms: Median step time without the profiler, a first figure; None if no step was timed.
+        probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
+            of the step; negative for a loss.
+    """
+
+    predictions: tuple[Prediction, ...] = ()
+    note: str | None = None
+    step_ms: float | None = None
+    probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+
+    def prediction(self, lever: Lever) -> Prediction | None:
+        """Return the predicted saving of a lever: the probed one, or that of a finding. Without a finding, no kind."""
+        fitting = [prediction for prediction in self.predictions if prediction.kind in lever.addresses]
+        found = max(fitting, key=lambda prediction: prediction.high, default=None)
+        if lever.name not in self.probed:
+            return found
+        low, high = self.probed[lever.name]
+        return Prediction(found.kind if found is not None else "", low, high, "probed")
+
+
 class Scouted(Message, frozen=True):
     """The result of the scout.
 
@@ -64,22 +88,15 @@ class Scouted(Message, frozen=True):
         machine: Where it runs.
         missing: For each lever, why it does not apply, or None.
         lines: For each lever that applies, the lines for the user's code.
-        predictions: Predictions of the profile.
-        note: Why there are no predictions, or None.
-        step_ms: Median step time without the profiler, a first figure; None if no step was timed.
+        profile: A profile of a few steps.
         network: Class and number of parameters of the model.
-        probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
-            of the step; negative for a loss.
     """
 
     machine: Machine
     missing: dict[str, str | None]
     lines: dict[str, tuple[str, ...]]
-    predictions: tuple[Prediction, ...]
-    note: str | None
-    step_ms: float | None = None
+    profile: Profile
     network: str = ""
-    probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

@@ -10,8 +10,6 @@ from lightning_perf.tune.errors import TrialError, trial_errors
 from lightning_perf.tune.messages import Order, Ready, Run, Window
 from lightning_perf.workers.process import WorkerProcess
 
-__all__ = ["WORKER", "Runner"]
-
 WORKER = "lightning_perf.tune.worker:main"
 
 FIRST_STEPS = 5
@@ -31,6 +29,7 @@ class Runner:
         losses: The loss of each optimizer step so far.
         failed: Whether it has failed and cannot train any more.
         last: The last window.
+        start_s: Time that its process took to start, up to the first window that may be timed.
 
     Raises:
         TrialError: The training fails before its first timed window.
@@ -42,6 +41,7 @@ class Runner:
         self.failed = False
         self.last: Window | None = None
         self._time_left_s = time_left_s
+        began = time.monotonic()
         with trial_errors():
             self._worker = WorkerProcess(WORKER, order, path=sys.path)
         try:
@@ -51,17 +51,10 @@ class Runner:
         except BaseException:
             self.close()
             raise
-
-    def allow(self, time_left_s: Callable[[], float]) -> None:
-        """Set another time limit."""
-        self._time_left_s = time_left_s
+        self.start_s = time.monotonic() - began
 
     def window(self, steps: int) -> Window:
-        """Train some steps.
-
-        Raises:
-            TrialError: It fails.
-        """
+        """Train some steps."""
         try:
             with trial_errors():
                 self._worker.send(Run(steps))
@@ -84,11 +77,7 @@ class Runner:
         return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
 
     def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
-        """Train a window, and return the time per step or per sample.
-
-        Raises:
-            TrialError: The training fails, or the batches do not show how many samples they have.
-        """
+        """Train a window, and return the time per step or per sample."""
         window = self.window(steps)
         if not by_sample:
             return window.seconds / window.steps

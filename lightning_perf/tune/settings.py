@@ -9,11 +9,6 @@ from dataclasses import dataclass
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.measurement import LEAST_ROUNDS, MOST_ROUNDS
 
-__all__ = [
-    "Budget",
-    "TuneSettings",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
@@ -78,20 +73,14 @@ class Budget:
         return self.total_s - self.spent_s()
 
     def baseline_took(self, start_s: float, trial_s: float) -> None:
-        """Learn the times of the unchanged training.
-
-        Args:
-            start_s: Time to start a process.
-            trial_s: Time of a trial, including the start of its process.
-        """
+        """Learn the times of the unchanged training: to start a process, and of a trial, including that start."""
         self._start_s, self.trial_s = start_s, trial_s
         self.kept_took(trial_s)
 
     def kept_took(self, trial_s: float) -> None:
         """Set time aside to measure the kept levers once more, in two fresh processes.
 
-        Args:
-            trial_s: Time of the trial of the kept lever: one that compiles takes longer to start.
+        One that compiles takes longer to start, so this takes the time of the trial of the kept lever.
         """
         self._reserve_s = max(self._reserve_s, RESERVE_FACTOR * (trial_s + self._start_s))
 
@@ -102,9 +91,7 @@ class Budget:
     def allows_pairs(self, count: int, trial_s: float) -> bool:
         """Return whether there is time for some pairs of fresh processes, apart from the time that is set aside.
 
-        Args:
-            count: Number of pairs.
-            trial_s: Time of a trial of the same, with one fresh process.
+        `trial_s` is the time of a trial of the same, with one fresh process.
         """
         pair_s = RESERVE_FACTOR * (trial_s + self._start_s)
         return self.left_s() >= max(self._reserve_s, pair_s) + count * pair_s

@@ -7,9 +7,9 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,10 @@ import torch
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.steps.step_timer import batch_samples
 from lightning_perf.run_files.probe import Probe
-from lightning_perf.tune.errors import NoTrainingError, TrialError
+from lightning_perf.tune.errors import NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.messages import Order, Prediction, Ready, Run, Scouted, Window
+from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
 from lightning_perf.workers.channel import Channel, StopRequestedError
-
-__all__ = [
-    "Pacer",
-    "main",
-    "profile",
-    "work",
-]
-
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS = 2
@@ -46,34 +38,8 @@ LEAST_COVERAGE = 0.5
 """A probe counts if it measured at least this share of the time of the recorded operators."""
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The result of profiling a few steps.
-
-    Attributes:
-        predictions: The findings' predicted savings as shares of the step.
-        note: The reason if nothing is predicted, or None.
-        step_ms: Median step time without the profiler, or None.
-        probed: For each lever that a probe covers, its least and its most saving as a share of the step.
-    """
-
-    predictions: tuple[Prediction, ...] = ()
-    note: str | None = None
-    step_ms: float | None = None
-    probed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-
 def profile(fit: Callable[..., None], folder: str, steps: int) -> Profile:
-    """Profile a few steps, and probe their operators.
-
-    Args:
-        fit: Trains; takes the Trainer's arguments.
-        folder: Where the trace goes.
-        steps: Steps to record.
-
-    Returns:
-        The predictions, or the reason for none.
-    """
+    """Record a few steps of a fit into a folder, and probe their operators."""
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.errors import TraceError
     from lightning_perf.estimates.followed import source_of
@@ -114,13 +80,9 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> Profile:
 
 
 def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
-    """Return the savings of levers that a probe measured, as shares of the step.
+    """Return the least and the most saving of each lever that a probe measured, as shares of the step.
 
-    Args:
-        probe: The probe, or None.
-
-    Returns:
-        Least and most saving by the lever's name. Empty if the probe measured too little, or on another device.
+    Empty if the probe measured too little, or on another device.
     """
     from lightning_perf.tune.levers.registry import LEVERS
 
@@ -230,7 +192,6 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
 
 
 PROFILED_STEPS = 3
-REASON_CHARACTERS = 300
 
 
 def main(channel: Channel) -> None:
@@ -268,8 +229,7 @@ def _scout(order: Order) -> Scouted:
     found = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
     )
-    network = _describe_network(training.module)
-    return Scouted(machine, missing, lines, found.predictions, found.note, found.step_ms, network, dict(found.probed))
+    return Scouted(machine, missing, lines, found, _describe_network(training.module))
 
 
 def _describe_network(module: torch.nn.Module) -> str:
@@ -304,15 +264,15 @@ def _load(order: Order) -> Any:
     """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
-    from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.inference.model.source import find_object
+    from lightning_perf.errors import UserError
+    from lightning_perf.named_object import find_object
     from lightning_perf.tune.training import as_training
 
     seed_everything(order.seed, workers=True, verbose=False)
     if order.source is not None:
         try:
             made = find_object(order.source, "PKG:NAME")
-        except InferenceError as error:
+        except UserError as error:
             raise NoTrainingError(str(error)) from error
         return as_training(made() if callable(made) else made)
     import cloudpickle
@@ -335,12 +295,3 @@ def _machine(training: Any) -> Machine:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
     return Machine(device.type, capability, cores, name)
-
-
-def describe_error(error: BaseException) -> str:
-    """Describe an error in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # "backend='inductor' raised:" says nothing without the next line.
-    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
-    reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
-    return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"

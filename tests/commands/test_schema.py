@@ -62,7 +62,7 @@ def test_the_report_and_the_diff_of_the_demo(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("infer", "inference_cnn"), ("infer", "inference_resnet18"), ("sweep", "sweep"), ("tune", "tune")],
+    [("infer", "inference_cnn"), ("infer", "inference_resnet18"), ("infer", "sweep"), ("tune", "tune")],
 )
 def test_published_results_follow_the_schemas(command: str, name: str) -> None:
     assert load_document(command, (RESULTS / f"{name}.json").read_text())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import torch
 from torch import Tensor, nn
 
@@ -35,13 +32,6 @@ class InPlace(Tiny):
 class Random(Tiny):
     def forward(self, pictures: Tensor) -> Tensor:
         return torch.nn.functional.dropout(super().forward(pictures))  # which trains unless told otherwise
-
-
-class Crashing(Tiny):
-    """Runs where it was made, and takes the whole process down where it was loaded."""
-
-    def __setstate__(self, state):
-        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def needs_an_argument(width):

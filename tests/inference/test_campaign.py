@@ -1,4 +1,3 @@
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,14 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.inference.campaign import Campaign, Place
+from lightning_perf.inference.campaign import Campaign, MeasureOptions
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.measurement.measure import Effort
-from lightning_perf.inference.measurement.messages import Timed
+from lightning_perf.inference.measurement.measure import Effort, Timed
 from lightning_perf.inference.results.tradeoff import ColdStart, Reload
 from lightning_perf.inference.variants.variant import parse_variants
 
-EFFORT = Effort(rounds=6)
+OPTIONS = MeasureOptions(name="Tiny", effort=Effort(rounds=6))
 ORIGINAL = np.array([[1.0, -2.0]], np.float32)
 
 
@@ -42,21 +40,20 @@ def start(monkeypatch, tmp_path):
     """A campaign of variants whose outputs are off by so much, with artefacts and processes of this file."""
 
     def make(*names, provenance=None, off_by=0.0):
-        def build(variant, *_, **__):
-            outputs = tmp_path / f"{variant.name}.npy"
-            np.save(outputs, ORIGINAL if variant.name == "eager" else ORIGINAL * (1 + off_by))
+        def build(origin, *_, **__):
+            outputs = tmp_path / f"{origin.variant}.npy"
+            np.save(outputs, ORIGINAL if origin.variant == "eager" else ORIGINAL * (1 + off_by))
             artefact = SimpleNamespace(size_bytes=4, provenance=provenance)
-            return SimpleNamespace(name=variant.name, folder=tmp_path, artefact=artefact, outputs=outputs, seconds=1.0)
+            return SimpleNamespace(
+                name=origin.variant, folder=tmp_path, artefact=artefact, outputs=outputs, seconds=1.0
+            )
 
         monkeypatch.setattr("lightning_perf.inference.campaign.build_variant", build)
         monkeypatch.setattr("lightning_perf.inference.campaign.Running", Process)
-        storage = SimpleNamespace(packed_bytes=1, dense_bytes=1)
-        chains = SimpleNamespace(
-            subject_file=lambda *_: None, module=lambda _: nn.Linear(1, 1), storage=lambda _: storage
-        )
-        place = Place(Path("a"), False, Path("w"), "Tiny", (), 1.0)
+        chains = SimpleNamespace(subject_file=lambda *_: None, module=lambda _: nn.Linear(1, 1))
         subject = SimpleNamespace(device=torch.device("cpu"))
-        return Campaign(parse_variants(names), subject, ORIGINAL, chains, None, place, EFFORT, lambda _: None)
+        variants = parse_variants(names)
+        return Campaign(variants, subject, ORIGINAL, chains, [], OPTIONS, tmp_path, lambda _: None)
 
     return make
 

@@ -14,9 +14,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from lightning_perf import cli
-from lightning_perf.loading.errors import LoadingError
 from lightning_perf.loading.measure import measure_loading, training_loader
-from lightning_perf.loading.result import LoadingReport, StageTime, judge_loading
+from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import StageClock
 from tests.support.schemas import load_document
 
@@ -109,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_planted_slow_stage_is_named_with_its_size(folder: Path, slow: str, stage: str, per_batch: int) -> None:
     collate = slow_collate if slow == "collate" else None
     pictures = Pictures(folder, slow)
-    report = measure_loading(DataLoader(Subset(pictures, range(400)), BATCH, collate_fn=collate), seconds=0.5)
+    report = measure_loading(DataLoader(Subset(pictures, range(400)), BATCH, collate_fn=collate), seconds=0.2)
     assert report.stages[0].name == stage
     # Sleeping takes at least as long as planted. The thread that writes into the pipe sleeps before the read begins.
     assert report.stages[0].time_ns >= 0.9 * per_batch * SLEEP_S * 1e9
@@ -202,12 +201,12 @@ def test_a_data_set_that_loads_whole_batches() -> None:
 
 
 class Stream(IterableDataset[Any]):
-    def __init__(self, folder: Path, batch: int | None = None) -> None:
-        self.pictures = Pictures(folder, "transform")
-        self.batch = batch
+    def __init__(self, folder: Path, batch: int | None = None, slow: str = "transform", length: int = 400) -> None:
+        self.pictures = Pictures(folder, slow)
+        self.batch, self.length = batch, length
 
     def __iter__(self) -> Any:
-        for index in range(400):
+        for index in range(self.length):
             picture = self.pictures[index]
             yield picture if self.batch is None else torch.stack([picture] * self.batch)
 
@@ -215,7 +214,7 @@ class Stream(IterableDataset[Any]):
 @pytest.mark.parametrize("batch", [None, 3])
 def test_a_stream_of_samples_or_batches(folder: Path, batch: int | None) -> None:
     loader = DataLoader(Stream(folder, batch), batch_size=BATCH if batch is None else None)
-    report = measure_loading(loader, seconds=0.5)
+    report = measure_loading(loader, seconds=0.2)
     assert report.stages[0].name == "transform SlowRotate"
     transforms = BATCH if batch is None else 1
     assert report.stages[0].time_ns >= 0.99 * transforms * SLEEP_S * 1e9
@@ -228,11 +227,8 @@ def test_a_stream_of_samples_or_batches(folder: Path, batch: int | None) -> None
 
 def test_the_end_of_a_stream(folder: Path) -> None:
     report = measure_loading(DataLoader(Subset(Pictures(folder, ""), range(10)), BATCH), seconds=60)
-    stream = Stream(folder)
-    stream.pictures.slow = ""
-    streamed = measure_loading(DataLoader(stream, batch_size=BATCH), seconds=60)
-    assert report.batches == 4
-    assert streamed.batches == 199
+    streamed = measure_loading(DataLoader(Stream(folder, slow="", length=10), batch_size=BATCH), seconds=60)
+    assert report.batches == streamed.batches == 4
 
 
 class ReadyBatches(Dataset[torch.Tensor]):

@@ -4,6 +4,7 @@ import cloudpickle
 import torch
 
 from lightning_perf.tune import worker
+from lightning_perf.tune.errors import describe_error
 from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
 from lightning_perf.tune.tuner import TorchFlags
 from lightning_perf.workers.channel import Failure, StopRequestedError, decode, encode
@@ -38,7 +39,7 @@ def converse(order, *windows):
     try:
         worker.work(channel)
     except Exception as error:
-        return [*channel.answers, Failure(type(error).__name__, worker.describe_error(error))]
+        return [*channel.answers, Failure(type(error).__name__, describe_error(error))]
     finally:
         torch.random.set_rng_state(state)
     return channel.answers

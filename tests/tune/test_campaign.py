@@ -13,7 +13,7 @@ from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.registry import LEVERS
-from lightning_perf.tune.messages import Prediction, Ready, Scouted, Window
+from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.process import WorkerExitError, WorkerFailureError, WorkerTimeoutError
@@ -23,19 +23,9 @@ STEP_S = 0.1
 
 @dataclass
 class Planted:
-    """What a training with levers does.
+    """What trainings do, by lever: factors of the step time, additions to the loss, seconds to start, faults, sizes.
 
-    Attributes:
-        factors: Of the step time, by lever.
-        losses: Added to the loss, by lever.
-        spread: Added to the loss by each seed.
-        starts_s: Added to the start of a lever's training, by lever.
-        faults: Raised when a lever's training begins, by lever.
-        dies: The window after which the base ends, or None.
-        capacity: Trainings that the memory holds at a time; counted as more by `sizes`, by lever.
-        free_bytes: Free device memory that the windows report, or None.
-        predictions: Of the scout.
-        probed: Savings that the scout's probe measured, by lever.
+    The base ends in the window ``dies``. ``capacity`` is the number of trainings that the memory holds at a time.
     """
 
     factors: dict = field(default_factory=dict)
@@ -93,7 +83,8 @@ def planted(monkeypatch):
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
-            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, plan.predictions, None, probed=plan.probed)
+            profile = Profile(plan.predictions, probed=plan.probed)
+            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, profile)
 
         def ready(self, timeout_s):
             for lever in self.order.levers:
@@ -201,11 +192,16 @@ def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
 
 
 def test_the_largest_predicted_saving_is_tried_first(planted):
-    planted.predictions = (Prediction("input-bound", 0.1, 0.3), Prediction("channels-last", 0.2, 0.4))
+    planted.predictions = (Prediction("input-bound", 0.1, 0.3), Prediction("channels-last", 0.2, 0.4, "probed"))
+    planted.factors = {"channels-last": 0.7}
     result, _ = tuned("bf16-mixed", "channels-last", "workers-1", "batch-size-x2")
-    assert [trial.lever for trial in result.trials] == ["channels-last", "workers-1", "bf16-mixed", "batch-size-x2"]
-    assert result.trials[0].predicted == (0.6, 0.8)
-    assert result.trials[2].predicted is None
+    assert [(trial.lever, trial.predicted, trial.rule, trial.source, trial.on_top_of) for trial in result.trials] == [
+        ("channels-last", (0.6, 0.8), "channels-last", "probed", ()),
+        ("workers-1", (0.7, 0.9), "input-bound", "general", ("channels-last",)),
+        ("bf16-mixed", None, None, None, ("channels-last",)),
+        ("batch-size-x2", None, None, None, ("channels-last",)),
+    ]
+    assert result.tuning
 
 
 def test_probed_savings_decide_the_order_and_certain_losses_are_not_tried(planted):
@@ -252,13 +248,6 @@ def test_a_lever_that_hangs_takes_half_of_what_is_left(planted):
     result, _ = tuned("bf16-mixed", "channels-last", minutes=5)
     assert outcomes(result) == {"bf16-mixed": Outcome.FAILED, "channels-last": Outcome.NO_GAIN}
     assert result.trials[0].reason == "took longer than its share of the budget"
-
-
-def test_nothing_kept(planted):
-    result, _ = tuned("channels-last")
-    assert result.kept == result.lines == ()
-    assert result.combined is None
-    assert not result.confirmed
 
 
 def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
@@ -341,12 +330,7 @@ def test_a_training_whose_seeds_do_not_matter_says_how_it_is_guarded(planted):
     planted.spread = 0.0
     result, _ = tuned("channels-last")
     assert "Other seeds hardly change the loss" in result.notes[0]
-
-
-def test_an_unknown_lever(planted):
-    with pytest.raises(TuneError, match="warp-drive"):
-        tuned("warp-drive")
-    assert planted.orders == []
+    assert (result.kept, result.lines, result.combined, result.confirmed) == ((), (), None, False)
 
 
 def test_a_lever_is_kept_after_two_fresh_pairs_of_processes(planted):
@@ -372,7 +356,7 @@ def test_a_gain_that_fresh_processes_do_not_show_is_not_kept(planted):
     raise AssertionError("no lever looked faster by luck in 40 tunings")
 
 
-@pytest.mark.parametrize(("spread", "power"), [(0.0, 1.0), (0.005, 1.0), (0.02, 0.75)])
+@pytest.mark.parametrize(("spread", "power"), [(0.005, 1.0), (0.02, 0.75)])
 def test_useless_levers_are_kept_in_five_per_cent_of_tunings_at_most(planted, spread, power):
     """Before: any of 8 in 16 % of tunings at 0.5 %, in 46 % at 2 %."""
     useless = ("bf16-mixed", "16-mixed", "channels-last", "fused-optimizer", "keep-memory", "cudnn-benchmark")
@@ -433,16 +417,3 @@ def test_a_batch_that_does_not_fit_alone_fails_with_the_cause(planted):
 def test_progress_says_how_much_time_is_left(planted):
     _, said = tuned("channels-last")
     assert any(line.startswith("channels-last: no gain") and line.endswith("min left") for line in said)
-
-
-def test_a_trial_names_the_finding_and_what_it_was_measured_against(planted):
-    planted.predictions = (Prediction("channels-last", 0.2, 0.4, "probed"), Prediction("half-precision", 0.1, 0.3))
-    planted.factors = {"channels-last": 0.7}
-    result, _ = tuned("bf16-mixed", "channels-last", "fused-optimizer")
-    found = {trial.lever: (trial.rule, trial.source, trial.on_top_of) for trial in result.trials}
-    assert found == {
-        "channels-last": ("channels-last", "probed", ()),
-        "bf16-mixed": ("half-precision", "general", ("channels-last",)),
-        "fused-optimizer": (None, None, ("channels-last",)),
-    }
-    assert result.tuning

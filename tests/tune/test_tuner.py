@@ -8,7 +8,7 @@ from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.precision import TF32
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.settings import TuneSettings
-from lightning_perf.tune.training import Training
+from lightning_perf.tune.training import Training, as_training
 from lightning_perf.tune.tuner import TorchFlags
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Flagged, Tiny
@@ -97,3 +97,17 @@ def test_flags_of_the_tuners_process_are_set(tmp_path):
         assert isinstance(converse(prepared, 1)[1], Window)
     finally:
         before.set()
+
+
+def test_the_forms_of_a_training():
+    given = Training("module")
+    assert as_training(given) is given
+    assert as_training("module") == Training("module")
+    assert as_training(("module", "data")) == Training("module", "data")
+    settings = {"devices": 1}
+    training = as_training(("module", None, settings))
+    assert training == Training("module", None, {"devices": 1})
+    assert training.trainer is not settings
+    for made in ((), ("module", "data", "cpu"), ("a", "b", {}, "d")):
+        with pytest.raises(TypeError, match="a training is a module, or a tuple"):
+            as_training(made)

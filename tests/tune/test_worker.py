@@ -1,9 +1,7 @@
 """Orders carried out, in this process."""
 
-import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +11,8 @@ from torch.utils.data import DataLoader
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.tune import worker
 from lightning_perf.tune.messages import Ready, Scouted, Window
-from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
-from lightning_perf.tune.worker import MOST_SAVING, describe_error, probed_savings, profile
+from lightning_perf.tune.worker import MOST_SAVING, probed_savings
 from lightning_perf.workers.channel import Failure
 from tests.tune.conversation import Conversation, converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
@@ -39,32 +36,18 @@ def test_the_same_samples_in_larger_pieces_have_the_same_loss(tmp_path):
     assert larger.losses == pytest.approx(plain.losses, rel=1e-5)
 
 
-class Seen(Tiny):
-    """Writes down what a lever has changed."""
-
-    def __init__(self, path):
-        super().__init__("Adam")
-        self.path = path
-
-    def on_train_start(self):
-        loader = self.trainer.train_dataloader
-        facts = (
-            self.trainer.precision,
-            self.optimizers().param_groups[0]["fused"],
-            self.layer.weight.is_contiguous(memory_format=torch.channels_last),
-            loader.batch_size,
-            loader.num_workers,
-        )
-        Path(self.path).write_text(repr(facts))
-
-
 def test_levers_together_reach_the_running_training(tmp_path):
-    facts = tmp_path / "facts"
-    training = Training(Seen(str(facts)), Data(), TRAINER)
+    class Changed(Tiny):
+        def on_train_start(self):
+            loader = self.trainer.train_dataloader
+            assert self.trainer.precision == "bf16-mixed"
+            assert self.optimizers().param_groups[0]["fused"]
+            assert self.layer.weight.is_contiguous(memory_format=torch.channels_last)
+            assert (loader.batch_size, loader.num_workers) == (8, 1)
+
     levers = ("bf16-mixed", "fused-optimizer", "channels-last", "batch-size-x2", "workers-1")
-    _, window = converse(order(training, tmp_path, *levers), 2)
+    _, window = converse(order(Training(Changed("Adam"), Data(), TRAINER), tmp_path, *levers), 2)
     assert isinstance(window, Window)
-    assert facts.read_text() == repr(("bf16-mixed", True, True, 8, 1))
     assert window.samples == 16
 
 
@@ -107,42 +90,15 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     (answer,) = converse(order("tests.tune.trainings:tiny", tmp_path, scout=True))
     assert isinstance(answer, Scouted)
     assert answer.machine.device == "cpu"
-    assert answer.note is None
-    assert answer.step_ms is not None
-    assert answer.step_ms > 0
-    assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.predictions)
+    assert answer.profile.note is None
+    assert answer.profile.step_ms is not None
+    assert answer.profile.step_ms > 0
+    assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.profile.predictions)
     assert answer.missing["tf32"] == "needs a CUDA GPU with TF32"
     assert answer.missing["channels-last"] is None
     assert answer.lines["batch-size-x2"][0] == "DataLoader(…, batch_size=8)"
     assert answer.lines["fused-optimizer"] == ("torch.optim.SGD(…, fused=True)  # in configure_optimizers",)
     assert answer.lines.keys() == {name for name, reason in answer.missing.items() if reason is None}
-
-
-def test_what_the_tuners_process_can_import_the_trial_can(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere_in_a_script_folder.py").write_text("from tests.tune.trainings import tiny\n")
-    given = order("elsewhere_in_a_script_folder:tiny", tmp_path / "work")
-    assert isinstance(converse(given, 1)[0], Failure)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    runner = Runner(given, lambda: 120.0)
-    try:
-        assert runner.window(1).steps == 1
-    finally:
-        runner.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "RuntimeError"),
-        ("CUDA out of memory.\nTried", "RuntimeError: CUDA out of memory."),
-        (
-            "backend=x raised:\n\n  ImportError: no g++\nmore",
-            "RuntimeError: backend=x raised: ImportError: no g++",
-        ),
-    ],
-)
-def test_a_reason_is_one_line_that_tells(text, said):
-    assert describe_error(RuntimeError(text)) == said
 
 
 def test_windows_are_trained_and_told(tmp_path):
@@ -228,18 +184,6 @@ def test_workers_make_no_batches_between_windows(tmp_path):
     assert after_first[0] == after_first[1]
     assert after_first[1] < after_second[0]
     assert after_second[0] == after_second[1]
-
-
-def test_no_prediction_makes_a_step_vanish(tmp_path, monkeypatch):
-    """Measured: a predicted change of -100 %."""
-    finding = SimpleNamespace(kind="input-bound", saving_low_ms=5.0, saving_high_ms=10.0, step_ms=10.0, basis="general")
-    lead = SimpleNamespace(breakdown=SimpleNamespace(wall=SimpleNamespace(mean_ns=1e7)), probe=None)
-    report = SimpleNamespace(findings=[finding], lead=0, ranks=[lead], step_times=SimpleNamespace(p50_ns=9_000_000))
-    monkeypatch.setattr("lightning_perf.report.build.analyze", lambda folder: report)
-    (tmp_path / "rank0.pt.trace.json.gz").touch()
-    found = profile(lambda **arguments: None, str(tmp_path), 3)
-    assert [(one.low, one.high) for one in found.predictions] == [(0.5, MOST_SAVING)]
-    assert (found.note, found.step_ms, found.probed) == (None, 9.0, {})
 
 
 def test_probed_savings_are_shares_of_the_recorded_step():

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-SLOW_S = 0.4
-"""Long beside what a busy machine adds to a step: up to a tenth of a second or two."""
+SLOW_S = 0.02
+"""Long beside a step of a millisecond or two, even on a busy machine."""
 
 
 class Pictures(Dataset):
@@ -79,10 +79,10 @@ class WithOwnLoader(Tiny):
 
 
 class Planted(Tiny):
-    """Sleeps unless channels-last."""
+    """Sleeps if channels-last."""
 
     def training_step(self, batch, batch_idx):
-        if not self.layer.weight.is_contiguous(memory_format=torch.channels_last):
+        if self.layer.weight.is_contiguous(memory_format=torch.channels_last):
             time.sleep(SLOW_S)
         return super().training_step(batch, batch_idx)
 

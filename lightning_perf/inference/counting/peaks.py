@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lightning_perf.inference.counting.roofline import Peaks
-from lightning_perf.inference.model.subject import cpu_threads
+from lightning_perf.inference.model.subject import cpu_threads, finish
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.hardware import find_device
 
@@ -118,15 +118,10 @@ def _best_s(call: Callable[[], object], device: torch.device) -> float:
     deadline = time.perf_counter() + SECONDS
     done = 0
     while done < 3 or time.perf_counter() < deadline:
-        _finish(device)
+        finish(device)
         began = time.perf_counter()
         call()
-        _finish(device)
+        finish(device)
         best = min(best, time.perf_counter() - began)
         done += 1
     return best
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

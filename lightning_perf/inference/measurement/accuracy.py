@@ -1,14 +1,20 @@
-"""Compare the accuracy of a variant with the original's, on real data."""
+"""Compare the accuracy of variants with the original's, on held-out data."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Accuracy", "compare_accuracy", "wilson_interval"]
+from lightning_perf.inference.errors import InferenceError
+
+if TYPE_CHECKING:
+    from lightning_perf.inference.model.samples import Validation
 
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
@@ -49,10 +55,6 @@ class Accuracy:
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
     """Return the 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
 
-    Args:
-        share: The observed share, 0 to 1.
-        n: Number of independent trials, at least 1.
-
     Example:
         >>> tuple(round(end, 3) for end in wilson_interval(0.9, 100))
         (0.826, 0.945)
@@ -77,12 +79,7 @@ def compare_accuracy(
     interval of Bonett & Price (J. Educ. Behav. Stat. 37, 2012). It depends on the inputs that only one of the two gets
     right.
 
-    Args:
-        predicted: The variant's class index for each input, ``(n,)``.
-        original: The original's class index for each input, ``(n,)``.
-        labels: The true class indices, ``(n,)``.
-        units: Number of independent inputs; all of them if not given.
-        is_original: Whether the variant is the original.
+    The arrays hold class indices, ``(n,)``. `units` is the number of independent inputs; all of them if not given.
     """
     n = len(labels)
     trials = n if units is None else units
@@ -111,3 +108,64 @@ def _paired_interval(lost: float, won: float, n: int) -> tuple[float, float]:
     first, second = (lost + 1) / (n + 2), (won + 1) / (n + 2)
     half = Z95 * math.sqrt(max(0.0, first + second - (first - second) ** 2) / (n + 2))
     return 100 * max(-1.0, first - second - half), 100 * min(1.0, first - second + half)
+
+
+class Judge:
+    """Compares the classes that variants predict with the labels, and with the original's predictions.
+
+    Judge the original first. `work` is the folder for the file of inputs that the worker processes read.
+    """
+
+    def __init__(
+        self, validation: Validation, input_shape: tuple[int, ...], output_shape: tuple[int, ...], work: Path
+    ) -> None:
+        shape = tuple(validation.inputs.shape[1:])
+        if shape != input_shape:
+            raise InferenceError(
+                f"validation: inputs have the shape {shape}, but the model takes {input_shape}. "
+                "Give validation inputs of that shape."
+            )
+        if len(output_shape) != 2:
+            raise InferenceError(
+                f"The model returns {output_shape} for a batch, but accuracy needs (n, classes). "
+                "Leave out the validation data."
+            )
+        least, most, classes = int(validation.labels.min()), int(validation.labels.max()), output_shape[1]
+        if most >= classes or least < 0:
+            raise InferenceError(
+                f"validation: labels from {least} to {most}, but the model has {classes} outputs. "
+                "Check that the checkpoint and the dataset belong together."
+            )
+        self._path = work / "validation.npy"
+        np.save(self._path, validation.inputs.float().numpy())
+        self._labels: NDArray[np.int64] = validation.labels.numpy().astype(np.int64)
+        self._units = validation.units
+        self._classes = classes
+        self._original: NDArray[np.int64] | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of validation inputs."""
+        return len(self._labels)
+
+    def judge(self, predict: Callable[[Path], NDArray[np.float32]]) -> Accuracy:
+        """Let a variant predict all inputs, and return its accuracy."""
+        classes: NDArray[np.int64] = predict(self._path).argmax(axis=1).astype(np.int64)
+        first = self._original is None
+        if self._original is None:
+            self._original = classes
+        return compare_accuracy(classes, self._original, self._labels, self._units, is_original=first)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a warning if the original is no better than guessing."""
+        if self._original is None:
+            return ()
+        share = float((self._original == self._labels).mean())
+        low, _ = wilson_interval(share, self._units or self.n)
+        if low > 1 / self._classes:
+            return ()
+        note = (
+            f"The accuracy of the original on the validation data is {100 * share:.1f} %, no better than guessing "
+            f"among {self._classes} classes. Check the weights, the scaling of the inputs and the order of the classes."
+        )
+        return (note,)

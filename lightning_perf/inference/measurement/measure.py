@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.measurement.messages import Time, Timed
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.workers.channel import Message
 
-__all__ = ["Effort", "Latency", "Rounds", "Timer", "speedup", "summarise", "take_turns"]
+
+class Time(Message, frozen=True):
+    """Time calls with a batch of this size, after some untimed ones, for at least this long and this many calls."""
+
+    batch: int
+    warmup: int
+    seconds: float
+    least: int
+    most: int
+
+
+class Timed(Message, frozen=True):
+    """Wall time, process CPU time and device time between events (CUDA only) of each call."""
+
+    wall_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+    device_ns: tuple[int, ...]
+
 
 Timer = Callable[[Time], Timed]
 """Times calls of one variant."""
+
+Rounds = tuple[Timed, ...]
+"""The timed calls of one variant, by round."""
 
 P99_CALLS = 100
 """Fewest calls for a 99th percentile. With fewer calls it would just be the slowest one."""
@@ -76,65 +96,34 @@ class Latency:
     speedup: Estimate | None
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """The timed calls of one variant: one `Timed` per round."""
-
-    turns: tuple[Timed, ...]
-
-    @property
-    def medians_ns(self) -> list[float]:
-        """Median wall time of each round."""
-        return [float(np.median(turn.wall_ns)) for turn in self.turns]
-
-
 def take_turns(
     timers: Mapping[str, Timer],
     batch: int,
     effort: Effort,
     failed: Callable[[str, VariantError], None],
 ) -> dict[str, Rounds]:
-    """Time variants in alternating rounds.
+    """Time variants in alternating rounds, and return the rounds of each one that did not fail.
 
-    Every second round runs in reverse order, so that no variant always follows the same one.
-
-    Args:
-        timers: The timer of each variant, by name.
-        batch: Inputs per call.
-        effort: Number and duration of the timed calls.
-        failed: Called with each variant that fails; the others continue without it.
-
-    Returns:
-        The rounds of each variant that did not fail.
+    Every second round runs in reverse order, so that no variant always follows the same one. `failed` gets each variant
+    that fails; the others continue without it.
     """
-    turns: dict[str, list[Timed]] = {name: [] for name in timers}
+    turns: dict[str, Rounds] = dict.fromkeys(timers, ())
     for number in range(effort.rounds):
         warmup = effort.rewarm if number else effort.warmup
         order = Time(batch, warmup, effort.seconds / effort.rounds, effort.least_calls, effort.most_calls)
-        for name in _order(turns, number):
+        for name in reversed(list(turns)) if number % 2 else list(turns):
             try:
-                turns[name].append(timers[name](order))
+                turns[name] += (timers[name](order),)
             except VariantError as error:  # noqa: PERF203  (the timed calls take much longer)
                 del turns[name]
                 failed(name, error)
-    return {name: Rounds(tuple(times)) for name, times in turns.items()}
-
-
-def _order(names: Mapping[str, object], number: int) -> Iterator[str]:
-    yield from (reversed(list(names)) if number % 2 else list(names))
+    return turns
 
 
 def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: int) -> Latency:
-    """Summarise the timed calls of a variant.
-
-    Args:
-        rounds: The variant's rounds.
-        baseline: The baseline's rounds; None for the baseline itself.
-        batch: Inputs per call.
-        threads: CPU threads.
-    """
-    walls = _joined([turn.wall_ns for turn in rounds.turns])
-    devices = _joined([turn.device_ns for turn in rounds.turns])
+    """Summarise the timed calls of a variant; the baseline itself has no baseline."""
+    walls = _joined([turn.wall_ns for turn in rounds])
+    devices = _joined([turn.device_ns for turn in rounds])
     p10, p50, p90, p99 = (float(value) / 1e6 for value in np.percentile(walls, (10, 50, 90, 99)))
     return Latency(
         threads=threads,
@@ -144,7 +133,7 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
         p50_ms=p50,
         p90_ms=p90 if len(walls) >= P90_CALLS else None,
         p99_ms=p99 if len(walls) >= P99_CALLS else None,
-        cpu_ms=float(np.median(_joined([turn.cpu_ns for turn in rounds.turns]))) / 1e6,
+        cpu_ms=float(np.median(_joined([turn.cpu_ns for turn in rounds]))) / 1e6,
         device_ms=float(np.median(devices)) / 1e6 if len(devices) else None,
         throughput=batch * len(walls) / (float(walls.sum()) / 1e9),
         speedup=speedup(rounds, baseline) if baseline is not None else None,
@@ -152,13 +141,12 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
 
 
 def speedup(rounds: Rounds, baseline: Rounds) -> Estimate:
-    """Return the speed-up of one variant over another, from their median times in the same rounds.
+    """Return the speed-up of one variant over another, from their median times in the same rounds."""
+    return walsh_ratio(_medians_ns(rounds), _medians_ns(baseline))
 
-    Args:
-        rounds: The rounds of the variant.
-        baseline: The rounds of the other one.
-    """
-    return walsh_ratio(rounds.medians_ns, baseline.medians_ns)
+
+def _medians_ns(rounds: Rounds) -> list[float]:
+    return [float(np.median(turn.wall_ns)) for turn in rounds]
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -10,19 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_perf.inference.measurement.messages import Time, Timed
+from lightning_perf.inference.measurement.measure import Time, Timed
+from lightning_perf.inference.model.subject import finish
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_perf.inference.runtimes.base import Call
-
-__all__ = [
-    "finish",
-    "predict",
-    "time_calls",
-]
-
 
 WARMUP_S = 10.0
 """Longest warm-up. Calls that take seconds need fewer warm-up calls."""
@@ -75,12 +69,6 @@ def _warm_up(call: Call, batch: Tensor, device: torch.device, calls: int) -> Non
         finish(device)
         if time.perf_counter() > deadline:
             break
-
-
-def finish(device: torch.device) -> None:
-    """Wait until the device has finished all its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 BATCH = 32

@@ -19,7 +19,8 @@ from torch.utils.data import (
     Subset,
 )
 
-from lightning_perf.inference.errors import InferenceError, reason_of
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.model.subject import shape_text
 
 __all__ = [

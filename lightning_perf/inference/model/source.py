@@ -1,67 +1,18 @@
-"""Find the model and the data that the command line names, as ``package.module:name`` or as a checkpoint."""
+"""Load the model that the command line names, as ``package.module:name`` or as a checkpoint."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from lightning_perf.inference.errors import InferenceError, reason_of
-
-__all__ = ["find_object", "load_model"]
-
-_FORM = "Give it as package.module:name"
-
-
-def find_object(text: str, option: str) -> Any:
-    """Import the object that ``package.module:name`` names; the current folder is searched, too.
-
-    Args:
-        text: The name.
-        option: The option that has this value, for messages.
-
-    Raises:
-        InferenceError: The module does not exist, or has nothing of this name.
-    """
-    module_name, colon, name = text.partition(":")
-    if not colon or not module_name or not name:
-        raise InferenceError(
-            f"{option} '{text}': expected package.module:name, e.g. mypackage.models:Net.{_file_hint(text)}"
-        )
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise InferenceError(f"{option} {text}: importing {module_name} fails ({reason_of(error)}).") from error
-        raise InferenceError(
-            f"{option} {text}: there is no module {error.name}. {_FORM}, and run where it can be imported."
-            f"{_file_hint(text)}"
-        ) from error
-    except Exception as error:  # the user's module runs at import
-        raise InferenceError(f"{option} {text}: importing {module_name} fails ({reason_of(error)}).") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            public = [key for key in vars(found) if not key.startswith("_")]
-            raise InferenceError(f"{option} {text}: {module_name} has no {part}. It has {', '.join(public[:20])}.")
-        found = getattr(found, part)
-    return found
-
-
-def _file_hint(text: str) -> str:
-    """Return the advice for users who gave the name of a Python file, or an empty string."""
-    file, _, name = text.partition(":")
-    if not file.endswith(".py"):
-        return ""
-    return f" For a file: {Path(file).stem}:{name or 'NAME'}, run in {Path(file).resolve().parent}."
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.named_object import find_object
 
 
 def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:

@@ -11,14 +11,6 @@ from torch import Tensor, nn
 
 from lightning_perf.inference.errors import InferenceError
 
-__all__ = [
-    "Subject",
-    "cpu_threads",
-    "on_device",
-    "shape_text",
-    "usable_device",
-]
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -84,6 +76,12 @@ def usable_device(name: torch.device | str) -> torch.device:
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU the current device: events, compilers and engines use it, wherever the tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has finished all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @contextmanager

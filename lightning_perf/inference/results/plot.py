@@ -1,4 +1,4 @@
-"""Plot accuracy against latency."""
+"""Plot accuracy against latency, and the latency of backbones against their arithmetic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Latency
+from lightning_perf.inference.results.conclusions import measured_rows
+from lightning_perf.inference.results.sweep import Sweep
+from lightning_perf.inference.results.tables import sweep_title
 from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.units import format_bytes, format_duration
@@ -15,13 +18,6 @@ from lightning_perf.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "draw_tradeoff",
-    "name_points",
-    "save_plot",
-]
-
 
 OFFSETS = tuple((x, y) for y in (6, -12, 18, -24, 30, -36, 42, -48, 54, -60) for x in (8, -8))
 """Positions of a name relative to its point, in points, the best first."""
@@ -72,9 +68,8 @@ MOST_NAMES = 10
 """Most variants with names at their points; with more, the points have numbers and a key."""
 
 
-def save_plot(tradeoff: Tradeoff, path: Path) -> None:
-    """Plot the first batch size and number of threads; see `Tradeoff.save_plot`."""
-    figure = draw_tradeoff(tradeoff)
+def save_plot(figure: Figure, path: Path) -> None:
+    """Save a plot; the suffix of the file names the format."""
     from lightning_perf.compare.plots.style import drawing
 
     try:
@@ -86,25 +81,12 @@ def save_plot(tradeoff: Tradeoff, path: Path) -> None:
 
 
 def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
-    """Draw the variants of one batch size and number of threads.
-
-    Args:
-        tradeoff: The document.
-        cell: Batch size and number of threads; the first if not given.
-
-    Raises:
-        InferenceError: Nothing was measured.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw the variants of one batch size and number of threads; of the first if not given."""
     import_extra("matplotlib", "infer")
     from lightning_perf.compare.plots.style import drawing, new_figure
 
     cell = cell or tradeoff.cells[0]
-    shown = [
-        (row, latency)
-        for row in tradeoff.rows
-        if row.reason is None and (latency := row.latency(cell.threads, cell.batch)) is not None
-    ]
+    shown = measured_rows(tradeoff.rows, cell.threads, cell.batch)
     if not shown:
         raise InferenceError("There is nothing to draw: no variant was measured. Their rows show the reasons.")
     has_accuracy = all(row.accuracy is not None for row, _ in shown)
@@ -200,3 +182,49 @@ def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[st
     key = [Line2D([], [], ls="", label=f"{number}  {name}") for number, (name, _, _) in enumerate(points, 1)]
     axes.legend(handles=key, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=0)
     return [(str(number), x, y) for number, (_, x, y) in enumerate(points, 1)]
+
+
+def draw_sweep(sweep: Sweep) -> Figure:
+    """Draw median latency against MACs, both logarithmic, with a line at the peak rate.
+
+    The area of a point shows its size; the bar goes from the 10th to the 90th percentile of the calls.
+    """
+    import_extra("matplotlib", "infer")
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    from lightning_perf.compare.plots.style import FAINT, drawing, hide_frame, new_figure, short_name
+
+    rows = [row for row in sweep.rows if row.latency is not None and row.macs]
+    if not rows:
+        raise InferenceError("There is nothing to plot: no backbone has a latency.")
+    with drawing():
+        figure = new_figure(5.5)
+        axes = figure.subplots()
+        macs = [(row.macs or 0) / 1e9 for row in rows]
+        rate = max(sweep.peaks.flops_per_s, sweep.peaks.convolution_flops_per_s or 0.0)
+        line = [2e12 * ends / rate for ends in (min(macs), max(macs))]
+        axes.plot([min(macs), max(macs)], line, color=FAINT, linestyle="--", label="at the peak rate of arithmetic")
+        points: list[tuple[str, float, float]] = []
+        for row, x in zip(rows, macs, strict=True):
+            latency = row.latency
+            assert latency is not None
+            high = latency.p50_ms if latency.p90_ms is None else latency.p90_ms
+            axes.plot([x, x], [latency.p10_ms, high], color="#0072B2", linewidth=1.5, alpha=0.6, zorder=2)
+            axes.scatter(
+                [x], [latency.p50_ms], s=20 + 4 * (row.size_bytes or 0) / 2**20, color="#0072B2", alpha=0.5, zorder=3
+            )
+            points.append((short_name(row.name), x, latency.p50_ms))
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        axes.margins(x=0.15, y=0.1)
+        hide_frame(axes, grid="both")
+        axes.set_xlabel("multiply-accumulates of the batch (G)")
+        axes.set_ylabel("median latency (ms), bar from p10 to p90")
+        axes.set_title(f"{sweep_title(sweep)}\narea = size of the weights", fontsize=9.5, loc="left")
+        axes.legend(loc="lower right", frameon=False)
+        name_points(figure, axes, points)
+    return figure

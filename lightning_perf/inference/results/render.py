@@ -1,4 +1,4 @@
-"""Render the trade-off document on the console and as Markdown."""
+"""Render the documents on the console and as Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import IO
 
 from rich.text import Text
 
+from lightning_perf.inference.results.sweep import Sweep
 from lightning_perf.inference.results.tables import (
     accuracy_table,
     cold_table,
@@ -15,17 +16,15 @@ from lightning_perf.inference.results.tables import (
     headline,
     latency_table,
     layer_table,
+    sweep_footnotes,
+    sweep_table,
+    sweep_title,
     tradeoff_table,
 )
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.tables import escape, markdown_table, print_table
 from lightning_perf.terminal_text import plain
-
-__all__ = [
-    "print_tradeoff",
-    "render_markdown",
-]
 
 
 def print_tradeoff(tradeoff: Tradeoff, *, file: IO[str] | None, layers: int, width: int | None) -> None:
@@ -76,3 +75,17 @@ def render_markdown(tradeoff: Tradeoff, *, layers: int) -> str:
         parts.append(f"### Not measured\n\n{lines}")
     parts.append("\n".join(f"- {escape(note)}" for note in footnotes(tradeoff)))
     return "\n\n".join(parts) + "\n"
+
+
+def print_sweep(sweep: Sweep, *, file: IO[str] | None, width: int | None) -> None:
+    """Print a sweep; see `Sweep.print`."""
+    console = ReportConsole(file=file, width=width, highlight=False)
+    print_table(sweep_table(sweep), console)
+    for line in sweep_footnotes(sweep):
+        console.print(plain(line))
+
+
+def render_sweep(sweep: Sweep) -> str:
+    """Return a sweep as Markdown; see `Sweep.to_markdown`."""
+    table, notes = markdown_table(sweep_table(sweep)), "\n".join(f"- {escape(line)}" for line in sweep_footnotes(sweep))
+    return "\n\n".join(part for part in (f"### {escape(sweep_title(sweep))}", table, notes) if part) + "\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.inference.results.conclusions import measured_rows
+from lightning_perf.inference.results.sweep import Sweep
 from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tables import Table
@@ -19,18 +21,6 @@ from lightning_perf.units import (
     format_share,
 )
 
-__all__ = [
-    "accuracy_table",
-    "cold_table",
-    "count_line",
-    "failures",
-    "footnotes",
-    "headline",
-    "latency_table",
-    "layer_table",
-    "tradeoff_table",
-]
-
 
 def headline(tradeoff: Tradeoff) -> str:
     """Return the model, its input and the device."""
@@ -41,24 +31,20 @@ def headline(tradeoff: Tradeoff) -> str:
 def tradeoff_table(tradeoff: Tradeoff) -> Table:
     """Return latency, accuracy and size of the variants, for the first batch size and number of threads."""
     cell = tradeoff.cells[0]
-    rows = []
-    for row in tradeoff.rows:
-        latency = row.latency(cell.threads, cell.batch)
-        if row.reason is not None or latency is None:
-            continue
-        rows.append(
-            (
-                row.variant,
-                format_milliseconds(latency.p50_ms),
-                _speedup(latency.speedup),
-                _accuracy(row.accuracy),
-                _drop(row.accuracy),
-                format_bytes(row.size_bytes),
-                _unbeaten(cell, row),
-            )
+    rows = tuple(
+        (
+            row.variant,
+            format_milliseconds(latency.p50_ms),
+            _speedup(latency.speedup),
+            _accuracy(row.accuracy),
+            _drop(row.accuracy),
+            format_bytes(row.size_bytes),
+            _unbeaten(cell, row),
         )
+        for row, latency in measured_rows(tradeoff.rows, cell.threads, cell.batch)
+    )
     heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "best in")
-    return Table(f"Trade-off: {_where(cell)}", heads, tuple(rows))
+    return Table(f"Trade-off: {_where(cell)}", heads, rows)
 
 
 def latency_table(tradeoff: Tradeoff, cell: Cell) -> Table:
@@ -196,6 +182,59 @@ def footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
     if tradeoff.machine.load_before is not None and tradeoff.machine.load_after is not None:
         lines.append(f"Load average {machine.load_before:.2f} before, {machine.load_after:.2f} after.")
     return (*lines, *tradeoff.notes)
+
+
+def sweep_title(sweep: Sweep) -> str:
+    """Return the conditions of a sweep."""
+    shape = "×".join(map(str, sweep.input_shape))
+    threads = "" if sweep.peaks.threads is None else f", {sweep.threads} thread{'s' if sweep.threads > 1 else ''}"
+    return f"Untrained backbones, float32, input {shape}, batch {sweep.batch}, {sweep.machine.device}{threads}"
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """Return the size, the arithmetic and the speed of the backbones."""
+    rows = tuple(
+        (
+            row.name,
+            _scaled(row.parameters),
+            ("≥ " if row.uncounted else "") + _scaled(row.macs),
+            format_milliseconds(latency.p50_ms),
+            format_milliseconds(latency.p90_ms),
+            format_count(float(f"{latency.throughput:.3g}")),
+            "1×" if latency.speedup is None else _speedup(latency.speedup),
+            format_share(row.efficiency),
+        )
+        for row in sweep.rows
+        if (latency := row.latency) is not None
+    )
+    heads = ("backbone", "params", "MACs", "median", "p90", "inputs/s", "speed", "of peak")
+    return Table(sweep_title(sweep), heads, rows)
+
+
+def _scaled(count: int | None) -> str:
+    """Format a large count with a prefix, e.g. 1.81 G."""
+    return NOT_AVAILABLE if count is None else format_flop_rate(count).removesuffix("FLOP/s").strip()
+
+
+def sweep_footnotes(sweep: Sweep) -> list[str]:
+    """Return the backbones without a latency, the noise, and what the share of the peak refers to."""
+    peaks = sweep.peaks
+    lines = [f"{row.name}: {row.reason}" for row in sweep.rows if row.reason is not None]
+    first = next((row.name for row in sweep.rows if row.latency is not None and row.latency.speedup is None), None)
+    if first is not None:
+        lines.append(f"speed: speed-up over {first}.")
+    if sweep.noise is not None and sweep.noise.low is not None and sweep.noise.high is not None:
+        lines.append(
+            f"{first} against itself: {format_ratio(sweep.noise.low)} to {format_ratio(sweep.noise.high)}. "
+            "Smaller differences are noise."
+        )
+    rates = format_flop_rate(peaks.flops_per_s)
+    if peaks.convolution_flops_per_s is not None:
+        rates += f", for convolutions {format_flop_rate(peaks.convolution_flops_per_s)}"
+    lines.append(f"of peak: shortest possible time at {rates} ({peaks.source}), divided by the median.")
+    if sweep.macs_correlation is not None:
+        lines.append(f"Rank correlation of MACs and median latency: {sweep.macs_correlation:.2f}.")
+    return lines
 
 
 def _where(cell: Cell) -> str:

@@ -18,23 +18,10 @@ from lightning_perf.statistics.values import Estimate
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
-__all__ = [
-    "LAYERS",
-    "METHOD_VERSION",
-    "SCHEMA_VERSION",
-    "Cell",
-    "ColdStart",
-    "Machine",
-    "Recommendation",
-    "Reload",
-    "Row",
-    "Tradeoff",
-]
-
 SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
 
-METHOD_VERSION = 2
+METHOD_VERSION = 3
 """Version of the measuring method. Do not compare figures of different versions."""
 
 LAYERS = 5
@@ -109,8 +96,8 @@ class Row:
         folder: Folder of the artefact; None if it was not kept or not built.
         parameters: Number of parameters of the changed model.
         size_bytes: Size of the artefact's files.
-        packed_bytes: Size of the weights in packed form, if that is smaller than the files, e.g. with shared weights;
-            otherwise None.
+        packed_bytes: Size of the weights after compression with gzip, if that is clearly smaller, e.g. with shared
+            weights; otherwise None.
         build_s: Build time.
         cold: Start-up time and memory of a fresh process.
         reload: Difference of outputs in a fresh process.
@@ -266,9 +253,9 @@ class Tradeoff(PageDocument, SavedDocument):
             InferenceError: There is nothing to plot, or the file cannot be written.
             MissingExtraError: matplotlib is not installed.
         """
-        from lightning_perf.inference.results.plot import save_plot
+        from lightning_perf.inference.results.plot import draw_tradeoff, save_plot
 
-        save_plot(self, Path(path))
+        save_plot(draw_tradeoff(self), Path(path))
 
     def _page(self) -> tuple[Kind, str]:
         return "inference", self.model

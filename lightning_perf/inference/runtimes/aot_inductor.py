@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.errors import VariantError, missing_compiler, quietly, reason_of, require, variant_errors
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import VariantError, missing_compiler, quietly, require, variant_errors
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.compiled import missing_inductor_tools

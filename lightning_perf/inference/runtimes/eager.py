@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.errors import VariantError, reason_of, variant_errors
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import VariantError, variant_errors
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 

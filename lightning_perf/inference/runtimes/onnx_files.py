@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,22 +22,6 @@ from lightning_perf.inference.runtimes.torch_export import (
     tracing,
 )
 from lightning_perf.machine.processor import cpu_flags
-
-__all__ = [
-    "FOR_CPU",
-    "FOR_TENSORRT",
-    "INPUT_NAME",
-    "ONNX_FILE",
-    "OUTPUT_NAME",
-    "QdqStyle",
-    "calibration_reader",
-    "require_onnx",
-    "weights_apart",
-    "write_dynamic_onnx",
-    "write_onnx",
-    "write_qdq_onnx",
-]
-
 
 ONNX_FILE = "model.onnx"
 INPUT_NAME = "input"
@@ -94,55 +77,26 @@ def write_onnx(subject: Subject, path: Path, dtype: torch.dtype = torch.float32)
 VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
-@dataclass(frozen=True)
-class QdqStyle:
-    """The form of a quantized graph that a runtime expects.
+TENSORRT_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 
-    Attributes:
-        symmetric: Whether activations are int8 with zero points of 0; otherwise they are uint8 with fitted zero points.
-        operators: Operators to quantize; None for all that ONNX Runtime can quantize.
-        options: More options of the quantizer (``extra_options`` of ``onnxruntime.quantization.quantize_static``).
-    """
-
-    symmetric: bool
-    operators: tuple[str, ...] | None
-    options: tuple[tuple[str, bool], ...]
+TENSORRT_OPTIONS = {
+    "ActivationSymmetric": True,
+    "WeightSymmetric": True,
+    "AddQDQPairToWeight": True,
+    "DedicatedQDQPair": True,
+    "QuantizeBias": False,
+}
+"""Options of the quantizer (``extra_options``) for TensorRT: all zero points are 0, biases are float, and each weight
+has its own quantize-dequantize pair (NVIDIA TensorRT developer guide, "Working with quantized types")."""
 
 
-FOR_CPU = QdqStyle(symmetric=False, operators=None, options=())
-"""uint8 activations and int8 weights: the pair that x86's VNNI multiplies (onnxruntime.ai, "Quantize ONNX models")."""
-
-FOR_TENSORRT = QdqStyle(
-    symmetric=True,
-    operators=("Conv", "ConvTranspose", "Gemm", "MatMul", "Add"),
-    options=(
-        ("ActivationSymmetric", True),
-        ("WeightSymmetric", True),
-        ("AddQDQPairToWeight", True),
-        ("DedicatedQDQPair", True),
-        ("QuantizeBias", False),
-    ),
-)
-"""The form for TensorRT: all zero points are 0, biases are float, and each weight has its own quantize-dequantize pair
-(NVIDIA TensorRT developer guide, "Working with quantized types")."""
-
-
-def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> Mapping[str, str]:
+def write_qdq_onnx(subject: Subject, path: Path, *, for_tensorrt: bool = False) -> Mapping[str, str]:
     """Export the model, run the calibration inputs, and write it with quantize-dequantize pairs.
 
-    Weights are scaled per output channel. Activations use the whole observed range (min-max), which needs no
-    histograms; ``benchmarks/models/int8.py`` compares it with percentiles and minimum entropy.
-
-    Args:
-        subject: The model, with its calibration inputs.
-        path: The file.
-        style: The form that the runtime expects.
-
-    Returns:
-        Settings that affect the result.
-
-    Raises:
-        VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.
+    Weights are int8, scaled per output channel. Activations are uint8 with fitted zero points, the pair that x86's VNNI
+    multiplies (onnxruntime.ai, "Quantize ONNX models"), or int8 for TensorRT. They use the whole observed range
+    (min-max), which needs no histograms; ``benchmarks/models/int8.py`` compares it with percentiles and minimum
+    entropy. Returns the settings that affect the result.
     """
     _require_quantizer()
     require_calibration(subject)
@@ -150,7 +104,7 @@ def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> M
         plain, prepared = Path(scratch, "float.onnx"), Path(scratch, "prepared.onnx")
         write_onnx(subject, plain)
         apart = weights_apart(subject.module)
-        narrow = not style.symmetric and _saturates()
+        narrow = not for_tensorrt and _saturates()
         with variant_errors("ONNX Runtime cannot quantize this model"):
             from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
             from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -161,36 +115,25 @@ def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> M
                 path,
                 calibration_reader(subject.calibration),
                 quant_format=QuantFormat.QDQ,
-                op_types_to_quantize=style.operators,
+                op_types_to_quantize=TENSORRT_OPERATORS if for_tensorrt else None,
                 per_channel=True,
                 reduce_range=narrow,
-                activation_type=QuantType.QInt8 if style.symmetric else QuantType.QUInt8,
+                activation_type=QuantType.QInt8 if for_tensorrt else QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 use_external_data_format=apart,
                 calibrate_method=CalibrationMethod.MinMax,
-                extra_options=dict(style.options),
+                extra_options=TENSORRT_OPTIONS if for_tensorrt else {},
             )
     return {
-        "weights": "int8 per channel" + (", 7 bits: this processor has no VNNI" if narrow else ""),
-        "activations": "int8, zero points 0" if style.symmetric else "uint8",
+        "weights": _weights(narrow),
+        "activations": "int8, zero points 0" if for_tensorrt else "uint8",
         "calibration": f"{len(subject.calibration)} inputs, min-max",
         **package_versions("onnx", "onnxscript", "onnxruntime"),
     }
 
 
 def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
-    """Export the model and write it with int8 weights; each call finds the ranges of its activations.
-
-    Args:
-        subject: The model.
-        path: The file.
-
-    Returns:
-        Settings that affect the result.
-
-    Raises:
-        VariantError: A package is missing, or the model cannot be exported or quantized.
-    """
+    """Export the model, and write it with int8 weights; each call finds the ranges of its activations."""
     _require_quantizer()
     with TemporaryDirectory() as scratch:
         plain = Path(scratch, "float.onnx")
@@ -213,10 +156,14 @@ def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
                 use_external_data_format=weights_apart(subject.module),
             )
     return {
-        "weights": "int8 per channel" + (", 7 bits: this processor has no VNNI" if narrow else ""),
+        "weights": _weights(narrow),
         "activations": "uint8, ranges found in each call",
         **package_versions("onnx", "onnxscript", "onnxruntime"),
     }
+
+
+def _weights(narrow: bool) -> str:
+    return "int8 per channel" + (", 7 bits: this processor has no VNNI" if narrow else "")
 
 
 def _require_quantizer() -> None:

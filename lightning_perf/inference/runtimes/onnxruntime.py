@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import (
     VariantError,
     missing_package,
     package_versions,
-    reason_of,
     require,
     variant_errors,
 )

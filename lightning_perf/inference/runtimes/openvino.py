@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import (
     VariantError,
     missing_package,
     package_versions,
-    reason_of,
     require,
     variant_errors,
 )

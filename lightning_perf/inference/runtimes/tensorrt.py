@@ -14,7 +14,6 @@ from lightning_perf.inference.errors import VariantError, missing_package, packa
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.onnx_files import (
-    FOR_TENSORRT,
     INPUT_NAME,
     OUTPUT_NAME,
     write_onnx,
@@ -176,7 +175,7 @@ class TensorRtInt8(TensorRtFp16):
         require(self.missing(subject.device))
         with TemporaryDirectory() as scratch:
             model = Path(scratch, "int8.onnx")
-            settings = write_qdq_onnx(subject, model, FOR_TENSORRT)
+            settings = write_qdq_onnx(subject, model, for_tensorrt=True)
             build_engine(model, folder / ENGINE_FILE, subject.input_shape)
         return {**settings, "max_batch": str(MAX_BATCH), **package_versions("tensorrt")}
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import (
     VariantError,
     missing_package,
     package_versions,
     quietly,
-    reason_of,
     variant_errors,
 )
 from lightning_perf.inference.model.subject import Subject

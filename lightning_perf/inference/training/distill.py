@@ -130,7 +130,7 @@ class Distillation(LightningModule):
         self._teacher = () if teacher is None else (copy.deepcopy(teacher).eval().requires_grad_(False),)
         self.divergence: str | None = None
         """How the last fit diverged; None if it did not."""
-        self._observed = _Observed()
+        self._observed = ObservedLosses()
 
     @property
     def peak_lr(self) -> float:
@@ -152,7 +152,7 @@ class Distillation(LightningModule):
         if self.teacher is not None:
             self.teacher.to(self.device)
         self.divergence = None
-        self._observed = _Observed()
+        self._observed = ObservedLosses()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
         """Return the loss of a batch."""
@@ -230,7 +230,7 @@ class Distillation(LightningModule):
         return distillation_loss(logits, soft, labels, self.temperature, self.alpha)
 
 
-class _Observed:
+class ObservedLosses:
     """The losses of a training, and the loss that the best constant answer would have."""
 
     def __init__(self) -> None:

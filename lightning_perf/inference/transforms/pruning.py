@@ -105,8 +105,8 @@ fig. 5)."""
 class Sparsify(Transform):
     """Sets the smallest weights, over all layers together, to zero.
 
-    It is not faster, because dense kernels still multiply by the zeros. The weights get smaller when they are packed or
-    compressed (`measure_storage`).
+    It is not faster, because dense kernels still multiply by the zeros. The weights get smaller when compressed
+    (`measure_storage`).
 
     Args:
         percent: Share of the weights to set to zero, from 1 to 99. Above 50, the model is fine-tuned.

@@ -52,7 +52,7 @@ def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | 
 
     Example:
         >>> find_transform("share-5bit").summary
-        'k-means leaves 32 distinct weights per layer: smaller when packed, not faster'
+        'k-means leaves 32 distinct weights per layer: smaller when compressed, not faster'
     """
     students = students or {}
     for pattern, most, make in _NUMBERED:

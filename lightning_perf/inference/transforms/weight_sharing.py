@@ -60,9 +60,8 @@ def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], N
 class Share(Transform):
     """Replaces each weight by the nearest of ``2**bits`` values, which k-means finds for each layer.
 
-    It is not faster, because the kernels see ordinary weights. The weights get smaller when they are stored as
-    codebooks and indices (`lightning_perf.inference.variants.chains.pack_weights`; Han, Mao, Dally, arXiv:1510.00149,
-    section 3). Biases and normalisation, which have one dimension, stay unchanged.
+    It is not faster, because the kernels see ordinary weights. The weights get smaller when they are compressed
+    (Han, Mao, Dally, arXiv:1510.00149, section 3). Biases and normalisation, which have one dimension, stay unchanged.
 
     Args:
         bits: Bits per index, from 1 to 8.
@@ -73,7 +72,7 @@ class Share(Transform):
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self.name = f"share-{bits}bit"
-        self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when packed, not faster"
+        self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when compressed, not faster"
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
         """Share the weights of a copy."""

@@ -19,21 +19,9 @@ from lightning_perf.machine.environment import version_facts
 from lightning_perf.run_files.atomic import write_document
 
 if TYPE_CHECKING:
-    import torch
-
     from lightning_perf.inference.model.subject import Subject
     from lightning_perf.inference.runtimes.base import Call
-
-__all__ = [
-    "ARTEFACT_FILE",
-    "FORMAT_VERSION",
-    "Artefact",
-    "CheckedCall",
-    "Origin",
-    "load_artefact",
-    "read_artefact",
-    "save_artefact",
-]
+    from lightning_perf.inference.variants.worker import Origin
 
 
 class CheckedCall:
@@ -134,25 +122,6 @@ class Artefact:
         return sum(self.files.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The variant and the model behind an artefact.
-
-    Attributes:
-        variant: Name of the variant.
-        runtime: Name of the runtime.
-        transforms: Transforms that changed the model.
-        source: Name of the model.
-        labels: Names of the classes.
-    """
-
-    variant: str
-    runtime: str
-    transforms: tuple[str, ...]
-    source: str
-    labels: tuple[str, ...] = ()
-
-
 def save_artefact(
     folder: Path,
     subject: Subject,
@@ -161,18 +130,7 @@ def save_artefact(
     output_shape: tuple[int, ...],
     provenance: Mapping[str, str] | None = None,
 ) -> Artefact:
-    """Write the description of a built variant, so that `load_artefact` can load it.
-
-    Args:
-        folder: The folder that `Runtime.build` filled.
-        subject: The model that it was built from.
-        origin: The variant and the model.
-        output_shape: Shape of one output, without the batch dimension.
-        provenance: The result of `Runtime.build`.
-
-    Returns:
-        The description, as written to ``artefact.json``.
-    """
+    """Write the description of a built variant, so that `load_artefact` can load it."""
     artefact = Artefact(
         format_version=FORMAT_VERSION,
         tool_version=__version__,
@@ -198,7 +156,7 @@ def save_artefact(
 
 
 def read_artefact(folder: Path) -> Artefact:
-    """Read the description of an artefact and check that its files exist. Loads no runtime, and no torch.
+    """Read the description of an artefact and check that its files exist. Loads no runtime.
 
     Args:
         folder: The artefact.
@@ -252,8 +210,6 @@ def load_artefact(folder: Path, device: torch.device | str = "cpu", threads: int
         InferenceError: The folder is not an artefact, is damaged, or was built for another device.
         VariantError: The runtime cannot run on this machine.
     """
-    import torch
-
     from lightning_perf.inference.runtimes.registry import find_runtime
 
     artefact = read_artefact(folder)

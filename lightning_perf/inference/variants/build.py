@@ -10,14 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_perf.inference.errors import InferenceError, VariantError, reason_of, worker_errors
-from lightning_perf.inference.measurement.messages import BuildOrder, Built
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import InferenceError, VariantError, worker_errors
 from lightning_perf.inference.model.subject import Subject, shape_text
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE, Artefact, read_artefact
-from lightning_perf.inference.variants.variant import Variant
+from lightning_perf.inference.variants.worker import BuildOrder, Built, Origin
+from lightning_perf.workers.channel import Message
 from lightning_perf.workers.process import WorkerProcess
-
-__all__ = ["BuiltVariant", "build_variant", "check_subject", "save_subject"]
 
 SAME = 1e-3
 """Largest allowed difference of two calls with the same inputs, as a share of the largest output. Sums over several
@@ -44,18 +43,7 @@ class BuiltVariant:
 
 
 def check_subject(subject: Subject) -> Tensor:
-    """Run the original twice, and check that it can be studied.
-
-    Args:
-        subject: The model and its inputs.
-
-    Returns:
-        The outputs of the model, ``(n, …)``.
-
-    Raises:
-        InferenceError: The model does not take these inputs, changes them, does not return one tensor of finite
-            numbers, or returns other outputs in the second call.
-    """
+    """Run the original twice, check that it can be studied, and return its outputs, ``(n, …)``."""
     module, name = subject.module, type(subject.module).__name__
     before = subject.inputs.clone()
     try:
@@ -95,11 +83,7 @@ def check_subject(subject: Subject) -> Tensor:
 
 
 def save_subject(subject: Subject, path: Path) -> None:
-    """Write a subject for the processes that build its variants.
-
-    Raises:
-        VariantError: Another process cannot load its module.
-    """
+    """Write a subject for the processes that build its variants."""
     homeless = sorted({type(m).__name__ for m in subject.module.modules() if type(m).__module__ == _MAIN})
     if homeless:
         raise VariantError(
@@ -113,31 +97,11 @@ def save_subject(subject: Subject, path: Path) -> None:
 
 
 def build_variant(
-    variant: Variant,
-    subject: Path,
-    folder: Path,
-    work: Path,
-    *,
-    source: str,
-    labels: tuple[str, ...],
-    threads: int,
-    timeout_s: float,
+    origin: Origin, subject: Path, folder: Path, work: Path, *, threads: int, timeout_s: float
 ) -> BuiltVariant:
-    """Build a variant in a process of its own.
+    """Build a variant from the file of `save_subject`, after its transforms, in a process of its own.
 
-    Args:
-        variant: The variant.
-        subject: File that `save_subject` wrote, after the variant's transforms.
-        folder: Folder for the artefact. An existing artefact is replaced once the new one is complete.
-        work: Folder for temporary files.
-        source: Name of the model.
-        labels: Names of its classes.
-        threads: CPU threads of the subject.
-        timeout_s: Timeout of the build.
-
-    Raises:
-        InferenceError: The folder exists and is not an artefact.
-        VariantError: The variant cannot be built; the message says why.
+    An existing artefact in `folder` is replaced once the new one is complete. `work` is for temporary files.
     """
     if folder.exists() and not (folder / ARTEFACT_FILE).is_file():
         raise InferenceError(f"{folder} exists and is not an exported variant. Give another --out, or move it away.")
@@ -148,28 +112,20 @@ def build_variant(
     except OSError as error:
         raise InferenceError(f"{staging.parent} cannot be written ({error.strerror}). Give another --out.") from error
     outputs = work / f"{folder.name}.outputs.npy"
-    order = BuildOrder(
-        subject=str(subject),
-        folder=str(staging),
-        outputs=str(outputs),
-        variant=variant.name,
-        runtime=variant.runtime.name,
-        transforms=tuple(transform.name for transform in variant.transforms),
-        source=source,
-        labels=labels,
-    )
+    order = BuildOrder(str(subject), str(staging), str(outputs), origin)
     try:
-        # Pass on the search path: the model's module may be in a folder that only this process searches.
-        environment = {"OMP_NUM_THREADS": str(threads)}
-        with (
-            worker_errors(),
-            WorkerProcess(
-                "lightning_perf.inference.variants.worker:build", order, path=sys.path, environment=environment
-            ) as worker,
-        ):
+        with worker_errors(), start_worker("build", order, threads) as worker:
             built = worker.receive(Built, timeout_s=timeout_s)
         shutil.rmtree(folder, ignore_errors=True)
         staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return BuiltVariant(read_artefact(folder), folder, outputs, built.seconds)
+
+
+def start_worker(task: str, order: Message, threads: int) -> WorkerProcess:
+    """Start a task of `variants.worker`, with this process's search path: the model's module may be on it."""
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    return WorkerProcess(
+        f"lightning_perf.inference.variants.worker:{task}", order, path=sys.path, environment=environment
+    )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.inference.errors import VariantError, worker_errors
-from lightning_perf.inference.measurement.messages import Predict, Predicted, Ready, Time, Timed, WorkOrder
+from lightning_perf.inference.measurement.measure import Time, Timed
 from lightning_perf.inference.results.tradeoff import ColdStart, Reload
-from lightning_perf.inference.variants.build import BuiltVariant
+from lightning_perf.inference.variants.artefact import Artefact
+from lightning_perf.inference.variants.build import BuiltVariant, start_worker
+from lightning_perf.inference.variants.worker import Predict, Predicted, Ready, WorkOrder
 from lightning_perf.workers.channel import M, Message
-from lightning_perf.workers.process import WorkerProcess
-
-__all__ = ["COARSE_RELOAD_TOLERANCE", "RELOAD_TOLERANCE", "Running"]
 
 RELOAD_TOLERANCE = 1e-3
 """Largest allowed difference of outputs between two processes, as a share of the largest output. On a CPU, the same
@@ -51,14 +49,8 @@ class Running:
         self._built = built
         self._inputs = inputs
         self._timeout_s = timeout_s
-        order = WorkOrder(str(built.folder), device, threads, str(inputs))
         with worker_errors():
-            self._worker = WorkerProcess(
-                "lightning_perf.inference.variants.worker:run",
-                order,
-                path=sys.path,
-                environment={"OMP_NUM_THREADS": str(threads)},
-            )
+            self._worker = start_worker("run", WorkOrder(str(built.folder), device, threads, str(inputs)), threads)
             try:
                 ready = self._worker.receive(Ready, timeout_s=timeout_s)
             except BaseException:
@@ -67,11 +59,7 @@ class Running:
         self.cold = ColdStart(ready.load_ms, ready.first_call_ms, ready.peak_rss_bytes, ready.peak_device_bytes)
 
     def predict(self, inputs: Path) -> NDArray[np.float32]:
-        """Return the outputs for all inputs in a ``.npy`` file.
-
-        Raises:
-            VariantError: The variant fails.
-        """
+        """Return the outputs for all inputs in a ``.npy`` file."""
         outputs = self._built.outputs.with_suffix(".predicted.npy")
         self._ask(Predict(str(inputs), str(outputs)), Predicted, self._timeout_s)
         predicted: NDArray[np.float32] = np.load(outputs)
@@ -79,29 +67,11 @@ class Running:
         return predicted
 
     def check_reload(self) -> Reload:
-        """Compare the outputs with those of the process that built the variant.
-
-        Raises:
-            VariantError: The variant fails, or its outputs differ.
-        """
-        expected, found = np.load(self._built.outputs), self.predict(self._inputs)
-        difference = relative_difference(found, expected)
-        artefact = self._built.artefact
-        coarse = artefact.device == "cuda" or any(arithmetic in artefact.runtime for arithmetic in _COARSE)
-        allowed = COARSE_RELOAD_TOLERANCE if coarse else RELOAD_TOLERANCE
-        if not difference <= allowed:
-            raise VariantError(
-                f"in a fresh process its outputs differ by {difference:.2g} of the largest output from those of the "
-                f"process that built it; at most {allowed:g} is allowed"
-            )
-        return Reload(difference, allowed)
+        """Compare the outputs with those of the process that built the variant."""
+        return compare_reload(self.predict(self._inputs), np.load(self._built.outputs), self._built.artefact)
 
     def time(self, order: Time) -> Timed:
-        """Time calls.
-
-        Raises:
-            VariantError: The variant fails.
-        """
+        """Time calls."""
         return self._ask(order, Timed, TURN_TIMEOUT_S)
 
     def close(self) -> None:
@@ -112,6 +82,19 @@ class Running:
         with worker_errors():
             self._worker.send(request)
             return self._worker.receive(reply, timeout_s=timeout_s)
+
+
+def compare_reload(found: NDArray[np.float32], built: NDArray[np.float32], artefact: Artefact) -> Reload:
+    """Compare the outputs of an artefact in a fresh process with those of the process that built it."""
+    difference = relative_difference(found, built)
+    coarse = artefact.device == "cuda" or any(arithmetic in artefact.runtime for arithmetic in _COARSE)
+    allowed = COARSE_RELOAD_TOLERANCE if coarse else RELOAD_TOLERANCE
+    if not difference <= allowed:
+        raise VariantError(
+            f"in a fresh process its outputs differ by {difference:.2g} of the largest output from those of the "
+            f"process that built it; at most {allowed:g} is allowed"
+        )
+    return Reload(difference, allowed)
 
 
 def relative_difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

@@ -8,15 +8,72 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.inference.errors import InferenceError, VariantError, reason_of
-from lightning_perf.inference.measurement.messages import BuildOrder, Built, Predict, Predicted, Ready, Time, WorkOrder
-from lightning_perf.workers.channel import Channel
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference.measurement.measure import Time
+from lightning_perf.workers.channel import Channel, Message
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["build", "describe_error", "run"]
+
+class Origin(Message, frozen=True, kw_only=True):
+    """The names of a variant, its parts, its model and the model's classes."""
+
+    variant: str
+    runtime: str
+    transforms: tuple[str, ...]
+    source: str
+    labels: tuple[str, ...] = ()
+
+
+class BuildOrder(Message, frozen=True):
+    """Ask a worker process to build one variant (`build`).
+
+    The first three fields are paths: the pickled `Subject`, the folder to fill, and the ``.npy`` file for the variant's
+    outputs on the subject's inputs.
+    """
+
+    subject: str
+    folder: str
+    outputs: str
+    origin: Origin
+
+
+class Built(Message, frozen=True):
+    """The artefact is complete."""
+
+    seconds: float
+
+
+class WorkOrder(Message, frozen=True):
+    """Ask a worker process to load one artefact and to answer requests (`run`)."""
+
+    folder: str
+    device: str
+    threads: int
+    inputs: str
+
+
+class Ready(Message, frozen=True):
+    """The artefact is loaded and has run once, on one input. Memory may be None: not all systems report it."""
+
+    load_ms: float
+    first_call_ms: float
+    peak_rss_bytes: int | None
+    peak_device_bytes: int | None
+
+
+class Predict(Message, frozen=True):
+    """Run all inputs of a ``.npy`` file and write the outputs to another."""
+
+    inputs: str
+    outputs: str
+
+
+class Predicted(Message, frozen=True):
+    """The outputs are written."""
 
 
 def build(channel: Channel) -> None:
@@ -29,14 +86,14 @@ def build(channel: Channel) -> None:
     from lightning_perf.inference.measurement.timing import predict
     from lightning_perf.inference.model.subject import Subject, on_device
     from lightning_perf.inference.runtimes.registry import find_runtime
-    from lightning_perf.inference.variants.artefact import Origin, save_artefact
+    from lightning_perf.inference.variants.artefact import save_artefact
 
     subject = torch.load(order.subject, weights_only=False)
     if not isinstance(subject, Subject):
         raise TypeError(f"{order.subject} holds a {type(subject).__name__}")
     torch.set_num_threads(subject.threads)
     folder = Path(order.folder)
-    runtime = find_runtime(order.runtime)
+    runtime = find_runtime(order.origin.runtime)
     with on_device(subject.device):
         began = time.perf_counter()
         provenance = runtime.build(subject, folder)
@@ -49,19 +106,7 @@ def build(channel: Channel) -> None:
     if not np.isfinite(outputs).all():
         raise VariantError("its outputs are NaN or infinite: values overflowed its number type")
     np.save(order.outputs, outputs)
-    save_artefact(
-        folder,
-        subject,
-        Origin(
-            variant=order.variant,
-            runtime=order.runtime,
-            transforms=order.transforms,
-            source=order.source,
-            labels=order.labels,
-        ),
-        output_shape=tuple(outputs.shape[1:]),
-        provenance=provenance,
-    )
+    save_artefact(folder, subject, order.origin, output_shape=tuple(outputs.shape[1:]), provenance=provenance)
     channel.send(Built(seconds))
 
 
@@ -72,8 +117,8 @@ def run(channel: Channel) -> None:
     import numpy as np
     import torch
 
-    from lightning_perf.inference.measurement.timing import finish, predict, time_calls
-    from lightning_perf.inference.model.subject import on_device
+    from lightning_perf.inference.measurement.timing import predict, time_calls
+    from lightning_perf.inference.model.subject import finish, on_device
     from lightning_perf.inference.variants.artefact import load_artefact
 
     torch.set_num_threads(order.threads)

@@ -1,19 +1,13 @@
-"""Counts of whole networks against a second implementation with hooks and a second library; bytes, rows, errors."""
+"""Counts of whole networks against a second implementation with hooks, and of layers by hand; bytes, rows, errors."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from math import prod
-
-import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_perf.inference.counting.count import count_model
-from lightning_perf.inference.counting.document import Count
 from lightning_perf.inference.errors import InferenceError
 
 
@@ -37,22 +31,6 @@ def test_the_articles_network_has_the_sum_of_its_terms_and_not_the_total_that_it
     assert [layer.flops for layer in count.layers if layer.flops] == terms
     assert count.flops == sum(terms) == 1_059_880 != 1_060_400
     assert count.macs == 529_940
-
-
-def test_attention_layer_counts_its_projections_and_owns_their_parameters():
-    class SelfAttention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.attention(tokens, tokens, tokens)[0]
-
-    count = count_model(SelfAttention(), (7, 32))
-    (row,) = (layer for layer in count.layers if layer.kind == "MultiheadAttention")
-    assert row.macs == count.macs == 4 * 7 * 32 * 32 + 2 * 7 * 7 * 32
-    assert row.parameters == count.parameters == 4 * 32 * 32 + 4 * 32
-    assert count.unused_parameters == 0
 
 
 def by_hooks(module: nn.Module, inputs: Tensor) -> dict[str, int]:
@@ -81,11 +59,10 @@ def by_hooks(module: nn.Module, inputs: Tensor) -> dict[str, int]:
     return macs
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "googlenet"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
 def test_layers_of_real_networks_agree_with_hooks(name: str):
     torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
-    options = {"init_weights": False} if name == "googlenet" else {}
-    module = torchvision.models.get_model(name, weights=None, **options)
+    module = torchvision.models.get_model(name, weights=None)
     count = count_model(module, (3, 64, 64))
     assert {layer.path: layer.macs for layer in count.layers if layer.macs} == by_hooks(
         module, torch.zeros(1, 3, 64, 64)
@@ -99,32 +76,9 @@ def test_resnet18_at_224():
     count = count_model(torchvision.models.resnet18(weights=None), (3, 224, 224))
     assert count.macs == 1_814_073_344
     assert count.parameters == 11_689_512
-    assert count.unused_parameters == 0
-    assert count.output_shape == (1, 1000)
+    assert (count.output_shape, count.unused_parameters) == ((1, 1000), 0)
     assert len([layer for layer in count.layers if layer.kind == "Conv2d"]) == 20
     assert len([layer for layer in count.layers if layer.kind == "BasicBlock"]) == 8  # the additions of the shortcuts
-
-
-def test_vision_transformer_at_224():
-    torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
-    count = count_model(torchvision.models.vit_b_16(weights=None), (3, 224, 224))
-    tokens, width, hidden = 14 * 14 + 1, 768, 3072
-    layer = 4 * tokens * width * width + 2 * tokens * tokens * width + 2 * tokens * width * hidden
-    assert count.macs == 14 * 14 * width * 3 * 16 * 16 + 12 * layer + width * 1000
-
-
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
-def test_a_second_library_counts_the_same(name: str):
-    torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
-    pruning = pytest.importorskip("torch_pruning", reason="needs the infer extra: it has a counter of its own")
-    module = torchvision.models.get_model(name, weights=None).eval()
-    *_, theirs, _ = pruning.utils.count_ops_and_params(module, torch.zeros(1, 3, 64, 64), layer_wise=True)
-    layers = dict(module.named_modules())
-    ours = {layer.path: layer for layer in count_model(module, (3, 64, 64)).layers if layer.macs}
-    assert len(ours) > 20
-    for path, row in ours.items():
-        biases = 0 if layers[path].bias is None else prod(row.output_shape)  # it has them, too, and says FLOP for MAC
-        assert theirs[layers[path]] == row.macs + biases
 
 
 def test_bytes_are_inputs_outputs_and_weights():
@@ -186,11 +140,8 @@ def test_the_model_stays_as_it_is():
     module = article_network().train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     count_model(module, (1, 28, 28))
-    assert module.training
-    assert all(layer.training for layer in module)
+    assert all(layer.training for layer in module.modules())
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
-    assert not module[0]._forward_hooks
-    assert not module[0]._forward_pre_hooks
 
 
 def test_half_precision_halves_the_bytes():
@@ -211,36 +162,20 @@ def test_a_torchscript_module_is_refused():
         count_model(scripted, (2,))
 
 
-def test_the_document_survives_json_and_needs_no_torch():
-    count = count_model(article_network(), (1, 28, 28))
-    assert msgspec.json.decode(msgspec.json.encode(count), type=Count) == count
-    assert sum(layer.parameters for layer in count.layers) + count.unused_parameters == count.parameters
-    assert prod(count.input_shape) == 28 * 28
-    code = "import sys, lightning_perf.inference.counting.document as d; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 HAND = {
     # name: (module, input without batch, MACs of one input)
     "linear": (nn.Linear(10, 7), (10,), 10 * 7),
-    "linear over 6 tokens": (nn.Linear(10, 7, bias=False), (6, 10), 6 * 10 * 7),
     "conv1d": (nn.Conv1d(3, 8, 5, padding=2), (3, 20), 20 * 8 * 3 * 5),
     "conv2d": (nn.Conv2d(3, 8, 3), (3, 10, 12), 8 * 10 * 8 * 3 * 9),
     "conv3d": (nn.Conv3d(2, 4, 3, padding=1), (2, 5, 6, 7), 5 * 6 * 7 * 4 * 2 * 27),
     "grouped": (nn.Conv2d(6, 8, 3, groups=2, padding=1), (6, 9, 9), 81 * 8 * 3 * 9),
     "depthwise": (nn.Conv2d(6, 6, 3, groups=6, padding=1), (6, 9, 9), 81 * 6 * 9),
-    "depthwise with multiplier 2": (nn.Conv2d(6, 12, 3, groups=6, padding=1), (6, 9, 9), 81 * 12 * 9),
-    "dilated": (nn.Conv2d(3, 4, 3, dilation=2), (3, 11, 11), 7 * 7 * 4 * 3 * 9),
     "strided": (nn.Conv2d(3, 4, 3, stride=2, padding=1), (3, 11, 11), 6 * 6 * 4 * 3 * 9),
-    "uneven kernel": (nn.Conv2d(3, 4, (1, 5)), (3, 8, 8), 8 * 4 * 4 * 3 * 5),
     # Each number of the input meets each weight of its channel once, wherever the products land.
     "transposed": (nn.ConvTranspose2d(3, 4, 3, stride=2), (3, 5, 5), 25 * 3 * 4 * 9),
     "transposed, grouped": (nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2), (4, 5, 5), 25 * 4 * 3 * 4),
-    "transposed 1d": (nn.ConvTranspose1d(3, 4, 4, stride=2), (3, 9), 9 * 3 * 4 * 4),
     "batch norm": (nn.BatchNorm2d(4), (4, 5, 5), 0),
     "layer norm": (nn.LayerNorm(5), (4, 5), 0),
-    "pooling": (nn.AdaptiveAvgPool2d(1), (4, 5, 5), 0),
-    "relu": (nn.ReLU(), (4,), 0),
     # Four gates, each input to hidden and hidden to hidden, at 5 steps.
     "lstm": (nn.LSTM(8, 16, batch_first=True), (5, 8), 5 * 4 * 16 * (8 + 16)),
     "lstm, two layers, both ways": (
@@ -250,7 +185,6 @@ HAND = {
     ),
     "lstm with projection": (nn.LSTM(8, 16, batch_first=True, proj_size=6), (5, 8), 5 * (4 * 16 * (8 + 6) + 16 * 6)),
     "gru": (nn.GRU(8, 16, batch_first=True), (5, 8), 5 * 3 * 16 * (8 + 16)),
-    "rnn": (nn.RNN(8, 16, batch_first=True), (5, 8), 5 * 16 * (8 + 16)),
     "gru cell": (nn.GRUCell(8, 16), (8,), 3 * 16 * (8 + 16)),
     "bilinear resampling": (nn.Upsample(scale_factor=2, mode="bilinear"), (3, 4, 4), 0),
     # Query, key, value and output projections; then scores and weighted values, both tokens² · width over all heads.
@@ -273,25 +207,23 @@ def test_macs_are_those_counted_by_hand(name: str):
 
 
 class Attention(nn.Module):
-    """Self-attention of 4 heads by the functional form, with fewer heads for keys and values, and both mask kinds."""
+    """Causal self-attention of 4 heads by the functional form."""
 
-    def __init__(self, causal: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.causal = causal
         self.project = nn.Linear(32, 96)
 
     def forward(self, tokens: Tensor) -> Tensor:
         n, length, _ = tokens.shape
         q, k, v = self.project(tokens).view(n, length, 3, 4, 8).permute(2, 0, 3, 1, 4)
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_functional_attention_counts_for_the_module_that_calls_it(causal: bool):
-    count = count_model(Attention(causal), (7, 32), batch=2)
+def test_functional_attention_counts_for_the_module_that_calls_it():
+    count = count_model(Attention(), (7, 32), batch=2)
     rows = {layer.path: layer for layer in count.layers}
     assert rows["project"].macs == 2 * 7 * 32 * 96
-    assert rows[""].macs == 2 * 2 * 7 * 7 * 32  # the whole square, masked or not
+    assert rows[""].macs == 2 * 2 * 7 * 7 * 32  # the whole square, although it is masked
     assert rows[""].kind == "Attention"
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -26,32 +28,36 @@ def test_rates_are_work_by_the_best_time(monkeypatch: pytest.MonkeyPatch):
     assert found.source.startswith("measured here")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_this_machine_can_be_measured_and_keeps_its_threads(dtype: torch.dtype):
-    before = torch.get_num_threads()
-    found = find_peaks(CPU, 1, dtype, working_set_bytes=1)
+def test_this_machine_can_be_measured_and_keeps_its_threads_and_random_numbers():
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    found = find_peaks(CPU, 1, working_set_bytes=1)
     assert found.flops_per_s > 0
     assert found.bandwidth_bytes_per_s > 0
     assert found.device
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_known_gpu_is_looked_up(monkeypatch: pytest.MonkeyPatch):
-    properties = SimpleNamespace(name="NVIDIA H200", total_memory=150 * 10**9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    single, half = (find_peaks(torch.device("cuda"), 1, dtype) for dtype in (torch.float32, torch.bfloat16))
-    # By default PyTorch computes FP32 convolutions in TF32, and FP32 matrix products not.
-    assert (single.flops_per_s, single.convolution_flops_per_s) == (67e12, 494.7e12)
-    assert half.convolution_flops_per_s is None
-    assert half.flops_per_s == 989.4e12
-    assert single.bandwidth_bytes_per_s == 4800e9
-    assert single.threads is None
-    assert single.source.startswith("https://www.nvidia.com")
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    def choose(name: str, gigabytes: int) -> None:
+        properties = SimpleNamespace(name=name, total_memory=gigabytes * 10**9)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+    return choose
 
 
-def test_an_unknown_gpu_is_measured(monkeypatch: pytest.MonkeyPatch):
-    properties = SimpleNamespace(name="NVIDIA Unheard", total_memory=10**9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+def test_a_known_gpu_is_looked_up(gpu: Callable[[str, int], None]):
+    gpu("NVIDIA H200", 150)
+    found = find_peaks(torch.device("cuda"), 1, torch.bfloat16)
+    assert (found.flops_per_s, found.convolution_flops_per_s) == (989.4e12, None)
+    assert found.bandwidth_bytes_per_s == 4800e9
+    assert found.threads is None
+    assert found.source.startswith("https://www.nvidia.com")
+
+
+def test_an_unknown_gpu_is_measured(gpu: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch):
+    gpu("NVIDIA Unheard", 1)
     asked = []
     monkeypatch.setattr(peaks, "measure_peaks", lambda *arguments, **keywords: asked.append(arguments))
     find_peaks(torch.device("cuda"), 1)
@@ -59,32 +65,33 @@ def test_an_unknown_gpu_is_measured(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("matmul", "convolution", "rates"),
+    ("name", "matmul", "convolution", "rates"),
     [
-        ("ieee", "tf32", (67e12, 494.7e12)),
-        ("tf32", "tf32", (494.7e12, None)),
-        ("ieee", "ieee", (67e12, None)),
-        ("tf32", "ieee", (494.7e12, 67e12)),
+        ("NVIDIA H200", "ieee", "tf32", (67e12, 494.7e12)),  # PyTorch's default
+        ("NVIDIA H200", "tf32", "tf32", (494.7e12, None)),
+        ("NVIDIA H200", "ieee", "ieee", (67e12, None)),
+        ("NVIDIA H200", "tf32", "ieee", (494.7e12, 67e12)),
+        ("NVIDIA GeForce RTX 4090", "ieee", "tf32", (82.6e12, None)),  # its TF32 is no faster
     ],
 )
 def test_float32_has_the_rates_that_the_process_computes_in(
-    matmul: str, convolution: str, rates: tuple[float, float | None], monkeypatch: pytest.MonkeyPatch
+    name: str, matmul: str, convolution: str, rates: tuple[float, float | None], gpu: Callable[[str, int], None]
 ) -> None:
-    properties = SimpleNamespace(name="NVIDIA H200", total_memory=150 * 10**9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(peaks, "_fp32_precisions", lambda: (matmul, convolution))
-    found = find_peaks(torch.device("cuda"), 1)
+    gpu(name, 24 if "RTX" in name else 150)
+    backends: Any = torch.backends
+    backends = backends.cuda.matmul, backends.cudnn.conv
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend, precision in zip(backends, (matmul, convolution), strict=True):
+            backend.fp32_precision = precision
+        found = find_peaks(torch.device("cuda"), 1)
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
     assert (found.flops_per_s, found.convolution_flops_per_s) == rates
 
 
-def test_a_device_whose_tf32_is_no_faster_has_one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(name="NVIDIA GeForce RTX 4090", total_memory=24 * 10**9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    found = find_peaks(torch.device("cuda"), 1)
-    assert (found.flops_per_s, found.convolution_flops_per_s) == (82.6e12, None)
-
-
-def test_random_matrices_are_multiplied_and_the_generator_goes_on_undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_matrices_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
     multiply = torch.mm
 
@@ -93,9 +100,7 @@ def test_random_matrices_are_multiplied_and_the_generator_goes_on_undisturbed(mo
         return multiply(left, right, out=out)
 
     monkeypatch.setattr(torch, "mm", watched)
-    before = torch.get_rng_state()
     measure_peaks(CPU, 1, working_set_bytes=1)
-    assert torch.equal(torch.get_rng_state(), before)
     left, right = seen[:2]
     assert not torch.equal(left, right)
     for matrix in (left, right):

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.measurement.measure import Effort, Rounds, speedup, summarise, take_turns
-from lightning_perf.inference.measurement.messages import Timed
+from lightning_perf.inference.measurement.measure import Effort, Timed, speedup, summarise, take_turns
 
 
 def timed(*walls, device=()):
@@ -12,7 +11,7 @@ def timed(*walls, device=()):
 
 def test_percentiles_are_numpys_and_throughput_counts_all_time():
     walls = np.random.default_rng(0).integers(10**6, 10**7, 500)
-    rounds = Rounds(tuple(timed(*map(int, part)) for part in np.split(walls, 10)))
+    rounds = tuple(timed(*map(int, part)) for part in np.split(walls, 10))
     latency = summarise(rounds, None, batch=4, threads=2)
     expected = np.quantile(walls, [0.1, 0.5, 0.9, 0.99]) / 1e6
     assert (latency.p10_ms, latency.p50_ms, latency.p90_ms, latency.p99_ms) == pytest.approx(tuple(expected))
@@ -26,15 +25,15 @@ def test_percentiles_are_numpys_and_throughput_counts_all_time():
     ("calls", "p90", "p99"), [(9, False, False), (10, True, False), (99, True, False), (100, True, True)]
 )
 def test_percentiles_that_few_calls_cannot_tell_are_none(calls, p90, p99):
-    latency = summarise(Rounds((timed(*range(1000, 1000 + calls), device=[7] * calls),)), None, batch=1, threads=1)
+    latency = summarise((timed(*range(1000, 1000 + calls), device=[7] * calls),), None, batch=1, threads=1)
     assert (latency.p90_ms is not None, latency.p99_ms is not None) == (p90, p99)
     assert latency.device_ms == 7e-6
 
 
 def test_drift_cancels_in_the_ratio_and_one_bad_round_does_not_count():
     drift = [100, 120, 150, 90, 300, 200, 110, 105, 95, 130]
-    base = Rounds(tuple(timed(2 * d) for d in drift))
-    fast = Rounds(tuple(timed(d if n != 3 else 50 * d) for n, d in enumerate(drift)))
+    base = tuple(timed(2 * d) for d in drift)
+    fast = tuple(timed(d if n != 3 else 50 * d) for n, d in enumerate(drift))
     ratio = speedup(fast, base)
     assert ratio.value == pytest.approx(2)
     assert ratio.high == pytest.approx(2)
@@ -66,4 +65,4 @@ def test_turns_alternate_and_a_failure_leaves_the_others():
         ("c", 2, 8),
     ]
     assert failures == [("b", "gone")]
-    assert {name: len(rounds.turns) for name, rounds in turns.items()} == {"a": 3, "c": 3}
+    assert {name: len(rounds) for name, rounds in turns.items()} == {"a": 3, "c": 3}

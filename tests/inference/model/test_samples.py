@@ -52,6 +52,8 @@ class StreamModule(Module):
         (Stream(), range(7)),
         (DataLoader(Stream(), batch_size=3), range(7)),
         ([(INPUTS[:5], LABELS[:5]), (INPUTS[5:], LABELS[5:])], range(7)),
+        (TensorDataset(INPUTS[:7], LABELS[:7]), range(7)),
+        (DataLoader(TensorDataset(INPUTS[:5], LABELS[:5]), batch_size=3), range(5)),
     ],
 )
 def test_inputs_are_spread_over_data_that_can_be_indexed_and_the_first_of_others(data, rows):
@@ -61,17 +63,6 @@ def test_inputs_are_spread_over_data_that_can_be_indexed_and_the_first_of_others
     assert samples.inputs is samples.validation.inputs
     assert samples.calibration is samples.training is None
     assert samples.notes == ()
-
-
-def test_all_are_taken_when_there_are_not_more():
-    for data in ((INPUTS, LABELS), ROWS, DataLoader(ROWS, batch_size=3)):
-        torch.testing.assert_close(gather_samples(data, 10, 5).inputs, INPUTS)
-
-
-def test_data_sorted_by_class_give_all_classes():
-    labels = torch.arange(10).repeat_interleave(100)
-    samples = gather_samples(TensorDataset(torch.zeros(1000, 1), labels), limit=50, calibration=5)
-    assert torch.bincount(samples.validation.labels).tolist() == [5] * 10
 
 
 @pytest.mark.parametrize(("data", "calibration"), [(Module(), [0, 2, 4, 6, 8]), (StreamModule(), range(5))])

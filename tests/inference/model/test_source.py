@@ -1,5 +1,6 @@
 import pytest
 
+from lightning_perf.errors import UserError
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.model.source import load_model
 from tests.inference.support import Tiny
@@ -27,42 +28,38 @@ def test_a_class_a_factory_and_their_names():
     ],
 )
 def test_models_that_cannot_be_found_are_told(target, module, said):
-    with pytest.raises(InferenceError) as error:
+    with pytest.raises(UserError) as error:
         load_model(target, module)
     assert said in str(error.value)
 
 
-class TestCheckpoint:
-    @pytest.fixture
-    def saved(self, tmp_path):
-        from lightning.pytorch import Trainer
+@pytest.fixture
+def saved(tmp_path):
+    from lightning.pytorch import Trainer
 
-        from lightning_perf.inference.training.distill import Distillation
+    from lightning_perf.inference.training.distill import Distillation
 
-        module = Distillation(Tiny())
-        trainer = Trainer(max_epochs=0, logger=False, enable_checkpointing=False, accelerator="cpu")
-        trainer.strategy.connect(module)
-        path = tmp_path / "last.ckpt"
-        trainer.save_checkpoint(path)
-        return path
+    trainer = Trainer(max_epochs=0, logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer.strategy.connect(Distillation(Tiny()))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    return tmp_path / "last.ckpt"
 
-    def test_without_its_class(self, saved):
-        with pytest.raises(InferenceError, match="Add --module"):
-            load_model(str(saved), None)
 
-    def test_of_a_class_that_is_no_lightning_module(self, saved):
-        with pytest.raises(InferenceError, match="not a LightningModule class"):
-            load_model(str(saved), f"{HERE}:Tiny")
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (None, "Add --module"),
+        (f"{HERE}:Tiny", "not a LightningModule class"),
+        ("lightning_perf.inference.training.distill:Distillation", "save_hyperparameters"),
+        ("lightning.pytorch.demos.boring_classes:BoringModel", "this checkpoint does not belong to"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_loaded_says_why(module, said, saved):
+    with pytest.raises(InferenceError, match=said):
+        load_model(str(saved), module)
 
-    def test_whose_class_cannot_be_made_from_it(self, saved):
-        with pytest.raises(InferenceError, match="save_hyperparameters"):
-            load_model(str(saved), "lightning_perf.inference.training.distill:Distillation")
 
-    def test_of_another_model(self, saved):
-        with pytest.raises(InferenceError, match="this checkpoint does not belong to"):
-            load_model(str(saved), "lightning.pytorch.demos.boring_classes:BoringModel")
-
-    def test_damaged(self, saved):
-        saved.write_bytes(saved.read_bytes()[:100])
-        with pytest.raises(InferenceError, match="damaged or not a checkpoint"):
-            load_model(str(saved), "lightning.pytorch.demos.boring_classes:BoringModel")
+def test_a_damaged_checkpoint(saved):
+    saved.write_bytes(saved.read_bytes()[:100])
+    with pytest.raises(InferenceError, match="damaged or not a checkpoint"):
+        load_model(str(saved), "lightning.pytorch.demos.boring_classes:BoringModel")

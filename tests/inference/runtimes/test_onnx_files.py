@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_perf.inference.runtimes import onnx_files as onnx_quantize
-from lightning_perf.inference.runtimes.onnx_files import FOR_TENSORRT, weights_apart, write_onnx, write_qdq_onnx
+from lightning_perf.inference.runtimes.onnx_files import weights_apart, write_onnx, write_qdq_onnx
 from lightning_perf.inference.runtimes.onnxruntime import load_session
 from lightning_perf.inference.runtimes.registry import find_runtime
 from lightning_perf.machine import processor
@@ -19,7 +19,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
 
 def test_tensorrts_int8_file_has_zero_points_of_0_and_the_modules_decisions(tmp_path):
     module, path = trained_network(), tmp_path / "int8.onnx"
-    write_qdq_onnx(subject_of(module, pictures(3), pictures(32, seed=5)), path, FOR_TENSORRT)
+    write_qdq_onnx(subject_of(module, pictures(3), pictures(32, seed=5)), path, for_tensorrt=True)
     graph = onnx.load(path).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     pairs = [node for node in graph.node if node.op_type in {"QuantizeLinear", "DequantizeLinear"}]

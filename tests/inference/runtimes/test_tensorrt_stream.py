@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,26 +12,21 @@ import torch
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.runtimes.tensorrt import MAX_BATCH, load_engine
 
-DEFAULT = 0
-"""CUDA's handle of the legacy default stream."""
+DEFAULT, OWN = 0, 7
+"""CUDA's handle of the legacy default stream, and of the engine's."""
 
 
-class Stream:
-    def __init__(self, handle: int, notes: list[tuple[str, int, int]]) -> None:
-        self.cuda_stream = handle
-        self.notes = notes
+class Cuda:
+    """Streams, and an engine that gives as many rows as it takes, with two values each."""
 
-    def wait_stream(self, other: Stream) -> None:
-        self.notes.append(("wait", self.cuda_stream, other.cuda_stream))
-
-
-class Context:
-    """An engine that gives as many rows as it takes, with two values each."""
-
-    def __init__(self, notes: list[tuple[str, int, int]], works: bool) -> None:
-        self.notes = notes
-        self.works = works
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, int, int]] = []
+        self.works = True
         self.rows = 0
+
+    def stream(self, handle: int) -> SimpleNamespace:
+        wait = lambda other: self.notes.append(("wait", handle, other.cuda_stream))  # noqa: E731
+        return SimpleNamespace(cuda_stream=handle, wait_stream=wait)
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> None:
         self.rows = shape[0]
@@ -48,60 +42,33 @@ class Context:
         return self.works
 
 
-@pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    noted: list[tuple[str, int, int]] = []
+def test_an_engine_never_runs_on_the_default_stream(monkeypatch, tmp_path):
+    cuda = Cuda()
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(DEFAULT, noted))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: Stream(7, noted))
-    return noted
-
-
-def engine(
-    notes: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch, folder: Path, works: bool = True
-) -> tuple[object, list[str]]:
-    levels: list[str] = []
-
-    class Logger:
-        ERROR, WARNING = "error", "warning"
-
-        def __init__(self, level: str) -> None:
-            levels.append(level)
-
-    loaded = SimpleNamespace(create_execution_context=lambda: Context(notes, works))
-    runtime = SimpleNamespace(deserialize_cuda_engine=lambda plan: loaded)
-    module = SimpleNamespace(Logger=Logger, Runtime=lambda logger: runtime, __version__="11.0")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: cuda.stream(DEFAULT))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: cuda.stream(OWN))
+    levels = []
+    loaded = SimpleNamespace(create_execution_context=lambda: cuda)
+    module = SimpleNamespace(
+        Logger=type("Logger", (), {"WARNING": "warning", "__init__": lambda self, level: levels.append(level)}),
+        Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=lambda plan: loaded if plan else None),
+        __version__="11.0",
+    )
     monkeypatch.setitem(sys.modules, "tensorrt", module)
-    path = folder / "model.engine"
+    path = tmp_path / "model.engine"
+    path.touch()
+    with pytest.raises(VariantError, match="another version of TensorRT than 11"):
+        load_engine(path, torch.device("cpu"), torch.float32)
     path.write_bytes(b"plan")
-    return load_engine(path, torch.device("cpu"), torch.float32), levels
-
-
-def test_an_engine_never_runs_on_the_default_stream(
-    notes: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    call, levels = engine(notes, monkeypatch, tmp_path)
-    assert callable(call)
+    call = load_engine(path, torch.device("cpu"), torch.float32)
+    assert levels == ["warning", "warning"]
     assert call(torch.zeros(3, 4)).shape == (3, 2)
     # The engine's stream waits for the inputs, and the caller's for the outputs.
-    assert notes == [("wait", 7, DEFAULT), ("run", 7, 3), ("wait", DEFAULT, 7)]
-    assert levels == ["warning"]
-
-
-def test_every_part_of_a_large_batch_is_waited_for(
-    notes: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    call, _ = engine(notes, monkeypatch, tmp_path)
-    assert callable(call)
-    assert call(torch.zeros(MAX_BATCH + 1, 4)).shape == (MAX_BATCH + 1, 2)
-    assert [note for note in notes if note[0] == "run"] == [("run", 7, MAX_BATCH), ("run", 7, 1)]
-    assert notes[-1] == ("wait", DEFAULT, 7)
-
-
-def test_an_engine_that_fails_says_so(
-    notes: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    call, _ = engine(notes, monkeypatch, tmp_path, works=False)
-    assert callable(call)
+    assert cuda.notes == [("wait", OWN, DEFAULT), ("run", OWN, 3), ("wait", DEFAULT, OWN)]
+    cuda.notes.clear()
+    assert call(torch.zeros(MAX_BATCH + 1, 4)).shape == (MAX_BATCH + 1, 2)  # in parts
+    assert [note for note in cuda.notes if note[0] == "run"] == [("run", OWN, MAX_BATCH), ("run", OWN, 1)]
+    assert cuda.notes[-1] == ("wait", DEFAULT, OWN)
+    cuda.works = False
     with pytest.raises(VariantError, match="could not run"):
         call(torch.zeros(1, 4))

@@ -1,25 +1,79 @@
-"""The loss by hand, and what of teacher and student a training touches."""
+"""The loss by hand, what of teacher and student a training touches, and how it stays stable or says that it did not."""
 
 from __future__ import annotations
 
 import copy
 import math
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.training.distill import Distillation, distillation_loss
+from lightning_perf.inference.training.distill import Distillation, ObservedLosses, distillation_loss
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*litlogger"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
 ]
+
+
+@pytest.fixture
+def data() -> DataLoader:
+    inputs = torch.randn(320, 4, generator=torch.Generator().manual_seed(0))
+    return DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), batch_size=16)
+
+
+class Recorder(Callback):
+    """Notes the learning rate and the norm of the gradient before each step."""
+
+    trainer: Trainer
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.norms: list[float] = []
+
+    def on_before_zero_grad(self, trainer, pl_module, optimizer):
+        gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        if gradients:
+            self.norms.append(float(torch.cat([g.flatten() for g in gradients]).norm()))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def fit(
+    module: Distillation,
+    data: DataLoader,
+    folder: Path,
+    epochs: int = 1,
+    held_out: DataLoader | None = None,
+    **settings,
+) -> Recorder:
+    recorder = Recorder()
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    settings |= dict.fromkeys(off, False)
+    recorder.trainer = Trainer(
+        max_epochs=epochs, accelerator="cpu", default_root_dir=folder, callbacks=[recorder], **settings
+    )
+    recorder.trainer.fit(module, data, held_out)
+    return recorder
+
+
+def contrary_teacher() -> nn.Linear:
+    """Says class 0 where the first number is positive."""
+    teacher = nn.Linear(4, 2, bias=False)
+    with torch.no_grad():
+        teacher.weight.zero_()
+        teacher.weight[0, 0], teacher.weight[1, 0] = 3.0, -3.0
+    return teacher
 
 
 def softmax(logits: list[float], temperature: float = 1.0) -> list[float]:
@@ -67,24 +121,6 @@ class Teacher(nn.Module):
         return self.norm(self.layer(inputs.mul_(2)))
 
 
-@pytest.fixture
-def data() -> DataLoader:
-    inputs = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
-    return DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), batch_size=16)
-
-
-def trainer(folder: Path, epochs: int = 1) -> Trainer:
-    return Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
-
-
 def test_the_teacher_is_frozen_and_in_no_checkpoint(tmp_path: Path, data: DataLoader):
     teacher = Teacher()
     before = copy.deepcopy(teacher.state_dict())
@@ -95,9 +131,8 @@ def test_the_teacher_is_frozen_and_in_no_checkpoint(tmp_path: Path, data: DataLo
     assert isinstance(student, nn.Linear)
     assert isinstance(frozen, Teacher)
     weight = student.weight.detach().clone()
-    fit = trainer(tmp_path)
-    fit.fit(distillation, data, data)
-    fit.save_checkpoint(tmp_path / "last.ckpt")
+    trained = fit(distillation, data, tmp_path, held_out=data).trainer
+    trained.save_checkpoint(tmp_path / "last.ckpt")
     state = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
     assert set(state) == {"student.weight", "student.bias"}
     assert not torch.equal(student.weight, weight)
@@ -108,50 +143,138 @@ def test_the_teacher_is_frozen_and_in_no_checkpoint(tmp_path: Path, data: DataLo
         assert all(torch.equal(tensor, before[name]) for name, tensor in held.state_dict().items())
     assert torch.equal(data.dataset.tensors[0], inputs)
     assert all(p.requires_grad for p in teacher.parameters())
-    assert {"train/loss", "train/accuracy", "val/loss", "val/accuracy"} <= set(fit.callback_metrics)
-    assert fit.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
+    assert {"train/loss", "train/accuracy", "val/loss", "val/accuracy"} <= set(trained.callback_metrics)
+    assert trained.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
 
 
-def test_a_student_learns_what_only_the_teacher_knows(tmp_path: Path, data: DataLoader):
-    """With soft labels alone, from a teacher that says the contrary of the labels."""
+def test_a_student_learns_what_only_the_teacher_knows(data: DataLoader, tmp_path: Path):
+    """With soft labels alone, from a teacher that says the contrary of the labels. That is no divergence."""
     assert isinstance(data.dataset, TensorDataset)
     inputs, labels = data.dataset.tensors
-    teacher = nn.Linear(4, 2, bias=False)
-    with torch.no_grad():
-        teacher.weight.zero_()
-        teacher.weight[0, 0], teacher.weight[1, 0] = 3.0, -3.0  # class 0 where the first number is positive
     torch.manual_seed(0)
-    distillation = Distillation(nn.Linear(4, 2), teacher, alpha=1.0, lr=0.2)
-    trainer(tmp_path, epochs=20).fit(distillation, data, data)
+    distillation = Distillation(nn.Linear(4, 2), contrary_teacher(), alpha=1.0, lr=0.2)
+    fit(distillation, data, tmp_path, epochs=4)
     with torch.no_grad():
         assert (distillation(inputs).argmax(1) == labels).float().mean() < 0.1
+    assert distillation.divergence is None
 
 
-def test_without_a_teacher_it_is_cross_entropy(tmp_path: Path, data: DataLoader):
+def test_without_a_teacher_it_is_cross_entropy(data: DataLoader, tmp_path: Path, recwarn: pytest.WarningsRecorder):
     torch.manual_seed(0)
     module = Distillation(nn.Linear(4, 2), lr=0.2)
     assert module.teacher is None
-    fit = trainer(tmp_path, epochs=10)
-    fit.fit(module, data, data)
-    assert float(fit.callback_metrics["val/accuracy"]) > 0.9
+    trained = fit(module, data, tmp_path, epochs=3, held_out=data).trainer
+    assert float(trained.callback_metrics["val/accuracy"]) > 0.9
+    assert module.divergence is None
+    assert not any("diverged" in str(warning.message) for warning in recwarn)
+
+
+def test_the_rate_warms_up_and_falls(data: DataLoader, tmp_path: Path):
+    rates = fit(Distillation(nn.Linear(4, 2), lr=0.1, warm_up=0.2), data, tmp_path).rates
+    assert rates[:4] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+    assert rates[4] == pytest.approx(0.1)
+    assert rates[-1] == pytest.approx(0.1 * (1 + math.cos(math.pi * 15 / 16)) / 2)
+    assert all(later <= earlier for earlier, later in pairwise(rates[4:]))
+
+
+def test_a_distilled_student_has_a_lower_rate():
+    """The gradient of the soft loss by the logits is up to T times the one of cross-entropy."""
+    assert Distillation(nn.Linear(4, 2), lr=0.1).peak_lr == 0.1
+    distilled = Distillation(nn.Linear(4, 2), nn.Linear(4, 2), lr=0.1, temperature=4.0, alpha=0.5)
+    assert distilled.peak_lr == pytest.approx(0.1 / 2.5)
+
+
+class Steep(nn.Module):
+    """A model with gradients of norm 100 and more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(1000 * inputs)
+
+
+@pytest.mark.filterwarnings("ignore:The training diverged")
+def test_gradients_are_clipped_unless_the_trainer_has_its_own_limit(data: DataLoader, tmp_path: Path):
+    torch.manual_seed(0)
+    assert max(fit(Distillation(Steep(), lr=1e-6), data, tmp_path).norms) == pytest.approx(5.0, rel=1e-3)
+    free = Distillation(Steep(), lr=1e-6, max_gradient_norm=None)
+    assert max(fit(free, data, tmp_path).norms) > 100
+    own = fit(Distillation(Steep(), lr=1e-6), data, tmp_path, gradient_clip_val=0.5)
+    assert max(own.norms) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_loss_of_nan_ends_the_training_and_is_said(data: DataLoader, tmp_path: Path):
+    student = nn.Linear(4, 2)
+    with torch.no_grad():
+        student.weight[0, 0] = float("nan")
+    module = Distillation(student)
+    with pytest.warns(UserWarning, match=r"training diverged: .*NaN or infinite at step 1 of 20"):
+        recorder = fit(module, data, tmp_path, epochs=5)
+    assert len(recorder.rates) == 20
+
+
+class Dead(nn.Module):
+    """All of its hidden units are off for every input, as after a step that was too large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        nn.init.constant_(self.hidden.bias, -1e6)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.hidden(inputs).relu())
+
+
+def test_a_dead_student_is_said(data: DataLoader, tmp_path: Path):
+    module = Distillation(Dead())
+    with pytest.warns(UserWarning, match="the same answer for every input"):
+        fit(module, data, tmp_path)
+
+
+def test_a_rising_loss_is_said(data: DataLoader, tmp_path: Path):
+    student = Steep()
+    nn.init.zeros_(student.layer.weight)
+    module = Distillation(student, nn.Linear(4, 2), lr=100.0, max_gradient_norm=None)
+    with pytest.warns(UserWarning, match=r"the loss rose from 0\.\d+ to"):
+        fit(module, data, tmp_path)
+
+
+def test_a_jump_that_ends_at_a_constant_answer_is_said():
+    """Units that a large step switched off do not come back, and the outputs hardly depend on the inputs."""
+
+    def observed(losses: list[float]) -> str | None:
+        found = ObservedLosses()
+        targets = torch.eye(2).repeat(4, 1)  # a constant answer has a loss of log 2 = 0.693
+        for loss in losses:
+            found.add(torch.tensor(loss), torch.randn(8, 2), [(1.0, targets)])
+        return found.divergence()
+
+    assert observed([0.7, 3.0, *[0.7] * 18]) == (
+        "the loss jumped from 0.7 to 3 and ended at 0.7; a constant answer has 0.693"
+    )
+    assert observed([0.7, 3.0, *[0.6] * 18]) is None  # it recovered
+    assert observed([0.7, 0.8, *[0.7] * 18]) is None  # it learned nothing, but it did not jump
+    assert observed([0.01, 0.3, *[0.02] * 18]) is None  # fine-tuning a good model
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"temperature": 0.0}, "temperature must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
         ({"alpha": 1.1}, "must be from 0 to 1, got 1.1"),
-        ({"alpha": -0.1}, "must be from 0 to 1"),
         ({"lr": 0.0}, "learning rate must be above 0"),
         ({"weight_decay": -1.0}, "weight decay must be 0 or more"),
+        ({"warm_up": 1.0}, r"warm_up, .*must be in \[0, 1\), got 1.0"),
+        ({"max_gradient_norm": 0.0}, "max_gradient_norm must be above 0, or None for no clipping, got 0.0"),
     ],
 )
-def test_settings_out_of_range_are_errors(setting: dict[str, float], words: str):
+def test_settings_out_of_range_are_errors(setting: dict[str, Any], words: str):
     with pytest.raises(InferenceError, match=words):
         Distillation(nn.Linear(4, 2), nn.Linear(4, 2), **setting)
 
 
 def test_other_classes_are_an_error(tmp_path: Path, data: DataLoader):
     with pytest.raises(InferenceError, match=r"teacher returns \(16, 3\) and the student \(16, 2\)"):
-        trainer(tmp_path).fit(Distillation(nn.Linear(4, 2), nn.Linear(4, 3)), data, data)
+        fit(Distillation(nn.Linear(4, 2), nn.Linear(4, 3)), data, tmp_path)

@@ -64,12 +64,20 @@ def test_loaders_and_data_modules_train_the_same_each_time():
     assert torch.equal(weights[1], weights[2])
 
 
-def test_it_distils():
+def test_it_distils_at_the_temperature_with_the_most_accurate_student():
     data = Pictures()
+    batches = list(data.train_dataloader())
     teacher = FineTuner(data, epochs=5, lr=0.02)(small_network(classes=2), None)
     before = teacher[0].weight.clone()
     student = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    FineTuner(data, epochs=8, lr=0.05, alpha=1.0)(student, teacher)
+    untrained = student[1].weight.clone()
+    tuner = FineTuner(data, epochs=8, lr=0.05, alpha=1.0)
+    # At 1e-30 the training fails, and that temperature is left out.
+    assert tuner.choose_temperature(student, teacher, batches, (1e-30, 2.0)) == 2.0
+    with pytest.raises(VariantError, match="fine-tuning failed"):
+        tuner.choose_temperature(student, teacher, batches, (1e-30,))
+    assert torch.equal(student[1].weight, untrained)
+    tuner(student, teacher)
     assert accuracy(student, data) > 0.9
     assert torch.equal(teacher[0].weight, before)
 

@@ -6,17 +6,19 @@ from torch import nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.transforms.distillation import Distil
+from lightning_perf.inference.transforms.registry import find_transform
 from tests.inference.transforms.support import Trainer, small_network, student, subject_of
 
 
-def test_a_named_student_learns_from_the_original():
+@pytest.mark.parametrize("name", ["distil-tiny", "alone-tiny"])
+def test_a_named_student_is_trained_with_or_without_the_original(name):
     module = small_network()
     subject = subject_of(module)
     trainer = Trainer(subject)
-    made = Distil("tiny", student).apply(module, subject, trainer)
+    made = find_transform(name, {"tiny": student}).apply(module, subject, trainer)
     ((trained, teacher),) = trainer.calls
     assert made is trained
-    assert teacher is module
+    assert teacher is (module if name == "distil-tiny" else None)
     assert len(list(made.children())) == 2
     assert not made.training
 
@@ -38,8 +40,9 @@ def test_bad_students_are_reasons():
     trainer = Trainer(subject)
     with pytest.raises(VariantError, match="distil needs a student"):
         Distil().apply(module, subject, trainer)
-    with pytest.raises(VariantError, match="distil-tiny needs training data"):
-        Distil("tiny", student).apply(module, subject, None)
+    for name in ("distil-tiny", "alone-tiny"):
+        with pytest.raises(VariantError, match=f"{name} needs training data"):
+            find_transform(name, {"tiny": student}).apply(module, subject, None)
     with pytest.raises(VariantError, match=r"outputs have shape \(2, 3\), not \(2, 10\)"):
         Distil("tiny", lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))).apply(module, subject, trainer)
     with pytest.raises(VariantError, match="does not run"):

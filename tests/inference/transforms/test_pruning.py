@@ -12,7 +12,6 @@ from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.transforms.base import weight_layers
 from lightning_perf.inference.transforms.pruning import Prune, Sparsify
 from lightning_perf.inference.variants.chains import measure_storage
-from lightning_perf.project import install_command
 from tests.inference.transforms.support import Trainer, small_network, subject_of
 
 pytest.importorskip("torch_pruning", reason="needs the infer extra")
@@ -69,12 +68,6 @@ def test_what_cannot_be_pruned_is_a_reason():
         Prune(50).apply(small, subject_of(small), None)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
-    assert Prune(50).missing() is None
-    monkeypatch.setattr("lightning_perf.inference.errors.find_spec", lambda name: None)
-    assert install_command("infer") in (Prune(50).missing() or "")
-
-
 class Heads(nn.Module):
     """Has a bare parameter, and the number of channels in its code, as vision transformers do."""
 
@@ -110,7 +103,7 @@ def test_the_smallest_weights_of_all_layers_are_zero_and_the_others_as_before():
     expected[smallest] = 0
     assert torch.equal(after, expected)
     assert torch.equal(sparse[2].norm.weight, module[2].norm.weight)
-    assert measure_storage(sparse).packed_bytes < 0.6 * measure_storage(module).packed_bytes
+    assert measure_storage(sparse).gzip_bytes < 0.7 * measure_storage(module).gzip_bytes
 
 
 def test_fine_tuning_leaves_zeros_zero_and_moves_the_others():

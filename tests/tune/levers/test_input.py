@@ -59,9 +59,7 @@ def test_workers_beyond_the_cores_are_tried_where_loading_waits():
     assert "there are 4 cores" in Workers(8).missing(
         Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.9)
     )
-    one_core = Machine("cpu", None, 1, "a CPU", fetch_cpu_share=0.1)
-    assert Workers(8).missing(Training(Tiny(), DataLoader(Pictures())), one_core) is None
-    assert Workers(9).missing(Training(Tiny(), DataLoader(Pictures())), one_core) is not None
+    assert Workers(33).missing(Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.1)) is not None
 
 
 def test_the_share_of_processor_time_tells_waiting_from_working():
@@ -124,17 +122,10 @@ def order_of(loader, seed=0):
     return [pictures.flatten().tolist() for pictures, _ in loader]
 
 
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_rebuilt_loader_gives_the_same_batches_in_the_same_order(kind):
-    assert order_of(rebuilt(LOADERS[kind]())) == order_of(LOADERS[kind]())
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_worker_does_not_change_the_order(kind):
-    loader = rebuilt(LOADERS[kind](), num_workers=1, persistent_workers=False, prefetch_factor=3)
-    if kind in ("shuffled", "batch sampler"):  # a process each: two kinds suffice
-        assert order_of(loader) == order_of(LOADERS[kind]())
-    assert (loader.num_workers, loader.prefetch_factor) == (1, 3)
+@pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in LOADERS), ("shuffled", 1), ("batch sampler", 1)])
+def test_a_rebuilt_loader_gives_the_same_batches_in_the_same_order(kind, workers):
+    loader = rebuilt(LOADERS[kind](), num_workers=workers, persistent_workers=False, prefetch_factor=3)
+    assert order_of(loader) == order_of(LOADERS[kind]())
 
 
 def test_everything_else_of_a_loader_is_kept():
@@ -165,17 +156,9 @@ def double(loader):
     return rebuilt(loader, batch_size=2 * loader.batch_size)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Training(Tiny(), Data()),
-        lambda: Training(WithOwnLoader()),
-        lambda: Training(Tiny(), DataLoader(PICTURES, 4)),
-    ],
-    ids=["data module", "module", "loader"],
-)
-def test_loaders_are_found_and_changed_wherever_they_are(make):
-    training = make()
+@pytest.mark.parametrize(("module", "data"), [(Tiny, Data()), (WithOwnLoader, None), (Tiny, DataLoader(PICTURES, 4))])
+def test_loaders_are_found_and_changed_wherever_they_are(module, data):
+    training = Training(module(), data)
     assert training_loader(training).batch_size == 4
     change_loader(training, double)
     assert training_loader(training).batch_size == 8

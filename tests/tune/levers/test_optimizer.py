@@ -7,6 +7,7 @@ from torch import nn
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
+from lightning_perf.tune.levers.precision import MixedPrecision
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny
 
@@ -21,8 +22,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("foreach", [None, True, False])
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(("kind", "foreach"), [*((kind, None) for kind in MAKERS), ("adam", True), ("sgd", False)])
 def test_fusing_in_place_is_what_the_constructor_makes(kind, foreach):
     torch.manual_seed(0)
     ours = nn.Linear(4, 3)
@@ -35,8 +35,6 @@ def test_fusing_in_place_is_what_the_constructor_makes(kind, foreach):
     built = MAKERS[kind](theirs.parameters(), fused=True, foreach=None if foreach else foreach)
     assert fused.state_dict()["param_groups"] == built.state_dict()["param_groups"]
     assert fused.defaults == built.defaults
-    flags = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
-    assert {name: vars(fused).get(name) for name in flags} == {name: vars(built).get(name) for name in flags}
     inputs = torch.randn(8, 4)
     for _ in range(5):
         for model, optimizer in ((ours, fused), (theirs, built)):
@@ -83,8 +81,6 @@ def test_what_has_no_fused_form_is_told():
     module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), fused=True)
     assert LEVER.missing(Training(module), CPU) == "is fused already"
     assert "CUDA" in LEVER.missing(Training(Tiny()), Machine("mps", None, 2, "a GPU"))
-    clipped = {"precision": "16-mixed", "gradient_clip_val": 1.0}
-    assert "clipping" in LEVER.missing(Training(Tiny(), None, clipped), CPU)
     module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), differentiable=True)
     assert "differentiable" in LEVER.missing(Training(module), CPU)
 
@@ -105,10 +101,41 @@ def test_optimizers_that_need_their_trainer_are_judged_when_it_is_there():
         training.module.configure_optimizers()
 
 
-def test_a_precision_that_was_kept_before_excludes_it_with_clipping():
-    training = Training(Tiny(), None, {"gradient_clip_val": 1.0})
-    assert LEVER.missing(training, CPU) is None
-    training.trainer["precision"] = "16-mixed"
-    LEVER.apply(training)
-    with pytest.raises(NotApplicableError, match="clipping"):
-        training.module.configure_optimizers()
+def clipping(precision, clip=1.0, module=None):
+    return Training(module or Tiny("Adam"), None, {"precision": precision, "gradient_clip_val": clip})
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16", "16-mixed", 16])
+def test_clipping_in_mixed_precision_excludes_fusing(precision):
+    """Lightning raises in the first step."""
+    assert "clip" in str(LEVER.missing(clipping(precision), CPU))
+    assert LEVER.missing(clipping(precision, None), CPU) is None
+    late = clipping(None)
+    assert LEVER.missing(late, CPU) is None
+    late.trainer["precision"] = precision  # a lever that was kept before
+    LEVER.apply(late)
+    with pytest.raises(NotApplicableError, match="clip"):
+        late.module.configure_optimizers()
+
+
+def test_clipping_in_fp32_or_in_the_module_does_not():
+    assert LEVER.missing(clipping("32-true"), CPU) is None
+
+    class Own(Tiny):
+        def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+            torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+
+    assert LEVER.missing(clipping("bf16-mixed", module=Own("Adam")), CPU) is None
+    # Under 16-mixed such a method would clip gradients that are still scaled.
+    assert LEVER.missing(clipping("16-mixed", module=Own("Adam")), CPU) is not None
+
+
+def test_mixed_precision_is_not_tried_on_a_fused_optimizer_with_clipping():
+    class Fused(Tiny):
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), fused=True)
+
+    lever = MixedPrecision("bf16-mixed")
+    assert "fused" in str(lever.missing(clipping(None, module=Fused()), CPU))
+    assert lever.missing(clipping(None, None, Fused()), CPU) is None
+    assert lever.missing(clipping(None), CPU) is None

@@ -14,8 +14,6 @@ from lightning_perf.inference.measurement.measure import Effort, Latency
 from lightning_perf.inference.results.tradeoff import Machine
 from lightning_perf.statistics.values import Estimate
 
-__all__ = ["SCHEMA_VERSION", "Sweep", "SweepRow"]
-
 SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
 
@@ -80,12 +78,12 @@ class Sweep(TextDocument, SavedDocument):
     macs_correlation: float | None
     rows: tuple[SweepRow, ...]
 
-    _format = Format("sweep", "sweep", SCHEMA_VERSION, "sweep again", InferenceError)
+    _format = Format("sweep", "sweep", SCHEMA_VERSION, "time the backbones again", InferenceError)
 
     def _renderers(self) -> tuple[Callable[..., None], Callable[[Sweep], str]]:
-        from lightning_perf.inference.sweep.render import print_sweep, render_markdown
+        from lightning_perf.inference.results.render import print_sweep, render_sweep
 
-        return print_sweep, render_markdown
+        return print_sweep, render_sweep
 
     def save_plot(self, path: str | os.PathLike[str]) -> None:
         """Plot median latency against multiply-accumulates.
@@ -97,6 +95,6 @@ class Sweep(TextDocument, SavedDocument):
             InferenceError: There is nothing to plot, or the file cannot be written.
             MissingExtraError: matplotlib is not installed.
         """
-        from lightning_perf.inference.sweep.render import save_plot
+        from lightning_perf.inference.results.plot import draw_sweep, save_plot
 
-        save_plot(self, Path(path))
+        save_plot(draw_sweep(self), Path(path))

@@ -1,9 +1,43 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.results.recommend import recommend
+from lightning_perf.inference.results.conclusions import pareto_front, recommend
 from lightning_perf.inference.results.tradeoff import Cell
 from tests.inference.support import estimate, row
+
+COORDINATES = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), min_size=1, max_size=12)
+
+
+def named(coordinates):
+    return {str(number): (float(cost), float(accuracy)) for number, (cost, accuracy) in enumerate(coordinates)}
+
+
+@given(COORDINATES)
+def test_the_staircase_of_a_sweep_by_cost_is_the_front(coordinates):
+    points = named(coordinates)
+    best, expected = -1.0, set()
+    for cost in sorted({cost for cost, _ in points.values()}):
+        most = max(accuracy for other, accuracy in points.values() if other == cost)
+        if most > best:
+            best = most
+            expected |= {name for name, point in points.items() if point == (cost, most)}
+    assert set(pareto_front(points)) == expected
+
+
+@given(COORDINATES, st.floats(0, 5))
+def test_noise_leaves_a_front_with_the_most_accurate_in_it(coordinates, tie):
+    points = named(coordinates)
+    most = max(accuracy for _, accuracy in points.values())
+    assert any(points[name][1] == most for name in pareto_front(points, tie))
+
+
+def test_as_fast_within_noise_the_more_accurate_wins():
+    points = {"a": (1.00, 0.90), "b": (1.01, 0.95), "c": (1.50, 0.95)}
+    assert pareto_front(points) == ("a", "b")
+    assert pareto_front(points, tie=0.02) == ("b",)
+
 
 CELL = Cell(1, 1, estimate(1.0), 0.05, (), ())
 ROWS = [

@@ -1,1 +1,0 @@
-"""Compare untrained backbones by latency."""
