@@ -58,7 +58,7 @@ def _facts(loader: Any, module: Any) -> Facts:
         return {"kind": "other", "uses_model": reaches_model(loader, module)}
     own = attributes(loader)
     dataset = own.get("dataset")
-    sampler = own.get("batch_sampler", own.get("sampler"))
+    sampler = own.get("sampler") if own.get("batch_sampler") is None else own["batch_sampler"]
     batch_size = attribute(sampler, "batch_size")
     below = dataset
     for _ in range(MAX_ITEMS):

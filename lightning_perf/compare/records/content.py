@@ -17,10 +17,14 @@ PIECE_BYTES = 2**20
 
 SAMPLE_ELEMENTS = 1024
 RUN_ELEMENTS = 16
-"""Elements of a large array that are read, in runs at even distances. Each may lie in a page of its own: few enough
-that a memory-mapped file adds at most 64 MiB of resident memory."""
+"""Elements of a large array that are read, in runs at even distances."""
 
-CHUNK_ELEMENTS = 256
+HUGE_BYTES = 2**28
+HUGE_SAMPLE_ELEMENTS = 256
+"""From this size on, fewer are read: each may lie in a page of a memory-mapped file of its own, which takes 0.1 ms and
+adds 64 KiB of resident memory."""
+
+CHUNK_ELEMENTS = 64
 """Elements of a sample that are read between two looks at the time."""
 
 _SPARSE = {
@@ -118,7 +122,8 @@ def sampled_content(block: Block, most_bytes: int, check: Callable[[], None]) ->
     values = block.values
     count = int(np.prod(values.shape, dtype=object)) if len(values.shape) else 1
     item_bytes = values.itemsize if isinstance(values, np.ndarray) else values.element_size()
-    positions = _positions(count, min(SAMPLE_ELEMENTS, max(1, most_bytes // item_bytes)))
+    most = HUGE_SAMPLE_ELEMENTS if block.cost_bytes > HUGE_BYTES else SAMPLE_ELEMENTS
+    positions = _positions(count, min(most, max(1, most_bytes // item_bytes)))
     if not isinstance(values, np.ndarray):
         torch: Any = sys.modules["torch"]
         check()

@@ -111,7 +111,9 @@ def fact_of_hash(take: Callable[[], str | None]) -> str | None:
 
 def hash_methods(value: object) -> frozenset[str]:
     """Return the suffixes in a fact that is a hash. Two hashes with different ones cannot be compared."""
-    return frozenset(re.findall(r"-[a-z0-9-]+", value)) if isinstance(value, str) else frozenset()
+    return (
+        frozenset(re.findall(r"-(?:sampled-2|sampled|2)(?![0-9a-z])", value)) if isinstance(value, str) else frozenset()
+    )
 
 
 def at_even_distances(values: Sequence[Any], most: int) -> Sequence[Any]:

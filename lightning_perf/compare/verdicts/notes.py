@@ -38,6 +38,9 @@ def fairness_notes(
     unchecked = sorted({fact for check in checks.values() for fact in check.unchecked})
     if unchecked:
         notes.append(f"Not checked, because no run recorded it: {', '.join(unchecked)}.")
+    unknown = sorted({fact for check in checks.values() for fact in check.unknown})
+    if unknown:
+        notes.append(f"Not checked, because it is unknown in at least one run: {'; '.join(unknown)}.")
     return tuple(notes)
 
 
