@@ -19,10 +19,10 @@ SAMPLE_ELEMENTS = 1024
 RUN_ELEMENTS = 16
 """Elements of a large array that are read, in runs at even distances."""
 
-HUGE_BYTES = 2**28
-HUGE_SAMPLE_ELEMENTS = 256
-"""From this size on, fewer are read: each may lie in a page of a memory-mapped file of its own, which takes 0.1 ms and
-adds 64 KiB of resident memory."""
+SPREAD_BYTES = 2**28
+SPREAD_SAMPLE_ELEMENTS = 128
+"""Fewer are read of an array that is spread over more memory: each may lie in a page of a memory-mapped file of its
+own, which takes 0.1 ms and adds 64 KiB of resident memory."""
 
 CHUNK_ELEMENTS = 64
 """Elements of a sample that are read between two looks at the time."""
@@ -52,11 +52,18 @@ class Block:
         label: Type and shape.
         values: A plain array or, on a device, a plain tensor; None for a tensor without content.
         cost_bytes: The content or the memory that it is spread over, whichever is larger.
+        contiguous: Whether the memory has the order of the content.
     """
 
     label: str
     values: Any
     cost_bytes: int
+    contiguous: bool = True
+
+    @property
+    def spread(self) -> bool:
+        """Whether neighbors in the order of the content may lie in different pages of a large memory."""
+        return not self.contiguous and self.cost_bytes > SPREAD_BYTES
 
 
 def array_block(array: npt.NDArray[Any]) -> Block:
@@ -65,7 +72,8 @@ def array_block(array: npt.NDArray[Any]) -> Block:
     if plain.itemsize > PIECE_BYTES:
         raise UnreadableError(f"it has elements of more than {PIECE_BYTES // 2**20} MiB")
     label = f"{plain.dtype}\0{tuple(plain.shape)}"
-    return Block(label, plain, _cost_bytes(plain.shape, plain.strides, plain.itemsize))
+    cost_bytes = _cost_bytes(plain.shape, plain.strides, plain.itemsize)
+    return Block(label, plain, cost_bytes, plain.flags.c_contiguous)
 
 
 def tensor_parts(tensor: Any, whole_bytes: int, most_parts: int) -> Block | dict[str, Any]:
@@ -104,10 +112,11 @@ def tensor_parts(tensor: Any, whole_bytes: int, most_parts: int) -> Block | dict
     item_bytes = plain.element_size()
     strides = [stride * item_bytes for stride in plain.stride()]
     cost_bytes = _cost_bytes(plain.shape, strides, item_bytes)
+    contiguous = plain.is_contiguous()
     if plain.device.type == "cpu" and not plain.is_conj() and not plain.is_neg():
         integers = _INTEGERS.get(item_bytes) if not plain.is_complex() else None
         plain = (plain.view(getattr(torch, integers)) if integers else plain).numpy()
-    return Block(label, plain, cost_bytes)
+    return Block(label, plain, cost_bytes, contiguous)
 
 
 def whole_content(block: Block, check: Callable[[], None]) -> Iterator[bytes]:
@@ -118,11 +127,11 @@ def whole_content(block: Block, check: Callable[[], None]) -> Iterator[bytes]:
 
 
 def sampled_content(block: Block, most_bytes: int, check: Callable[[], None]) -> Iterator[bytes]:
-    """Yield the bytes of some elements of a block. Their positions depend on its size, and not on its layout."""
+    """Yield the bytes of some elements of a block. Their positions depend on its size, and whether it is spread."""
     values = block.values
     count = int(np.prod(values.shape, dtype=object)) if len(values.shape) else 1
     item_bytes = values.itemsize if isinstance(values, np.ndarray) else values.element_size()
-    most = HUGE_SAMPLE_ELEMENTS if block.cost_bytes > HUGE_BYTES else SAMPLE_ELEMENTS
+    most = SPREAD_SAMPLE_ELEMENTS if block.spread else SAMPLE_ELEMENTS
     positions = _positions(count, min(most, max(1, most_bytes // item_bytes)))
     if not isinstance(values, np.ndarray):
         torch: Any = sys.modules["torch"]
@@ -130,7 +139,7 @@ def sampled_content(block: Block, most_bytes: int, check: Callable[[], None]) ->
         places = torch.as_tensor(np.stack(np.unravel_index(positions, tuple(values.shape))), device=values.device)
         yield _bytes(values[tuple(places)])
         return
-    if values.flags.c_contiguous:
+    if block.contiguous:
         check()
         yield values.reshape(-1)[positions].tobytes()
         return

@@ -1,9 +1,12 @@
 """Hash the inputs of a run: files, tensors, nested batches. The same content gives the same hash on any machine.
 
 Every hash has limits, so that no input can hold up a training: in objects, in bytes, and last in time. Content up to
-`WHOLE_BYTES` is hashed completely. Of larger content, fixed samples are hashed, and the hash has the suffix
-``-sampled-2``. The suffix ``-2`` alone is for content that earlier versions hashed in another way. Hashes with
-different suffixes cannot be compared.
+`WHOLE_BYTES` is hashed completely. Of larger content, fixed samples are hashed. A suffix says so, and hashes with
+different suffixes cannot be compared:
+
+- ``-sampled-2``: a sample
+- ``-sampled-spread-2``: a smaller sample, of very large arrays that are transposed or expanded
+- ``-2``: everything, but earlier versions hashed such content in another way
 """
 
 from __future__ import annotations
@@ -109,11 +112,9 @@ def fact_of_hash(take: Callable[[], str | None]) -> str | None:
         return f"{NOT_HASHED}reading it failed ({type(error).__name__})"
 
 
-def hash_methods(value: object) -> frozenset[str]:
+def hash_methods(fact: str) -> frozenset[str]:
     """Return the suffixes in a fact that is a hash. Two hashes with different ones cannot be compared."""
-    return (
-        frozenset(re.findall(r"-(?:sampled-2|sampled|2)(?![0-9a-z])", value)) if isinstance(value, str) else frozenset()
-    )
+    return frozenset(re.findall(r"-(?:sampled(?:-spread)?-2|sampled|2)(?![0-9a-z])", fact))
 
 
 def at_even_distances(values: Sequence[Any], most: int) -> Sequence[Any]:
@@ -249,8 +250,10 @@ class _Walk:
             whole = part.cost_bytes <= most_bytes
             for piece in whole_content(part, check) if whole else sampled_content(part, most_bytes, check):
                 digest.update(piece)
-        sampled = len(blocks) > MAX_BLOCKS or any(block.cost_bytes > most_bytes for block in blocks)
-        return digest.hexdigest() + ("-sampled" if sampled else "") + ("-2" if sampled or self._changed else "")
+        suffix = "-2" if self._changed else ""
+        if len(blocks) > MAX_BLOCKS or any(block.cost_bytes > most_bytes for block in blocks):
+            suffix = "-sampled-spread-2" if any(block.spread for block in blocks) else "-sampled-2"
+        return digest.hexdigest() + suffix
 
     def _add(self, name: str, part: str | Block, *, old: bool = True) -> None:
         self._blocks += isinstance(part, Block)
