@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from lightning_perf.callbacks.steps.step_timer import batch_samples
+from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import OTHER, StageClock, instrument
 from lightning_perf.machine.processor import usable_cores

@@ -255,6 +255,8 @@ class PerfLoop:
             self._start(None, None)
             if self._fit is not None:
                 self._fit.add_step(first_ns)
+            if self._record is not None:
+                self._record.first_batch_ended()
         elif self._fit is not None:
             self._loop.counter.global_step += 1
             self._fit.on_batch_end(automatic=True)
@@ -334,7 +336,7 @@ class PerfLoop:
         self._record = self._new_record(device)
 
     def _new_record(self, device: torch.device) -> LoopRecord:
-        sources = {"its surroundings": functools.partial(machine_facts, device)}
+        sources = {}
         if self._model is not None:
             sources["the model"] = functools.partial(model_facts, self._model, hashed=self._hashed)
         return LoopRecord(
@@ -345,6 +347,7 @@ class PerfLoop:
             world_size=self._ranks.world_size,
             facts={},
             sources=sources,
+            later={"its surroundings": functools.partial(machine_facts, device)},
         )
 
     def _start(self, loader: Any, accumulate: int | None) -> None:

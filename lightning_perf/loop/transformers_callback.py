@@ -13,8 +13,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.report import ReportLength
+from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.lightning_hooks import Signal
-from lightning_perf.callbacks.steps.step_timer import batch_samples
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.loop.perf_loop import PerfLoop
 

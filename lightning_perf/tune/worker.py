@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
-from lightning_perf.callbacks.steps.step_timer import batch_samples
+from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.levers.lever import Machine

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from torch import nn
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.objects import PLAIN, is_tensor, parts
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["HalfAverages"]
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _DEPTH = 2
-"""Levels of attributes, lists and dicts in which tensors are looked for."""
+_ITEMS = 100
+"""Levels of attributes, lists and dicts in which tensors are looked for, and items of each."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,14 @@ _INTERNAL = ("_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_jit
 
 
 def _visit(place: str, value: Any, add: Any, add_module: Any, depth: int) -> None:
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if is_tensor(value):
         add(place, value)
-    elif isinstance(value, nn.Module):
-        if not hasattr(value, "training_step"):  # a callback that keeps the LightningModule itself
+    elif issubclass(kind, nn.Module):
+        if not hasattr(kind, "training_step"):  # a callback that keeps the LightningModule itself
             add_module(place, value)
-    elif depth and isinstance(value, Mapping):
-        for name, one in list(value.items())[:1000]:
-            _visit(f"{place}[{name!r}]", one, add, add_module, depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for number, one in enumerate(list(value)[:1000]):
-            _visit(f"{place}[{number}]", one, add, add_module, depth - 1)
+    elif depth:
+        for key, one in islice(parts(value), _ITEMS):
+            if type(one) not in PLAIN:
+                name = repr(key) if type(key) in PLAIN else kind.__name__
+                _visit(f"{place}[{name}]", one, add, add_module, depth - 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.objects import parts
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
 __all__ = ["loaded_without_scaler", "saved_without_scaler"]
@@ -72,8 +73,8 @@ def saved_without_scaler(
 
 def has_scaler_state(value: Any, depth: int = _DEPTH) -> bool:
     """Return whether a checkpoint holds the state of a gradient scaler."""
-    if not isinstance(value, Mapping) or not depth:
+    if not issubclass(type(value), dict) or not depth:
         return False
-    if value.keys() >= _KEYS:
+    if dict.keys(value) >= _KEYS:
         return True
-    return any(has_scaler_state(one, depth - 1) for name, one in value.items() if name != "state_dict")
+    return any(has_scaler_state(one, depth - 1) for name, one in parts(value) if name != "state_dict")

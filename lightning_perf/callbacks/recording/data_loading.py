@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import types
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.objects import attribute, attributes, is_tensor, leaves, parts, size
 
 __all__ = ["data_loading", "loader_facts", "reaches_model"]
 
@@ -48,31 +48,33 @@ def loader_facts(loaders: Any, module: Any) -> Facts:
     Returns:
         The facts; empty where there is no loader.
     """
-    found = [_facts(loader, module) for loader in tree_leaves(loaders)]
+    found = [_facts(loader, module) for loader in leaves(loaders)]
     order = ("other", "iterable", "map")
     return min(found, key=lambda facts: (not facts["uses_model"], order.index(str(facts["kind"]))), default={})
 
 
 def _facts(loader: Any, module: Any) -> Facts:
-    if not isinstance(loader, DataLoader):
+    if not issubclass(type(loader), DataLoader):
         return {"kind": "other", "uses_model": reaches_model(loader, module)}
-    dataset = loader.dataset
-    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    batch_size = getattr(sampler, "batch_size", None)
+    own = attributes(loader)
+    dataset = own.get("dataset")
+    sampler = own.get("sampler") if own.get("batch_sampler") is None else own["batch_sampler"]
+    batch_size = attribute(sampler, "batch_size")
     below = dataset
-    while isinstance(below, Subset):
-        below = below.dataset
+    for _ in range(MAX_ITEMS):
+        if issubclass(type(below), Subset):
+            below = attribute(below, "dataset")
     return {
-        "kind": "iterable" if isinstance(dataset, IterableDataset) else "map",
+        "kind": "iterable" if issubclass(type(dataset), IterableDataset) else "map",
         "workers": loader.num_workers,
         "batch_size": batch_size if isinstance(batch_size, int) else None,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
-        "in_memory": isinstance(below, TensorDataset),
-        "batched": loader.batch_sampler is None or (below is dataset and hasattr(dataset, "__getitems__")),
+        "in_memory": issubclass(type(below), TensorDataset),
+        "batched": own.get("batch_sampler") is None or (below is dataset and hasattr(type(dataset), "__getitems__")),
         "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
         "dataset": type(below).__name__,
-        "collate": _collate(loader.collate_fn),
+        "collate": _collate(own.get("collate_fn")),
     }
 
 
@@ -108,22 +110,25 @@ def reaches_model(root: Any, module: Any) -> bool:
 
 
 def _children(value: Any) -> Iterator[Any]:
-    """Return the objects that an object refers to. Modules, classes, tensors and Lightning's objects have none."""
-    if isinstance(value, (str, bytes, int, float, torch.Tensor, type, types.ModuleType, type(None))):
+    """Return some objects that an object refers to. Tensors and Lightning's objects have none."""
+    kind = type(value)
+    if is_tensor(value):
         return
-    if isinstance(value, types.MethodType):
+    if kind is types.MethodType:
         yield value.__self__
         yield value.__func__
-    elif isinstance(value, types.FunctionType):
-        yield from inspect.getclosurevars(value).nonlocals.values()
-    elif isinstance(value, functools.partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, dict):
-        yield from list(value.values())[:MAX_ITEMS]
-    elif isinstance(value, (list, tuple)):
-        yield from value[:MAX_ITEMS]
-    elif not _of_lightning(value) and hasattr(value, "__dict__"):
-        yield from list(vars(value).values())[:MAX_ITEMS]
+    elif kind is types.FunctionType:
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                yield cell.cell_contents
+    elif issubclass(kind, functools.partial):
+        yield functools.partial.func.__get__(value)
+        yield functools.partial.args.__get__(value)
+        yield functools.partial.keywords.__get__(value)
+    elif size(value) is not None:
+        yield from (part for _, part in islice(parts(value), MAX_ITEMS))
+    elif not _of_lightning(value):
+        yield from islice(attributes(value).values(), MAX_ITEMS)
 
 
 def _of_lightning(value: Any) -> bool:

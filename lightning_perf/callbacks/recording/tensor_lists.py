@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
 
+from lightning_perf.objects import is_tensor, parts
 from lightning_perf.trace.tensors import KINDS, TensorKind
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -85,10 +86,10 @@ def _available_bytes(lists: TensorLists) -> dict[str, int]:
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         yield value
-    elif depth < _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
+    elif depth < _MAX_DEPTH:
+        for _, part in parts(value):
             yield from _tensors_in(part, depth + 1)
 
 

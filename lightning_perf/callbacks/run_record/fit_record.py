@@ -13,7 +13,10 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
 from lightning_perf.callbacks.run_record.host_load import HostLoad, LoadSeen
+from lightning_perf.callbacks.run_record.late_facts import LateFacts
 from lightning_perf.callbacks.run_record.run_facts import (
+    Later,
+    OpenFacts,
     batch_facts,
     data_facts,
     model_facts,
@@ -29,9 +32,10 @@ __all__ = ["FitRecord", "LoopRecord"]
 class LoopRecord:
     """Records a training, on rank 0. On other ranks it does nothing.
 
-    The fingerprint is taken before the first step; see `lightning_perf.callbacks.run_record.run_facts` for its cost.
-    The hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. A fact that
-    cannot be read, or a record that cannot be written, is reported as an error and left out.
+    The hashes are taken before the first step, within the limits of `lightning_perf.compare.records.fingerprint`. The
+    hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. All that needs
+    files, other programs or the driver waits for the end of the first batch. A fact that cannot be read, or a record
+    that cannot be written, is reported as an error and left out.
 
     Args:
         folder: The folder of the training; None to record nothing, as on other ranks.
@@ -40,7 +44,8 @@ class LoopRecord:
         uuids: Returns the unique names of the GPUs of this machine that the training uses.
         world_size: Ranks of the run.
         facts: Facts that are known already.
-        sources: Functions that return further facts, by a name for errors.
+        sources: Functions that return further facts, by a name for errors. They are called before the first step.
+        later: Functions that return facts after the first batch, by a name for errors.
     """
 
     def __init__(
@@ -52,7 +57,8 @@ class LoopRecord:
         uuids: Callable[[], list[str]],
         world_size: int,
         facts: Mapping[str, FactValue],
-        sources: Mapping[str, Callable[[], dict[str, FactValue]]],
+        sources: Mapping[str, Callable[[], OpenFacts]],
+        later: Mapping[str, Callable[[], OpenFacts]],
     ) -> None:
         self._errors = errors
         self._device = device
@@ -61,7 +67,11 @@ class LoopRecord:
         self._recorder: RunRecorder | None = None
         self._health: DeviceHealth | None = None
         self._load: HostLoad | None = None
-        self._awaits_batch = False
+        self._later = dict(later)
+        self._open: dict[str, Later] = {}
+        self._late = LateFacts({})
+        self._batches = 0
+        self._watches = False
         if folder is None:
             return
         found = dict(facts)
@@ -69,7 +79,6 @@ class LoopRecord:
             found |= self._ask(what, source)
         try:
             self._recorder = RunRecorder(folder, found, host_notes())
-            self._awaits_batch = True
         except Exception as error:
             errors.report("the run leaves no record", error)
 
@@ -77,27 +86,41 @@ class LoopRecord:
         """Start to count the training time: the preparations are over."""
         if self._recorder is None:
             return
+        self._recorder.training_begins()
+        self._reset_peak_memory()
+
+    def batch_begins(self, batch: Any) -> None:
+        """Hash the first batch that is trained on. The second one shows that the first is over."""
+        if self._recorder is None:
+            return
+        if self._health is not None:
+            self._health.tick()
+        if self._late:
+            self._add(self._late.collect())
+        self._batches += 1
+        if self._batches == 1:
+            self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
+        elif self._batches == 2:
+            self.first_batch_ended()
+
+    def first_batch_ended(self) -> None:
+        """Find the facts that would have held up the first batch, and start to watch the machine."""
+        if self._recorder is None or self._watches:
+            return
+        self._watches = True
         try:
             self._load = HostLoad(siblings=self._siblings)
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
-        self._recorder.training_begins()
-        self._reset_peak_memory()
+        for what, source in self._later.items():
+            self._add(self._ask(what, source))
         try:
             self._health = self._watch()
         except Exception as error:
             self._unwatched(error)
+        self._late = LateFacts(self._open)
 
-    def batch_begins(self, batch: Any) -> None:
-        """Hash the first batch that is trained on."""
-        if self._health is not None:
-            self._health.tick()
-        if not self._awaits_batch:
-            return
-        self._awaits_batch = False
-        self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
-
-    def add_facts(self, what: str, source: Callable[[], dict[str, FactValue]]) -> None:
+    def add_facts(self, what: str, source: Callable[[], OpenFacts]) -> None:
         """Complete the fingerprint.
 
         Args:
@@ -105,8 +128,7 @@ class LoopRecord:
             source: Returns the facts.
         """
         if self._recorder is not None:
-            facts = self._ask(what, source)
-            self._write(lambda recorder: recorder.add_facts(facts))
+            self._add(self._ask(what, source))
 
     def epoch(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
         """Record an epoch that has ended.
@@ -129,12 +151,19 @@ class LoopRecord:
         else:
             self._end(Outcome.STOPPED, type(error).__name__)
 
-    def _ask(self, what: str, source: Callable[[], dict[str, FactValue]]) -> dict[str, FactValue]:
+    def _ask(self, what: str, source: Callable[[], OpenFacts]) -> dict[str, FactValue]:
+        """Return the facts of a source that are known at once, and keep the others for later."""
         try:
-            return source()
+            facts = source()
         except Exception as error:
             self._errors.report(f"the run record lacks facts of {what}", error)
             return {}
+        self._open |= {name: fact for name, fact in facts.items() if callable(fact)}
+        return {name: fact for name, fact in facts.items() if not callable(fact)}
+
+    def _add(self, facts: dict[str, FactValue]) -> None:
+        if facts:
+            self._write(lambda recorder: recorder.add_facts(facts))
 
     def _watch(self) -> DeviceHealth | None:
         uuids = self._uuids()
@@ -151,6 +180,8 @@ class LoopRecord:
         self._errors.report("the device is not watched for throttling and other processes", error, kind="device")
 
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
+        self.first_batch_ended()
+        self._add(self._late.finish())
         health, self._health = self._health, None
         if health is not None:
             health.finish()
@@ -224,10 +255,10 @@ class FitRecord(LoopRecord):
             facts={"train.keep_fp32": ", ".join(keep_fp32) or None},
             sources={
                 "the training": functools.partial(training_facts, trainer),
-                "its surroundings": functools.partial(surroundings_facts, trainer),
                 "the model": functools.partial(model_facts, module, hashed=hashed),
                 "the data": functools.partial(data_facts, trainer, hashed=hashed),
             },
+            later={"its surroundings": functools.partial(surroundings_facts, trainer)},
         )
 
     def epoch_ends(self) -> None:

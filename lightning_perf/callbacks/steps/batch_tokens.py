@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from lightning_perf.callbacks.steps.batch_parts import named_tensors
 
 __all__ = ["IGNORED_LABEL", "Padding", "Sequences", "count_padding", "find_sequences"]
 
@@ -77,7 +78,7 @@ def find_sequences(batch: Any) -> Sequences | None:
     integers and two dimensions.
 
     Args:
-        batch: A tensor, or mappings, sequences and dataclasses of them, at any depth.
+        batch: As in `lightning_perf.callbacks.steps.batch_parts.named_tensors`.
 
     Returns:
         The sequences; None for a batch without tokens.
@@ -89,7 +90,7 @@ def find_sequences(batch: Any) -> Sequences | None:
         >>> find_sequences({"image": np.zeros((4, 3, 8, 8)), "label": np.zeros(4, np.int64)}) is None
         True
     """
-    parts = list(islice(_parts(batch, ""), MOST_PARTS))
+    parts = list(islice((part for part in named_tensors(batch) if len(part[1].shape)), MOST_PARTS))
     named = next((tensor for name, tensor in parts if name == TOKENS), None)
     found = named if named is not None else parts[0][1] if parts else None
     if found is None or not _is_integer(found) or len(found.shape) != 2 or found.shape[1] < 2:
@@ -128,23 +129,6 @@ def count_padding(real: npt.NDArray[Any], *, labels: bool) -> Padding:
         padding=int(rows * length - lengths.sum()),
         beyond_longest=int(rows * (length - lengths.max(initial=0))),
     )
-
-
-def _parts(batch: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a batch with their names, which are empty in sequences."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        if len(shape):
-            yield name, batch
-    elif isinstance(batch, (list, tuple)):
-        for part in batch:
-            yield from _parts(part, "")
-    elif isinstance(batch, Mapping):
-        for key, part in batch.items():
-            yield from _parts(part, str(key))
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        for item in fields(batch):
-            yield from _parts(getattr(batch, item.name), item.name)
 
 
 def _is_integer(tensor: Any) -> bool:

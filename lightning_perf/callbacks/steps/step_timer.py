@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.batch_tokens import find_sequences
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.run_files.steps import StepSample
 
-__all__ = ["DeviceClock", "DeviceInterval", "StepTimer", "TimingEvent", "batch_samples", "cuda_clock"]
-
+__all__ = ["DeviceClock", "DeviceInterval", "StepTimer", "TimingEvent", "cuda_clock"]
 
 AT_ONCE_NS = 20_000
 """Within this time after the start of a step, nothing can have been launched."""
@@ -293,32 +293,3 @@ class StepTimer(StepObserver, PhaseObserver):
                     self._device_clock.release(interval)
             self._waiting.popleft()
             self._on_sample(StepSample(step, step_ns, data_wait_ns, device_ns, samples, profiled, tokens))
-
-
-def batch_samples(batch: Any) -> int | None:
-    """Count the samples of a batch: the first dimension of the first tensor in it.
-
-    Args:
-        batch: A tensor, or mappings, sequences and dataclasses of them, at any depth.
-
-    Returns:
-        The samples, or None when the batch has no tensor with a dimension.
-
-    Example:
-        >>> import numpy as np
-        >>> batch_samples({"image": np.zeros((32, 3, 8, 8)), "label": np.zeros(32)})
-        32
-        >>> batch_samples(["only", "text"]) is None
-        True
-    """
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    parts: Any = ()
-    if isinstance(batch, (list, tuple)):
-        parts = batch
-    elif isinstance(batch, Mapping):
-        parts = batch.values()
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        parts = (getattr(batch, item.name) for item in fields(batch))
-    return next((samples for samples in map(batch_samples, parts) if samples is not None), None)

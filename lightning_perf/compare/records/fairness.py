@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from lightning_perf.compare.records.fingerprint import NOT_HASHED, hash_methods
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
 
-SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
+HASHES = ("model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
+"""Facts that are hashes of content."""
+
+SEED_FACTS = ("train.seed", *HASHES)
 """Facts that may differ from run to run. Over the runs of an arm they must form the same set in both arms. The data
 sets are among them because a seed may choose the held-out samples."""
 
@@ -58,10 +62,12 @@ class Fairness:
     Attributes:
         differences: All facts that differ, the unfair ones first, each group in alphabetical order.
         unchecked: Essential facts that no run recorded.
+        unknown: Facts that are a hash in some runs only, or hashes that were taken in different ways, with the reason.
     """
 
     differences: tuple[Difference, ...]
     unchecked: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
     @property
     def unfair(self) -> tuple[Difference, ...]:
@@ -119,14 +125,20 @@ def check_fairness(
     under_test = _with_consequences(names, treatment)
     allowed = _with_consequences(names, allow)
     differences = []
+    unknown = []
     for fact in names:
+        reason = _why_unknown(fact, {run.facts.get(fact) for run in both})
+        if reason is not None:
+            unknown.append(f"{fact} ({reason})")
+            continue
         if _agree(fact, baseline, candidate, blocked):
             continue
         settled = fact in SEED_FACTS or (_is_one(fact, baseline) and _is_one(fact, candidate))
         allowed_by = "treatment" if fact in under_test and settled else "allow" if fact in allowed else None
         differences.append(Difference(fact, _values(fact, baseline), _values(fact, candidate), allowed_by))
     unchecked = tuple(fact for fact in ESSENTIAL if all(run.facts.get(fact) is None for run in both))
-    return Fairness(tuple(sorted(differences, key=lambda d: (d.allowed_by is not None, d.fact))), unchecked)
+    ordered = sorted(differences, key=lambda difference: (difference.allowed_by is not None, difference.fact))
+    return Fairness(tuple(ordered), unchecked, tuple(unknown))
 
 
 def fairness_facts(run: RunRecord) -> FairnessFacts:
@@ -148,6 +160,15 @@ def hardware_name(facts: Mapping[str, FactValue]) -> str | None:
     if name is None:
         return None
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
+
+
+def _why_unknown(fact: str, values: Collection[FactValue]) -> str | None:
+    """Return why values of a fact cannot be compared: one is not hashed, or they are hashed in different ways."""
+    texts = sorted(value for value in values if isinstance(value, str))
+    reason = next((text for text in texts if text.startswith(NOT_HASHED)), None)
+    if reason is None and fact in HASHES and len({hash_methods(text) for text in texts}) > 1:
+        return "the runs hashed it in different ways"
+    return reason
 
 
 def _with_consequences(facts: Sequence[str], names: Collection[str]) -> set[str]:

@@ -115,6 +115,9 @@ def _unchecked(facts: Facts) -> Iterator[str]:
     unchecked = sorted({fact for check in facts.fairness.values() for fact in check.unchecked})
     if unchecked:
         yield f"Not checked, because no run recorded it: {', '.join(unchecked)}."
+    unknown = sorted({fact for check in facts.fairness.values() for fact in check.unknown})
+    if unknown:
+        yield f"Not checked, because it is unknown in at least one run: {'; '.join(unknown)}."
 
 
 def _blocks_far_apart(facts: Facts) -> Iterator[str]:

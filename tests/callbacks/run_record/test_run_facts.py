@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from lightning_perf.callbacks.run_record import run_facts
+from lightning_perf.callbacks.run_record import late_facts
+from lightning_perf.callbacks.run_record.late_facts import LateFacts
 from lightning_perf.callbacks.run_record.run_facts import (
     batch_facts,
     data_facts,
@@ -19,6 +21,8 @@ from lightning_perf.callbacks.run_record.run_facts import (
     model_facts,
     training_facts,
 )
+from lightning_perf.compare.records import fingerprint
+from tests.compare.records.test_fingerprint import Augmenting
 
 
 class Folder(Dataset):
@@ -45,7 +49,14 @@ def manifest(dataset: Any) -> Any:
     trainer = SimpleNamespace(train_dataloader=DataLoader(dataset, 2), val_dataloaders=None)
     facts = data_facts(trainer)
     assert facts["data.val_manifest"] is None
-    return facts["data.manifest"]
+    found = facts["data.manifest"]
+    return found() if callable(found) else found
+
+
+def paths(dataset: Any) -> list[str]:
+    files = dataset_files(dataset)
+    assert files is not None
+    return [files[number] for number in range(len(files))]
 
 
 def test_files_moved_elsewhere_are_the_same_data(root: Path, tmp_path: Path) -> None:
@@ -70,17 +81,17 @@ def test_one_other_file(root: Path, change: str) -> None:
 
 def test_subsets_and_concatenations_are_of_their_files(root: Path) -> None:
     whole = Folder(root)
-    assert dataset_files(Subset(whole, [3, 1])) == [whole.samples[3][0], whole.samples[1][0]]
+    assert paths(Subset(whole, [3, 1])) == [whole.samples[3][0], whole.samples[1][0]]
     both: ConcatDataset[Any] = ConcatDataset([Subset(whole, range(4)), Subset(whole, range(4, 10))])
-    assert dataset_files(both) == dataset_files(whole)
+    assert paths(both) == paths(whole) == [path for path, _ in whole.samples]
     assert manifest(both) == manifest(whole) != manifest(Subset(whole, range(9)))
     assert dataset_files(ConcatDataset([whole, TensorDataset(torch.ones(2))])) is None
 
 
 def test_of_very_many_files_a_sample_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_facts, "MAX_FILES", 4)
+    monkeypatch.setattr(fingerprint, "MAX_FILES", 4)
     before = manifest(Folder(root))
-    assert str(before).endswith("-sampled")
+    assert str(before).endswith("-sampled-2")
     (root / "a" / "0.png").write_bytes(b"other")
     content = manifest(Folder(root))
     (root / "b" / "3.png").rename(root / "b" / "33.png")
@@ -134,6 +145,52 @@ def test_batches() -> None:
     assert batch_facts({"x": x}) == batch_facts({"x": x.clone()}) != batch_facts({"y": x})
     assert batch_facts([x, ["a"]]) != batch_facts([x, ["b"]])
     assert batch_facts(iter([x])) == batch_facts("no tensors") == {"data.first_batch": None}
+
+
+def test_a_list_of_very_many_samples_is_looked_at_in_few_places(root: Path) -> None:
+    file = Folder(root).samples[0][0]
+    dataset = SimpleNamespace(samples=[(file, 0)] * 3_000_000)
+    files = dataset_files(Subset(dataset, range(0, 3_000_000, 3)))  # type: ignore[arg-type]
+    assert files is not None
+    assert len(files) == 1_000_000
+    assert files[999_999] == file
+    assert manifest(Subset(dataset, range(1_000_000))) != manifest(Subset(dataset, range(999_999)))  # type: ignore[arg-type]
+
+
+def test_data_sets_that_compute_are_not_read() -> None:
+    class Lazy(Dataset):
+        def __init__(self) -> None:
+            self.rows = Augmenting([torch.ones(2)])
+
+        @property
+        def samples(self) -> Any:
+            raise AssertionError("a property was read")
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"asked for {name}")
+
+    assert manifest(Lazy()) is None
+
+
+def test_a_slow_disk_costs_the_fact_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_facts, "WAIT_S", 0.01)
+    disk = threading.Event()
+    late = LateFacts({"data.manifest": lambda: str(disk.wait(30)), "code.revision": lambda: "c1"})
+    found = late.collect() | late.finish()
+    disk.set()
+    assert found == {
+        "code.revision": "c1",
+        "data.manifest": "not hashed, because reading the files takes longer than the training",
+    }
+    assert not late
+
+
+def test_files_that_are_gone_are_a_fact_and_no_error(root: Path) -> None:
+    dataset = Folder(root)
+    facts = data_facts(SimpleNamespace(train_dataloader=DataLoader(dataset, 2), val_dataloaders=None))
+    (root / "b" / "3.png").unlink()
+    late = LateFacts({"data.manifest": facts["data.manifest"]})  # type: ignore[dict-item]
+    assert str(late.finish()["data.manifest"]).startswith("not hashed, because [Errno 2]")
 
 
 def test_how_the_data_are_loaded_is_a_fact() -> None:

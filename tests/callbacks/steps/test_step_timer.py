@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
-from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer, batch_samples, cuda_clock
+from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer, cuda_clock
 from lightning_perf.run_files.steps import StepSample
 
 

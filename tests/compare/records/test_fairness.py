@@ -98,6 +98,28 @@ def test_essential_facts_that_no_run_recorded_are_named():
     assert check.differences == ()
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "reason"),
+    [
+        ("not hashed, because it is large", "m1", "not hashed, because it is large"),
+        ("not hashed, because it is large", "not hashed, because it is large", "not hashed, because it is large"),
+        ("not hashed, because it is large", None, "not hashed, because it is large"),
+        ("0123456789abcdef", "0123456789abcdef-sampled-2", "the runs hashed it in different ways"),
+        ("0123456789abcdef-sampled", "0123456789abcdef-sampled-2", "the runs hashed it in different ways"),
+        ("0123456789abcdef", "0123456789abcdef-2", "the runs hashed it in different ways"),
+    ],
+)
+def test_a_hash_that_is_missing_or_of_another_kind_is_unknown_and_neither_equal_nor_different(here, there, reason):
+    check = check_fairness([run(data__manifest=here)], [run(data__manifest=there)])
+    assert (check.differences, check.unknown) == ((), (f"data.manifest ({reason})",))
+
+
+def test_samples_of_the_same_kind_are_compared():
+    base, other = [run(data__manifest="a1-sampled-2")], [run(data__manifest="b1-sampled-2")]
+    assert [row.fact for row in check_fairness(base, other).unfair] == ["data.manifest"]
+    assert check_fairness(base, base).unknown == ()
+
+
 def test_the_unfair_rows_come_first():
     check = check_fairness([run()], [run(version__torch="x", code__revision="y")], allow=["code"])
     assert [row.fact for row in check.differences] == ["version.torch", "code.revision"]

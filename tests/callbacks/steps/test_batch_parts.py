@@ -1,0 +1,103 @@
+"""The size and the tensors of a batch of any make."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict, UserList, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_perf.callbacks.steps.batch_parts import MOST_OBJECTS, batch_samples
+from lightning_perf.callbacks.steps.batch_tokens import find_sequences
+from tests.compare.records.test_fingerprint import Augmenting, Computing, Guarded, Labeled, draws
+
+Pair = namedtuple("Pair", "name image")
+
+
+@dataclass(slots=True)
+class Slots:
+    name: str
+    image: torch.Tensor
+
+
+class TensorDict:
+    """Stores what the class of that name stores; reading anything else is an error."""
+
+    def __init__(self, content: dict[str, Any], batch_size: tuple[int, ...]) -> None:
+        self._tensordict = content
+        self._batch_size = torch.Size(batch_size)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"asked for {name}")
+
+    def __getitem__(self, name: str) -> Any:
+        raise AssertionError("read")
+
+
+class TensorClass:
+    def __init__(self, inner: TensorDict) -> None:
+        self._tensordict = inner
+
+
+class Content(torch.Tensor):
+    """A tensor whose class computes every operation."""
+
+    @staticmethod
+    def __new__(cls, rows: int) -> Content:
+        return torch.Tensor._make_wrapper_subclass(cls, (rows, 2), dtype=torch.int64)  # type: ignore[attr-defined,no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"called {func}")
+
+
+def cycle() -> Any:
+    batch: dict[str, Any] = {}
+    batch["self"] = [batch, torch.zeros(7, 2)]
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (UserDict(x=torch.zeros(5, 2)), 5),
+        (UserList([torch.zeros(5, 2)]), 5),
+        (OrderedDict(x=torch.zeros(5, 2)), 5),
+        (Pair("n", torch.zeros(5, 2)), 5),
+        (Slots("n", torch.zeros(5, 2)), 5),
+        (np.zeros((5, 2)), 5),
+        (Labeled.make(torch), 3),
+        ({"x": Labeled.make(torch)}, 3),
+        (Content(4), 4),
+        (TensorDict({"x": torch.zeros(6, 4, 2)}, (6,)), 6),
+        (TensorDict({"x": torch.zeros(6, 4, 2)}, (6, 4)), 6),
+        (TensorDict({"x": torch.zeros(6, 2)}, ()), 6),
+        ({"inner": TensorDict({"x": torch.zeros(6, 2)}, (6,))}, 6),
+        (TensorClass(TensorDict({"x": torch.zeros(6, 2)}, (6,))), 6),
+        (torch.zeros(5, 2, device="meta"), 5),
+        (cycle(), 7),
+        (Augmenting([torch.zeros(5)]), None),
+        ([Augmenting([torch.zeros(5)]), torch.zeros(3)], 3),
+        (Guarded(), None),
+        (Computing(), None),
+        ([draws(1), torch.zeros(3)], 3),
+        (["text"] * (MOST_OBJECTS + 1) + [torch.zeros(3)], None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_samples(batch: Any, samples: int | None) -> None:
+    assert batch_samples(batch) == samples
+
+
+def test_tokens_in_a_tensor_dict_and_in_a_subclass() -> None:
+    tokens = torch.zeros(4, 16, dtype=torch.int64)
+    inner = TensorDict({"input_ids": tokens, "attention_mask": tokens}, (4,))
+    for batch in (inner, TensorClass(inner), {"input_ids": torch.nn.Parameter(tokens, requires_grad=False)}):
+        found = find_sequences(batch)
+        assert found is not None
+        assert found.tokens == 64
+    assert find_sequences(Content(4)) is not None
+    assert find_sequences(Labeled.make(torch)) is None
