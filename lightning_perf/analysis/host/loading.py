@@ -38,6 +38,7 @@ class Loading:
         pageable_bytes: Bytes that they moved.
         pageable_ns: Their time.
         steps: Steps that the figures are over.
+        copies: Copies from host memory to the device; ``None`` without a device.
     """
 
     loader: Loader | None
@@ -48,6 +49,7 @@ class Loading:
     pageable_bytes: int
     pageable_ns: int
     steps: int
+    copies: int | None = None
 
 
 def loading(trace: Trace) -> Loading | None:
@@ -70,7 +72,8 @@ def loading(trace: Trace) -> Loading | None:
     at_work = merge(trace.operators.start_ns[own], trace.operators.end_ns[own])
     pageable_names = trace.names_where(lambda name: "Pageable ->" in name)
     device = trace.device
-    pageable = (device.kind == DeviceKind.H2D) & pageable_names[device.name] & in_averaged_steps(trace, device.start_ns)
+    copies = (device.kind == DeviceKind.H2D) & in_averaged_steps(trace, device.start_ns)
+    pageable = copies & pageable_names[device.name]
     if not count and not pageable.any():
         return None
     return Loading(
@@ -82,6 +85,7 @@ def loading(trace: Trace) -> Loading | None:
         pageable_bytes=int(device.bytes[pageable].sum()),
         pageable_ns=int(device.duration_ns[pageable].sum()),
         steps=int(averaged_steps(trace).sum()),
+        copies=int(copies.sum()) if len(device) else None,
     )
 
 

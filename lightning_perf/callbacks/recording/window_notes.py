@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.batch_contents import BatchContents
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.metadata import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
 from lightning_perf.trace.tensors import TENSORS_KEY
 
 __all__ = ["WindowNotes"]
@@ -31,6 +32,7 @@ class WindowNotes:
         hook_times: Times the hooks.
         tensors: Lists the tensors.
         tokens: Counts the tokens.
+        batch: Counts what a batch holds.
     """
 
     errors: ErrorReporter
@@ -40,6 +42,7 @@ class WindowNotes:
     hook_times: HookTimes | None = None
     tensors: WindowLists | None = None
     tokens: TokenCounter | None = None
+    batch: BatchContents | None = None
 
     def before_window(self, device_type: str) -> Iterator[tuple[str, str]]:
         """Return the notes that are known before the warm-up, as keys with JSON.
@@ -57,9 +60,11 @@ class WindowNotes:
             yield LOADER_KEY, json.dumps(self.loader)
 
     def on_warm_up(self) -> None:
-        """Start to count tokens."""
+        """Start to count tokens and the contents of a batch."""
         if self.tokens is not None:
             self.tokens.start()
+        if self.batch is not None:
+            self.batch.start()
 
     def before_recording(self) -> None:
         """List the tensors of memory that the recorder does not see, because they exist already."""
@@ -91,6 +96,8 @@ class WindowNotes:
                 yield TENSORS_KEY, lists
         if self.tokens is not None and (tokens := self.tokens.facts()) is not None:
             yield TOKENS_KEY, json.dumps(tokens)
+        if self.batch is not None and (batch := self.batch.facts()) is not None:
+            yield BATCH_KEY, json.dumps(batch)
 
     def after_window(self) -> None:
         """Stop to time hooks, also after a window without notes."""
