@@ -61,6 +61,8 @@ class Processor:
         machine_cpus: Logical processors of the whole machine, to which the load refers.
         core_wait: Share of the time in which the training thread was ready to run and waited for a core, 0 to 1, from
             the end of the warm-up to the recording.
+        free_bytes: Memory that was free when the profiler warmed up.
+        used_bytes: Memory of this process then (its resident set).
     """
 
     name: str | None = None
@@ -75,6 +77,8 @@ class Processor:
     cpus: int | None = None
     machine_cpus: int | None = None
     core_wait: float | None = None
+    free_bytes: int | None = None
+    used_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ def _processor(value: Any) -> Processor | None:
         cpus=_integer(value, "cpus"),
         machine_cpus=_integer(value, "machine_cpus"),
         core_wait=_number(value, "core_wait"),
+        free_bytes=_positive(value, "free_bytes"),
+        used_bytes=_positive(value, "used_bytes"),
     )
 
 

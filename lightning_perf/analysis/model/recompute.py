@@ -8,11 +8,12 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.efficiency import enclosing_marked
+from lightning_perf.analysis.model.derivatives import has_second_derivative
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Recompute", "recompute"]
+_CHECKPOINT = "CheckpointFunctionBackward"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def recompute(trace: Trace) -> Recompute | None:
     """Find the forward work that the backward repeats.
 
     A node of the backward runs its operators without autograd. Operators in it that autograd numbers, as it does in a
-    forward, are those of a checkpointed region.
+    forward, are those of a checkpointed region. So are those of a backward pass that is differentiated itself. Such a
+    training only counts the nodes of reentrant checkpoints.
 
     Args:
         trace: The recording.
@@ -52,6 +54,9 @@ def recompute(trace: Trace) -> Recompute | None:
     numbered = (table.sequence >= 0) & ~node
     repeated = numbered & (enclosing_marked(trace, parents, node) != NO_ROW)
     repeated &= in_averaged_steps(trace, table.start_ns)
+    if has_second_derivative(trace):
+        checkpoint = trace.names_where(lambda name: _CHECKPOINT in name)[table.name]
+        repeated &= enclosing_marked(trace, parents, checkpoint) != NO_ROW
     outermost = repeated & (enclosing_marked(trace, parents, repeated) == NO_ROW)
     if not outermost.any():
         return None

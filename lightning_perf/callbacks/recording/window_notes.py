@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.batch_contents import BatchContents
+from lightning_perf.callbacks.recording.memory_watch import process_bytes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
@@ -16,6 +17,7 @@ from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.machine.processor import processor_facts
 from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
 from lightning_perf.trace.tensors import TENSORS_KEY
+from lightning_perf.workers.memory_limit import free_bytes
 
 __all__ = ["WindowNotes"]
 
@@ -55,7 +57,8 @@ class WindowNotes:
             page_faults=self.page_faults.median_per_step() if self.page_faults is not None else None,
             core_wait=self.core_waits.share() if self.core_waits is not None else None,
         )
-        yield PROCESSOR_KEY, json.dumps(processor)
+        memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if device_type == "cpu" else {}
+        yield PROCESSOR_KEY, json.dumps(processor | memory)
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
 
