@@ -10,7 +10,7 @@ from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_avera
 from lightning_perf.analysis.kernels.efficiency import enclosing_marked
 from lightning_perf.analysis.model.derivatives import has_second_derivative
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
-from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -23,7 +23,8 @@ class Recompute:
     Attributes:
         steps: Steps that the figures are over.
         operators: Repeated operators, without those that they call.
-        time_ns: Their time: of the device work that they launch, or on the host without a device.
+        time_ns: Their time: of the device work that they launch. On the host without a device, with the Python between
+            them.
         on_device: Whether `time_ns` is of device work.
     """
 
@@ -68,5 +69,15 @@ def recompute(trace: Trace) -> Recompute | None:
         known = within != NO_ROW
         time_ns = int(trace.device.duration_ns[kernels[known][outermost[within[known]]]].sum())
     else:
-        time_ns = int(table.duration_ns[outermost].sum())
+        time_ns = _spans_ns(trace, np.flatnonzero(outermost), node)
     return Recompute(steps, int(outermost.sum()), time_ns, on_device)
+
+
+def _spans_ns(trace: Trace, rows: Int64Array, node: BoolArray) -> int:
+    """Return the time of some operators and of the Python around them: from the start of their node to the last."""
+    table = trace.operators
+    of_node = enclosing_marked(trace, trace.links.operator_parent[rows], node)
+    nodes, group = np.unique(of_node, return_inverse=True)
+    end = np.zeros(len(nodes), dtype=np.int64)
+    np.maximum.at(end, group, table.end_ns[rows])
+    return int((end - table.start_ns[nodes]).sum())

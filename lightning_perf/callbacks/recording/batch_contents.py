@@ -94,8 +94,12 @@ def _parts(value: Any, kind: type) -> list[Any]:
             parts += islice(plain.__iter__(value), MAX_OBJECTS)  # type: ignore[attr-defined]
     if issubclass(kind, dict):
         parts += islice(chain.from_iterable(dict.items(value)), MAX_OBJECTS)
-    if kind.__dictoffset__ and not issubclass(kind, torch.Tensor):
-        own = object.__getattribute__(value, "__dict__")
-        if type(own) is dict:
-            parts += islice(own.values(), MAX_OBJECTS)
+    if not issubclass(kind, torch.Tensor):
+        parts += islice(_attributes(value, kind).values(), MAX_OBJECTS)
     return parts
+
+
+def _attributes(value: Any, kind: type) -> dict[str, Any]:
+    """Return the ``__dict__`` of an object; an empty one if its class does not have Python's own."""
+    own = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
+    return own.__get__(value) or {} if isinstance(own, types.GetSetDescriptorType) else {}

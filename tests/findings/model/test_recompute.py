@@ -70,7 +70,7 @@ def on_cpu(share: float = 0.3, **memory: Any) -> TraceBuilder:
         builder.op("aten::linear", at, 3000, sequence=step)
         node = "autograd::engine::evaluate_function: AddmmBackward0"
         builder.op(node, at + 3000, 6000, sequence=step, forward_thread=1)
-        builder.op("aten::linear", at + 3100, repeated_us, sequence=100 + step)
+        builder.op("aten::linear", at + 3100, repeated_us - 100, sequence=100 + step)  # after 100 µs of Python
     return builder
 
 
@@ -92,7 +92,7 @@ def test_a_processor_with_unknown_memory() -> None:
 
 
 def test_a_backward_that_is_differentiated_repeats_nothing() -> None:
-    builder = on_cpu(0.0)
+    builder = on_cpu(0.02)
     for step in range(STEPS):
         at = step * STEP_US
         builder.op("aten::mm", at + 3200, 2000, sequence=200 + step)
