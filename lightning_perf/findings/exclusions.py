@@ -1,4 +1,4 @@
-"""What excludes a fix: facts about the training under which torch.compile, CUDA graphs or a larger batch do harm."""
+"""Facts about the training that exclude a fix: torch.compile, CUDA graphs or a larger batch would do harm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ NOT_COMPILED_TWICE = (
 )
 IS_COMPILED = "The model is compiled already."
 
+MIN_COMPILED = 0.25
+"""Share of compiled code in the time of operators from which the model counts as compiled. Parts that libraries compile
+by themselves, e.g. attention, are below it."""
+
 UNKNOWN_BATCHES = "The recording does not show whether the data set has more than one batch."
 
 
@@ -16,7 +20,7 @@ def compile_obstacle(analysis: RankAnalysis) -> str | None:
     """Return as a sentence why ``model = torch.compile(model)`` is no fix; None if nothing is known against it."""
     if analysis.workload.second_derivative:
         return NOT_COMPILED_TWICE
-    return IS_COMPILED if analysis.workload.compiled else None
+    return IS_COMPILED if analysis.workload.compiled_share >= MIN_COMPILED else None
 
 
 def graph_obstacle(analysis: RankAnalysis) -> str | None:

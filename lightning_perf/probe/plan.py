@@ -141,7 +141,7 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
 
 
 def _sent_batch(trace: Trace, step_ns: float) -> Batch | None:
-    """Return the batch whose transfer between processes matters; ``None`` if no time is spent on fetching."""
+    """Return the batch to send between processes; ``None`` if fetching takes little time."""
     found = loading(trace)
     if found is None or not found.steps or found.fetch_ns / found.steps < LEAST_FETCH * step_ns:
         return None

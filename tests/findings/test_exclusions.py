@@ -59,7 +59,7 @@ def test_a_second_derivative_excludes_compilation_and_graphs(name: str, probed: 
 def test_a_compiled_model_is_not_compiled_again(name: str) -> None:
     rule, build = RULES[name]
     recorded = analysis(build())
-    compiled = rule(replace(recorded, workload=replace(recorded.workload, compiled=True)))
+    compiled = rule(replace(recorded, workload=replace(recorded.workload, compiled_share=0.25)))
     assert compiled is not None
     assert "torch.compile(model)" not in compiled.action
     assert ('mode="reduce-overhead"' in compiled.action) == (name in ("launch-bound", "small-kernels"))

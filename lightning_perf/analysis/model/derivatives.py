@@ -14,9 +14,9 @@ from lightning_perf.trace.trace import Trace
 def has_second_derivative(trace: Trace) -> bool:
     """Return whether a backward pass differentiates an earlier one, in at least one step of the recording.
 
-    ``torch.autograd.grad(…, create_graph=True)`` runs nodes whose operators make a graph. Later nodes then belong to
-    operators inside earlier nodes. Reentrant checkpointing also makes graphs inside nodes, but differentiates them in
-    there.
+    ``torch.autograd.grad(…, create_graph=True)`` runs nodes with operators that make a graph. Later nodes then belong
+    to operators inside earlier nodes. Reentrant checkpointing also makes graphs inside nodes, but differentiates them
+    in there.
     """
     owner, root = forward_operator(trace)
     if owner is None:

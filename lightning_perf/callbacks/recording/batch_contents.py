@@ -1,4 +1,4 @@
-"""What a batch holds, in numbers: they decide how long a worker process takes to send it."""
+"""The contents of a batch, in numbers: they decide how long a worker process takes to send it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 
 class BatchContents:
-    """Counts what the first batch of each window holds.
+    """Counts the contents of the first batch of each window.
 
-    A batch may be any object. No code of it runs: plain containers are read by the methods of their base class, objects
-    by their ``__dict__``, and everything else, such as a generator, counts as one object.
+    A batch may be any object, and no code of it runs. Plain containers are read by the methods of their base class, and
+    objects by their ``__dict__``. Everything else, such as a generator, counts as one object.
     """
 
     def __init__(self, state: FitState) -> None:
@@ -78,7 +78,7 @@ def _tensor_bytes(tensor: Any) -> int:
 
 
 def _own_bytes(value: Any, kind: type) -> int:
-    """Return the bytes that go through the pipe as they are."""
+    """Return the bytes that go through the pipe unchanged."""
     if kind is np.ndarray:
         return int(value.nbytes)
     return len(value) if kind in (str, bytes, bytearray) else 0

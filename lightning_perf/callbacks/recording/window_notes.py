@@ -34,7 +34,7 @@ class WindowNotes:
         hook_times: Times the hooks.
         tensors: Lists the tensors.
         tokens: Counts the tokens.
-        batch: Counts what a batch holds.
+        batch: Counts the contents of a batch.
     """
 
     errors: ErrorReporter

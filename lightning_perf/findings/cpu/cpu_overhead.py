@@ -134,7 +134,7 @@ def _compiled(analysis: RankAnalysis) -> _Fix | None:
 
 
 def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
-    """Return the fix of compiling the model where the batch is the whole data set. No probe measured what it saves."""
+    """Return the fix of compiling the model where the batch is the whole data set. No probe measured its saving."""
     if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis) is not None:
         return None
     if probed_change(analysis, "compile") is not None:

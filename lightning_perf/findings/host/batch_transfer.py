@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.savings import counted
@@ -20,6 +21,8 @@ Each tensor has a file of shared memory, which the receiver asks for through a s
 sharing strategy ``file_descriptor``). Other objects are pickled. The least are those of a fast, idle machine, the most
 those of a busy virtual one (benchmarks/results/planted.md).
 """
+
+FP32_BYTES = 4
 
 ON_BUSY_CORES = 1.5
 """Factor on the upper end of a measured time: in the training, caches are cold and other threads run."""
@@ -43,7 +46,7 @@ class Transfer:
 
 
 def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
-    """Return the cost of sending a batch between processes; None if the recording does not show what a batch holds."""
+    """Return the cost of sending a batch between processes; None if the contents of a batch are unknown."""
     batch, probe = analysis.metadata.batch, analysis.probe
     if probe is not None and probe.transfer is not None and probe.same_device:
         found = probe.transfer
@@ -57,7 +60,7 @@ def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
             f"{_range(low_ns, high_ns)}, measured on this device.",
         )
     if batch is None:
-        batch = _copied(analysis)
+        batch = _recorded(analysis)
     if batch is None:
         return None
     (low_ns, high_ns) = (_received_ns(batch, end) for end in (0, 1))
@@ -70,13 +73,13 @@ def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
     )
 
 
-def _copied(analysis: RankAnalysis) -> Batch | None:
-    """Return a batch with as many tensors as are copied to the device for each fetch."""
-    loading = analysis.loading
-    if loading is None or not loading.copies or not loading.fetches:
+def _recorded(analysis: RankAnalysis) -> Batch | None:
+    """Return a batch as the events of a recording show it: its tensors, and the bytes of the model's input."""
+    loading, work = analysis.loading, analysis.workload
+    if loading is None or not loading.tensors or not loading.fetches:
         return None
-    copied_bytes = analysis.workload.copied_bytes or 0
-    return Batch(max(1, round(loading.copies / loading.fetches)), copied_bytes // loading.fetches, 0, 0)
+    data_bytes = (work.copied_bytes or 0) // loading.fetches or max(map(prod, work.inputs), default=0) * FP32_BYTES
+    return Batch(loading.tensors, data_bytes, 0, 0)
 
 
 def _received_ns(batch: Batch, end: int) -> float:

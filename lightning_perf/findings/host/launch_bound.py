@@ -65,7 +65,7 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
 
 
 def _estimate(analysis: RankAnalysis, waiting_ns: float | None) -> Estimated | None:
-    """Return the saving; None if there is none to report. The wait is None if it is too short for a general range."""
+    """Return the saving, if it is worth reporting. Leave out a wait that is too short for a general range."""
     if graph_obstacle(analysis) is not None:
         # The calls of a probe are differentiated once, so its replay says nothing about this training.
         model = "Fewer operators and launches save time, by an unknown amount."
@@ -78,7 +78,7 @@ def _estimate(analysis: RankAnalysis, waiting_ns: float | None) -> Estimated | N
 
 
 def _action(analysis: RankAnalysis, basis: Basis) -> str:
-    """Return the fix: CUDA graphs if a probe measured them or the model is compiled, and what nothing excludes."""
+    """Return the fix without excluded parts: CUDA graphs if a probe measured them or the model is compiled."""
     batch = " If memory and the data set allow, raise batch_size." if batch_can_grow(analysis) else ""
     if graph_obstacle(analysis) is not None:
         return f"Give the device more work per launch: use fewer, larger operators.{batch}"

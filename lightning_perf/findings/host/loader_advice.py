@@ -213,7 +213,7 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     if low_ns <= 0:
         if transfer is None:
             evidence.append(
-                "The recording does not show what a batch holds. Many small tensors take longer to send between "
+                "The recording does not show the contents of a batch. Many small tensors take longer to send between "
                 "processes than to make."
             )
         action = (
@@ -228,8 +228,8 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
 def _worker_saving(analysis: RankAnalysis, step: _Step, transfer: Transfer | None, workers: int) -> tuple[float, float]:
     """Return the least and the most that worker processes save. The least is negative if they may cost time.
 
-    A step is as long as the workers need for its batches, or as its rest and receiving the batches. What the workers
-    cost the training is unknown, so the least is half of that.
+    A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
+    the training an unknown time, so the least is half of that.
     """
     sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
     if transfer is not None:

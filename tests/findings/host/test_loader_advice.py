@@ -143,7 +143,7 @@ def test_a_recording_without_the_contents_of_a_batch_asks_to_measure() -> None:
     assert finding.action.startswith(
         "Measure before you use worker processes: lightning-perf data --step-ms 20 PKG:NAME."
     )
-    assert "does not show what a batch holds" in text(finding)
+    assert "does not show the contents of a batch" in text(finding)
 
 
 def test_workers_that_only_send_are_not_raised() -> None:
