@@ -91,7 +91,7 @@ def _parts(value: Any, kind: type) -> list[Any]:
     parts: list[Any] = []
     for plain in (list, tuple, set, frozenset):
         if issubclass(kind, plain):
-            parts += islice(plain.__iter__(value), MAX_OBJECTS)  # type: ignore[attr-defined]
+            parts += islice(plain.__iter__(value), MAX_OBJECTS)
     if issubclass(kind, dict):
         parts += islice(chain.from_iterable(dict.items(value)), MAX_OBJECTS)
     if not issubclass(kind, torch.Tensor):

@@ -22,12 +22,12 @@ def gradient(of: torch.Tensor, by: torch.Tensor, *, differentiable: bool) -> tor
 
 
 def plain(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    return model(inputs).pow(2).mean()  # type: ignore[no-any-return]
+    return model(inputs).pow(2).mean()
 
 
 def forces(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     energy = model(inputs)
-    return (energy + gradient(energy, inputs, differentiable=True).sum()).pow(2).mean()  # type: ignore[no-any-return]
+    return (energy + gradient(energy, inputs, differentiable=True).sum()).pow(2).mean()
 
 
 def pinn(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -37,12 +37,12 @@ def pinn(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 
 def saliency(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     output = model(inputs)
-    return (output + gradient(output, inputs, differentiable=False).sum()).pow(2).mean()  # type: ignore[no-any-return]
+    return (output + gradient(output, inputs, differentiable=False).sum()).pow(2).mean()
 
 
 def checkpointed(*, reentrant: bool) -> Loss:
     def loss(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        return checkpoint(model, inputs, use_reentrant=reentrant).pow(2).mean()  # type: ignore[no-any-return]
+        return checkpoint(model, inputs, use_reentrant=reentrant).pow(2).mean()
 
     return loss
 
@@ -64,7 +64,7 @@ def test_which_trainings_differentiate_twice(loss: Loss, second: bool, repeats: 
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
         for step in range(3):
             with record_function(f"ProfilerStep#{step}"):
-                loss(model, torch.randn(2, 4, requires_grad=True)).backward()  # type: ignore[no-untyped-call]
+                loss(model, torch.randn(2, 4, requires_grad=True)).backward()
     recorder.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = read_trace(tmp_path / "trace.json")
     assert has_second_derivative(trace) == second

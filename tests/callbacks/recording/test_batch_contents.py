@@ -35,7 +35,7 @@ class Untouchable(Sequence[Any]):
         random.random()
         raise AssertionError("touched")
 
-    __getitem__ = __len__ = __iter__ = __getattr__ = __eq__ = __bool__ = __reduce_ex__ = _touched  # type: ignore[assignment]
+    __getitem__ = __len__ = __iter__ = __getattr__ = __eq__ = __bool__ = __reduce_ex__ = _touched
     __hash__ = _touched
 
 

@@ -62,9 +62,16 @@ def test_a_recording_that_does_not_tell_what_trains() -> None:
     assert cpu_overhead(analysis(calling(5, 20, builder=TraceBuilder()))) is None
 
 
+def of_batches(batches: int | None) -> TraceBuilder:
+    """An empty recording of a training with some batches per epoch."""
+    builder = on_processor()
+    builder.top_level[LOADER_KEY] = {"kind": "map", "batches_per_epoch": batches}
+    return builder
+
+
 def test_a_batch_that_is_the_whole_data_set_does_not_grow() -> None:
     def overhead(batches: int | None) -> tuple[str, str, float | None]:
-        builder = on_processor(**{LOADER_KEY: {"kind": "map", "batches_per_epoch": batches}})
+        builder = of_batches(batches)
         finding = cpu_overhead(analysis(calling(5, 20, builder=builder)))
         assert finding is not None
         return finding.action, " ".join(finding.evidence), finding.saving_low_ms
@@ -83,7 +90,7 @@ def test_a_batch_that_is_the_whole_data_set_does_not_grow() -> None:
 
 @pytest.mark.parametrize("batches", [1, 100])
 def test_a_compiled_model_is_not_to_be_compiled(batches: int) -> None:
-    builder = on_processor(**{LOADER_KEY: {"kind": "map", "batches_per_epoch": batches}})
+    builder = of_batches(batches)
     builder.op("Torch-Compiled Region: 0/0", 0, 2000).op("Torch-Compiled Region: 0/0", 2000, 2000)
     finding = cpu_overhead(analysis(calling(5, 20, builder=builder)))
     assert (finding is None) == (batches == 1)  # nothing is left to advise
