@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.batch_contents import BatchContents
 from lightning_perf.callbacks.recording.captures import Captures
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
@@ -80,6 +81,7 @@ class Fit:
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
         self._token_counter: TokenCounter | None = None
+        self._batch_contents = BatchContents(state)
         page_faults: PageFaultCounter | None = None
         core_waits: CoreWaits | None = None
         hook_times: HookTimes | None = None
@@ -109,6 +111,7 @@ class Fit:
                     hook_times=hook_times,
                     tensors=WindowLists(loop.tensor_source) if plan.details.profile_memory else None,
                     tokens=self._token_counter,
+                    batch=self._batch_contents,
                 ),
                 on_window=self._on_window,
                 budget=self._budget,
@@ -266,6 +269,7 @@ class Fit:
                 self._timer.count_samples(batch)
                 if self._token_counter is not None:
                     self._token_counter.add_batch(batch)
+                self._batch_contents.add_batch(batch)
             except Exception as error:
                 self._give_up(error)
 

@@ -165,6 +165,11 @@ def _limit(
     inside = [stage for stage in stages if stage.name not in TRANSFER_STAGES]
     top = max(inside, key=lambda stage: stage.time_ns)
     share = format_share(top.time_ns / loading_ns)
+    if transfer_ns > loading_ns and not workers:
+        return (
+            "transfer",
+            "Leave num_workers=0: sending a batch takes longer than loading it. Or collate it into few large tensors.",
+        )
     if step_ms and needed is not None:
         enough_cores = _batches_per_s(needed, loading_ns, cpu_ns, cores) >= 1e3 / step_ms * 0.999
         if workers >= needed and enough_cores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,12 @@ class PlainLoop:
         # Fabric's loader holds the loader that it wraps.
         loader = getattr(self._loader, "_dataloader", self._loader)
         model = self.model if self.model is not None else torch.nn.Module()
-        return loader_facts(loader, model) if loader is not None else {}
+        if loader is None:
+            return {}
+        facts = loader_facts(loader, model)
+        with suppress(Exception):  # a loader without a length may raise any exception
+            facts["batches_per_epoch"] = len(self._loader)
+        return facts
 
     def product_parameters(self) -> int | None:
         """Return the number of the model's parameters that products use; None without a model, or if it is sharded."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Part", "lower_quartile", "noise_ns"]
+__all__ = ["Part", "lower_quartile", "middle_half", "noise_ns"]
 
 DRAWS = 100
 """Draws of the bootstrap."""
@@ -53,6 +53,12 @@ def lower_quartile(times: Sequence[float]) -> float:
     if len(times) < 2:
         return times[0] if times else 0.0
     return quantiles(times, n=4, method="inclusive")[0]
+
+
+def middle_half(times: Sequence[float]) -> tuple[float, float]:
+    """Return both quartiles of at least two times, interpolated."""
+    low, _, high = quantiles(times, n=4, method="inclusive")
+    return low, high
 
 
 def noise_ns(parts: Sequence[Part]) -> float:

@@ -8,6 +8,7 @@ import msgspec
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.host.loading import loading
 from lightning_perf.analysis.host.step_floor import StepFloor, step_floor
 from lightning_perf.analysis.kernels.arithmetic import arithmetic
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
@@ -18,6 +19,7 @@ from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
 from lightning_perf.probe.replay.messages import OptimizerTask, Task
 from lightning_perf.probe.replay.settings import CURRENT, Setting
+from lightning_perf.trace.description import Batch
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -30,6 +32,9 @@ FUSABLE = ("loop", "foreach")
 
 FEW, IDLE = 0.5, 0.3
 """Share of the cores up to which threads count as few, and share that must be idle, as for the rule `cpu-threads`."""
+
+LEAST_FETCH = 0.05
+"""Share of the step in fetching a batch from which its transfer between processes is measured."""
 
 MEMORY_SHARE = 0.25
 """Most memory for the tensors of a probe, as a share of the memory that is free."""
@@ -90,6 +95,7 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
         The plan. ``None`` if the recording has no operator calls with shapes, or is of a device that is not here.
     """
     calls = operator_calls(trace)
+    step_ns = breakdown(trace).wall.mean_ns or 0.0
     if calls is None or not any(call.shapes for call in calls.calls) or (calls.on_device and not has_cuda):
         return None
     processor = trace.metadata.processor
@@ -117,8 +123,8 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
         seconds=seconds,
         memory_bytes=memory_bytes,
         optimizer=_optimizer(optimizer),
+        batch=_sent_batch(trace, step_ns),
     )
-    step_ns = breakdown(trace).wall.mean_ns or 0.0
     host = host_compute(trace)
     python_ns = phases(trace).time_ns("forward", "host_other") or 0.0 if host is not None else 0.0
     return Plan(
@@ -132,6 +138,14 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
         page_faults=(processor.page_faults if processor is not None else None) or 0.0,
         page_fault_ns=(processor.page_fault_ns if processor is not None else None) or 0.0,
     )
+
+
+def _sent_batch(trace: Trace, step_ns: float) -> Batch | None:
+    """Return the batch to send between processes; ``None`` if fetching takes little time."""
+    found = loading(trace)
+    if found is None or not found.steps or found.fetch_ns / found.steps < LEAST_FETCH * step_ns:
+        return None
+    return trace.metadata.batch
 
 
 def _settings(

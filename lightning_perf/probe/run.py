@@ -29,13 +29,21 @@ from lightning_perf.probe.estimate import (
     widen,
 )
 from lightning_perf.probe.graph_saving import estimate_graph
-from lightning_perf.probe.noise import lower_quartile
+from lightning_perf.probe.noise import lower_quartile, middle_half
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
-from lightning_perf.probe.replay.messages import FUSED, THREADS, CompiledTimes, GraphTimes, Measured, Task
+from lightning_perf.probe.replay.messages import (
+    FUSED,
+    THREADS,
+    CompiledTimes,
+    GraphTimes,
+    Measured,
+    Task,
+    TransferTimes,
+)
 from lightning_perf.probe.replay.selection import covered_share
 from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.worker_process import ProbeWorker
-from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
+from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange, ProbedTransfer
 from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.process import WorkerError
@@ -218,7 +226,15 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         launch_ns=measured.launch_ns,
         compile_s=results.compiled.compile_s if results.compiled is not None else None,
         same_device=same_device,
+        transfer=_transfer(measured.transfer),
     )
+
+
+def _transfer(times: TransferTimes | None) -> ProbedTransfer | None:
+    if times is None:
+        return None
+    (sent_low, sent_high), (low, high) = (middle_half(part) for part in (times.sent_ns, times.received_ns))
+    return ProbedTransfer(sent_low, sent_high, low, high, len(times.received_ns))
 
 
 def _recorded_on(trace: Trace, *, on_device: bool) -> str | None:

@@ -9,7 +9,16 @@ import msgspec
 
 from lightning_perf.run_files.atomic import read_json, replace_file
 
-__all__ = ["PROBE_NAME", "SCHEMA_VERSION", "Probe", "ProbedCall", "ProbedChange", "read_probe", "write_probe"]
+__all__ = [
+    "PROBE_NAME",
+    "SCHEMA_VERSION",
+    "Probe",
+    "ProbedCall",
+    "ProbedChange",
+    "ProbedTransfer",
+    "read_probe",
+    "write_probe",
+]
 
 PROBE_NAME = "probe.json"
 
@@ -69,6 +78,27 @@ class ProbedCall:
 
 
 @dataclass(frozen=True)
+class ProbedTransfer:
+    """The way of a batch like the recorded one from a worker process to the process that trains, per batch.
+
+    The ends are the quartiles of the batches that were sent.
+
+    Attributes:
+        sent_low_ns: Time from batch to batch if none is waited for, lower end.
+        sent_high_ns: Upper end.
+        received_low_ns: Time that the training thread needs to receive a batch that has been sent, lower end.
+        received_high_ns: Upper end.
+        batches: Batches that were sent.
+    """
+
+    sent_low_ns: float
+    sent_high_ns: float
+    received_low_ns: float
+    received_high_ns: float
+    batches: int
+
+
+@dataclass(frozen=True)
 class Probe:
     """The result of a probe.
 
@@ -87,6 +117,7 @@ class Probe:
         compile_s: Time that compiling the calls took; ``None`` if they were not compiled.
         same_device: Whether the recording was made on this device, as far as it is known.
         schema_version: `SCHEMA_VERSION` of the writer.
+        transfer: Sending a batch between processes; ``None`` if it was not measured.
     """
 
     device: str
@@ -103,6 +134,7 @@ class Probe:
     compile_s: float | None = None
     same_device: bool = True
     schema_version: int = SCHEMA_VERSION
+    transfer: ProbedTransfer | None = None
 
     def change(self, name: str) -> ProbedChange | None:
         """Return the change of a name; ``None`` if it was not measured."""

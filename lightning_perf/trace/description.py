@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DataLoading", "DeviceProperties", "HookTime", "Metadata", "Problems", "Processor", "Tokens", "TrainingLoop"]
+__all__ = [
+    "Batch",
+    "DataLoading",
+    "DeviceProperties",
+    "HookTime",
+    "Metadata",
+    "Problems",
+    "Processor",
+    "Tokens",
+    "TrainingLoop",
+]
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class Processor:
         machine_cpus: Logical processors of the whole machine, to which the load refers.
         core_wait: Share of the time in which the training thread was ready to run and waited for a core, 0 to 1, from
             the end of the warm-up to the recording.
+        free_bytes: Memory that was free when the profiler warmed up.
+        used_bytes: Memory of this process then (its resident set).
     """
 
     name: str | None = None
@@ -65,6 +77,8 @@ class Processor:
     cpus: int | None = None
     machine_cpus: int | None = None
     core_wait: float | None = None
+    free_bytes: int | None = None
+    used_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ class DataLoading:
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
         dataset: Class of the dataset.
         collate: Name of the ``collate_fn``, if it is not torch's default.
+        batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
 
     kind: str | None = None
@@ -95,6 +110,26 @@ class DataLoading:
     uses_model: bool | None = None
     dataset: str | None = None
     collate: str | None = None
+    batches_per_epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The contents of one batch, as `PerfCallback` counts them when the profiler warms up.
+
+    Attributes:
+        tensors: Its tensors.
+        tensor_bytes: Bytes of their elements.
+        objects: Its other objects: containers, numbers, strings, arrays.
+        object_bytes: Bytes of its strings and arrays.
+        complete: Whether all of it was counted. Otherwise the numbers are the least.
+    """
+
+    tensors: int
+    tensor_bytes: int
+    objects: int
+    object_bytes: int
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -182,6 +217,7 @@ class Metadata:
         loader: How the batches were made.
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
+        batch: The contents of a batch.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -201,6 +237,7 @@ class Metadata:
     loader: DataLoading | None = None
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
+    batch: Batch | None = None
 
 
 @dataclass(frozen=True)

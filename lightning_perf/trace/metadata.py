@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_perf.trace.description import (
+    Batch,
     DataLoading,
     DeviceProperties,
     HookTime,
@@ -15,13 +16,15 @@ from lightning_perf.trace.description import (
 )
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = ["LOADER_KEY", "LOOP_KEY", "PROCESSOR_KEY", "TOKENS_KEY", "read_metadata"]
+__all__ = ["BATCH_KEY", "LOADER_KEY", "LOOP_KEY", "PROCESSOR_KEY", "TOKENS_KEY", "read_metadata"]
 
+BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
 TOKENS_KEY = "lightning_perf.tokens"
-"""Keys under which `PerfCallback` notes facts about the processor, the data loader, the loop and the tokens."""
+"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop and the
+tokens."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -64,6 +67,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         loader=_loader(document.get(LOADER_KEY)),
         loop=_loop(document.get(LOOP_KEY)),
         tokens=_tokens(document.get(TOKENS_KEY)),
+        batch=_batch(document.get(BATCH_KEY)),
     )
 
 
@@ -100,6 +104,8 @@ def _processor(value: Any) -> Processor | None:
         cpus=_integer(value, "cpus"),
         machine_cpus=_integer(value, "machine_cpus"),
         core_wait=_number(value, "core_wait"),
+        free_bytes=_positive(value, "free_bytes"),
+        used_bytes=_positive(value, "used_bytes"),
     )
 
 
@@ -117,7 +123,18 @@ def _loader(value: Any) -> DataLoading | None:
         uses_model=_flag(value, "uses_model"),
         dataset=_text(value, "dataset"),
         collate=_text(value, "collate"),
+        batches_per_epoch=_positive(value, "batches_per_epoch"),
     )
+
+
+def _batch(value: Any) -> Batch | None:
+    if not isinstance(value, dict):
+        return None
+    counts = [_integer(value, name) for name in ("tensors", "tensor_bytes", "objects", "object_bytes")]
+    tensors, tensor_bytes, objects, object_bytes = (0 if count is None else count for count in counts)
+    if None in counts or min(tensors, tensor_bytes, objects, object_bytes) < 0:
+        return None
+    return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(value, "complete") is not False)
 
 
 def _loop(value: Any) -> TrainingLoop | None:

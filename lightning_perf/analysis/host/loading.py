@@ -8,12 +8,10 @@ from typing import Literal
 import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import EMPTY, merge
+from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
 from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
 from lightning_perf.trace.columns import DeviceKind
 from lightning_perf.trace.trace import Trace
-
-__all__ = ["Loader", "Loading", "loading"]
 
 Loader = Literal["in_process", "workers"]
 
@@ -22,6 +20,10 @@ _LOADERS: tuple[tuple[str, Loader], ...] = (
     ("_SingleProcessDataLoaderIter", "in_process"),
     ("_MultiProcessingDataLoaderIter", "workers"),
 )
+
+
+_COLLATING = frozenset({"aten::stack", "aten::lift_fresh"})
+"""Operators with which ``torch.utils.data.default_collate`` makes tensors, from tensors and from numbers."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Loading:
         pageable_bytes: Bytes that they moved.
         pageable_ns: Their time.
         steps: Steps that the figures are over.
+        tensors: Tensors of a batch: copies to the device per fetch, or those that torch's own ``collate_fn`` makes in
+            the training process; ``None`` if neither is recorded.
     """
 
     loader: Loader | None
@@ -48,6 +52,7 @@ class Loading:
     pageable_bytes: int
     pageable_ns: int
     steps: int
+    tensors: int | None = None
 
 
 def loading(trace: Trace) -> Loading | None:
@@ -70,7 +75,8 @@ def loading(trace: Trace) -> Loading | None:
     at_work = merge(trace.operators.start_ns[own], trace.operators.end_ns[own])
     pageable_names = trace.names_where(lambda name: "Pageable ->" in name)
     device = trace.device
-    pageable = (device.kind == DeviceKind.H2D) & pageable_names[device.name] & in_averaged_steps(trace, device.start_ns)
+    copies = (device.kind == DeviceKind.H2D) & in_averaged_steps(trace, device.start_ns)
+    pageable = copies & pageable_names[device.name]
     if not count and not pageable.any():
         return None
     return Loading(
@@ -82,7 +88,18 @@ def loading(trace: Trace) -> Loading | None:
         pageable_bytes=int(device.bytes[pageable].sum()),
         pageable_ns=int(device.duration_ns[pageable].sum()),
         steps=int(averaged_steps(trace).sum()),
+        tensors=_tensors(trace, fetches, count, int(copies.sum())),
     )
+
+
+def _tensors(trace: Trace, fetches: Intervals, count: int, copies: int) -> int | None:
+    """Return the tensors of a batch, rounded up."""
+    facts, table = trace.metadata.loader, trace.operators
+    if not len(trace.device) and facts is not None and facts.kind is not None and facts.collate is None:
+        collating = trace.names_where(_COLLATING.__contains__)[table.name] & (table.thread == trace.steps.thread)
+        start, end = table.start_ns[collating], table.end_ns[collating]
+        copies = int((fetches.covered(start, end) > 0).sum())
+    return -(-copies // count) if copies and count else None
 
 
 def _loader(trace: Trace) -> Loader | None:

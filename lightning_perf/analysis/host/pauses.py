@@ -35,6 +35,8 @@ class PhasePause:
         median_ns: Their time in the median step.
         least_ns: Their time in the step with the shortest pauses.
         function: The user's function with most of the time, as the recorder names it; ``None`` without stacks.
+        after: The operator after which most of the time passes; ``None`` at the start of the recording.
+        before: The operator that follows it; ``None`` at its end.
     """
 
     phase: str
@@ -43,6 +45,8 @@ class PhasePause:
     median_ns: float
     least_ns: int
     function: str | None
+    after: str | None = None
+    before: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ def pauses(trace: Trace) -> Pauses | None:
         per_step = np.zeros(len(steps), dtype=np.int64)
         np.add.at(per_step, of_step[rows], piece_end[rows] - piece_start[rows])
         time_ns = per_step[averaged]
+        pieces = [(int(piece_start[row]), int(piece_end[row])) for row in rows]
+        after, before = _neighbours(trace, pieces)
         found.append(
             PhasePause(
                 phase=PHASES[phase],
@@ -102,7 +108,9 @@ def pauses(trace: Trace) -> Pauses | None:
                 mean_ns=float(time_ns.mean()),
                 median_ns=float(np.median(time_ns)),
                 least_ns=int(time_ns.min()),
-                function=_main_function(trace, [(int(piece_start[row]), int(piece_end[row])) for row in rows]),
+                function=_main_function(trace, pieces),
+                after=after,
+                before=before,
             )
         )
     found.sort(key=lambda pause: (-pause.median_ns, -pause.mean_ns, pause.phase))
@@ -118,3 +126,17 @@ def _main_function(trace: Trace, stretches: list[tuple[int, int]]) -> str | None
         if function is not None:
             time_ns[function] += end - start
     return min(time_ns, key=lambda name: (-time_ns[name], name)) if time_ns else None
+
+
+def _neighbours(trace: Trace, stretches: list[tuple[int, int]]) -> tuple[str | None, str | None]:
+    """Return the outermost operators of the training thread around the pauses with most of the time."""
+    table = trace.operators
+    rows = np.flatnonzero((table.thread == trace.steps.thread) & (trace.links.operator_parent < 0))
+    time_ns: Counter[tuple[str | None, str | None]] = Counter()
+    for start, end in stretches:
+        last = int(np.searchsorted(table.start_ns[rows], start, side="left")) - 1
+        following = int(np.searchsorted(table.start_ns[rows], end, side="left"))
+        after = trace.names[table.name[rows[last]]] if last >= 0 else None
+        before = trace.names[table.name[rows[following]]] if following < len(rows) else None
+        time_ns[after, before] += end - start
+    return min(time_ns, key=lambda pair: (-time_ns[pair], str(pair))) if time_ns else (None, None)

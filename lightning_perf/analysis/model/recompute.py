@@ -8,11 +8,12 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.efficiency import enclosing_marked
+from lightning_perf.analysis.model.derivatives import has_second_derivative
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
-from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Recompute", "recompute"]
+_CHECKPOINT = "CheckpointFunctionBackward"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Recompute:
     Attributes:
         steps: Steps that the figures are over.
         operators: Repeated operators, without those that they call.
-        time_ns: Their time: of the device work that they launch, or on the host without a device.
+        time_ns: Their time: of the device work that they launch. On the host without a device, with the Python between
+            them.
         on_device: Whether `time_ns` is of device work.
     """
 
@@ -36,7 +38,8 @@ def recompute(trace: Trace) -> Recompute | None:
     """Find the forward work that the backward repeats.
 
     A node of the backward runs its operators without autograd. Operators in it that autograd numbers, as it does in a
-    forward, are those of a checkpointed region.
+    forward, are those of a checkpointed region. So are those of a backward pass that is differentiated itself. Such a
+    training only counts the nodes of reentrant checkpoints.
 
     Args:
         trace: The recording.
@@ -52,6 +55,9 @@ def recompute(trace: Trace) -> Recompute | None:
     numbered = (table.sequence >= 0) & ~node
     repeated = numbered & (enclosing_marked(trace, parents, node) != NO_ROW)
     repeated &= in_averaged_steps(trace, table.start_ns)
+    if has_second_derivative(trace):
+        checkpoint = trace.names_where(lambda name: _CHECKPOINT in name)[table.name]
+        repeated &= enclosing_marked(trace, parents, checkpoint) != NO_ROW
     outermost = repeated & (enclosing_marked(trace, parents, repeated) == NO_ROW)
     if not outermost.any():
         return None
@@ -63,5 +69,15 @@ def recompute(trace: Trace) -> Recompute | None:
         known = within != NO_ROW
         time_ns = int(trace.device.duration_ns[kernels[known][outermost[within[known]]]].sum())
     else:
-        time_ns = int(table.duration_ns[outermost].sum())
+        time_ns = _spans_ns(trace, np.flatnonzero(outermost), node)
     return Recompute(steps, int(outermost.sum()), time_ns, on_device)
+
+
+def _spans_ns(trace: Trace, rows: Int64Array, node: BoolArray) -> int:
+    """Return the time of some operators and of the Python around them: from the start of their node to the last."""
+    table = trace.operators
+    of_node = enclosing_marked(trace, trace.links.operator_parent[rows], node)
+    nodes, group = np.unique(of_node, return_inverse=True)
+    end = np.zeros(len(nodes), dtype=np.int64)
+    np.maximum.at(end, group, table.end_ns[rows])
+    return int((end - table.start_ns[nodes]).sum())

@@ -11,6 +11,7 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
+from lightning_perf.analysis.model.derivatives import has_second_derivative
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
@@ -65,6 +66,9 @@ class Workload:
         copied_bytes: Bytes copied from host to device over the averaged steps; ``None`` without a device.
         options: Recording options with a cost that shows in the trace: ``with_stack``, ``profile_memory``.
         optimizer_steps: Optimizer steps in the averaged steps; 0 where they are not marked.
+        second_derivative: Whether the backward pass differentiates an earlier backward pass, as for forces, PINNs and
+            gradient penalties.
+        compiled_share: Share of the operators' host time that is inside of compiled code, forward and backward.
     """
 
     steps: int = 0
@@ -76,6 +80,8 @@ class Workload:
     copied_bytes: int | None = None
     options: tuple[str, ...] = ()
     optimizer_steps: int = 0
+    second_derivative: bool = False
+    compiled_share: float = 0.0
 
 
 def workload(trace: Trace) -> Workload:
@@ -104,6 +110,8 @@ def workload(trace: Trace) -> Workload:
         copied_bytes=int(device.bytes[averaged & (device.kind == DeviceKind.H2D)].sum()) if len(device) else None,
         options=tuple(_options(trace)),
         optimizer_steps=int((marks & in_averaged_steps(trace, trace.annotations.start_ns)).sum()),
+        second_derivative=has_second_derivative(trace),
+        compiled_share=_compiled_share(trace),
     )
 
 
@@ -169,3 +177,12 @@ def _options(trace: Trace) -> Iterator[str]:
         yield "with_stack"
     if trace.metadata.profile_memory or len(trace.memory):
         yield "profile_memory"
+
+
+def _compiled_share(trace: Trace) -> float:
+    """Return the share of compiled code in the time of outermost operators of the averaged steps, over all threads."""
+    table = trace.operators
+    counted = in_averaged_steps(trace, table.start_ns) & (trace.links.operator_parent < 0)
+    compiled = trace.names_where(lambda name: any(part in name for part in _COMPILED))[table.name]
+    all_ns = int(table.duration_ns[counted].sum())
+    return float(table.duration_ns[counted & compiled].sum() / all_ns) if all_ns else 0.0

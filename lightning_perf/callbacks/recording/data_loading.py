@@ -35,7 +35,16 @@ def data_loading(trainer: Trainer) -> Facts:
     Returns:
         The facts; empty where there is no loader.
     """
-    return loader_facts(trainer.train_dataloader, trainer.lightning_module)
+    facts = loader_facts(trainer.train_dataloader, trainer.lightning_module)
+    return facts | {"batches_per_epoch": _batches_per_epoch(trainer)} if facts else facts
+
+
+def _batches_per_epoch(trainer: Trainer) -> int | None:
+    """Return the batches of an epoch; None if it is open, or if a limit of the Trainer leaves a single one."""
+    batches = trainer.num_training_batches
+    if not isinstance(batches, int) or (batches == 1 and trainer.limit_train_batches != 1.0):
+        return None
+    return batches
 
 
 def loader_facts(loaders: Any, module: Any) -> Facts:

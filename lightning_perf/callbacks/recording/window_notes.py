@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.batch_contents import BatchContents
+from lightning_perf.callbacks.recording.memory_watch import process_bytes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.metadata import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
 from lightning_perf.trace.tensors import TENSORS_KEY
+from lightning_perf.workers.memory_limit import free_bytes
 
 __all__ = ["WindowNotes"]
 
@@ -31,6 +34,7 @@ class WindowNotes:
         hook_times: Times the hooks.
         tensors: Lists the tensors.
         tokens: Counts the tokens.
+        batch: Counts the contents of a batch.
     """
 
     errors: ErrorReporter
@@ -40,6 +44,7 @@ class WindowNotes:
     hook_times: HookTimes | None = None
     tensors: WindowLists | None = None
     tokens: TokenCounter | None = None
+    batch: BatchContents | None = None
 
     def before_window(self, device_type: str) -> Iterator[tuple[str, str]]:
         """Return the notes that are known before the warm-up, as keys with JSON.
@@ -52,14 +57,17 @@ class WindowNotes:
             page_faults=self.page_faults.median_per_step() if self.page_faults is not None else None,
             core_wait=self.core_waits.share() if self.core_waits is not None else None,
         )
-        yield PROCESSOR_KEY, json.dumps(processor)
+        memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if device_type == "cpu" else {}
+        yield PROCESSOR_KEY, json.dumps(processor | memory)
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
 
     def on_warm_up(self) -> None:
-        """Start to count tokens."""
+        """Start to count tokens and the contents of a batch."""
         if self.tokens is not None:
             self.tokens.start()
+        if self.batch is not None:
+            self.batch.start()
 
     def before_recording(self) -> None:
         """List the tensors of memory that the recorder does not see, because they exist already."""
@@ -91,6 +99,8 @@ class WindowNotes:
                 yield TENSORS_KEY, lists
         if self.tokens is not None and (tokens := self.tokens.facts()) is not None:
             yield TOKENS_KEY, json.dumps(tokens)
+        if self.batch is not None and (batch := self.batch.facts()) is not None:
+            yield BATCH_KEY, json.dumps(batch)
 
     def after_window(self) -> None:
         """Stop to time hooks, also after a window without notes."""

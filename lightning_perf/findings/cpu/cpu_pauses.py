@@ -117,14 +117,22 @@ def _cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> tuple[s
     return "", []
 
 
+def _place(pause: PhasePause) -> str:
+    """Return the operators around a pause as the end of a sentence; empty if the recording shows none."""
+    after = f"after {pause.after}" if pause.after is not None else ""
+    before = f"before {pause.before}" if pause.before is not None else ""
+    place = " and ".join(part for part in (after, before) if part)
+    return f": most of the time is {place}" if place else ""
+
+
 def _action(analysis: RankAnalysis, pause: PhasePause, cause: str) -> str:
-    hooks = HOOKS.get(pause.phase)
+    hooks, place = HOOKS.get(pause.phase), _place(pause)
     if cause.startswith("the logger"):
         return "Log less often: Trainer(log_every_n_steps=50), or let the logger write in a background thread."
     if cause:
         advice = f"Move slow work out of {cause}: into the dataset, into a thread, or to every n-th batch."
     elif hooks is None:
-        advice = "Look at on_train_batch_start and on_train_batch_end of your callbacks and at your loggers."
+        advice = f"Look at on_train_batch_start and on_train_batch_end of your callbacks and at your loggers{place}."
     else:
-        advice = f"Look at {' and '.join(hooks[:2])} of your LightningModule and callbacks."
+        advice = f"Look at {' and '.join(hooks[:2])} of your LightningModule and callbacks{place}."
     return advice if pause.function or analysis.metadata.with_stack else f"{advice} {RECORD_STACKS}"

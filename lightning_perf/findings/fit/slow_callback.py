@@ -9,8 +9,6 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.fit.fit_finding import fit_finding, is_worth_it, of_fit, times
 from lightning_perf.units import format_duration
 
-__all__ = ["slow_callback"]
-
 REMEDIES = {
     "TQDMProgressBar": "Refresh the bar less often: TQDMProgressBar(refresh_rate=50).",
     "RichProgressBar": "Refresh the bar less often: RichProgressBar(refresh_rate=50).",
@@ -20,18 +18,28 @@ REMEDIES = {
 """Fixes for callbacks of Lightning."""
 
 
+ONCE = frozenset({"setup", "teardown", "on_fit_start", "on_fit_end", "on_train_start", "on_train_end"})
+"""Hooks that a fit calls once for each callback. To run them less often is no fix."""
+
+
 def slow_callback(fit: FitTime) -> Finding | None:
     """Find the callback that takes the largest part of the fit, if that is 3 % or more.
 
-    Model: half to nine tenths of its time goes away.
+    Model: half to nine tenths of its time in repeated hooks goes away. A hook that runs once per fit is named only if
+    no callback is slow in repeated ones.
     """
     by_class: defaultdict[str, list[FitPart]] = defaultdict(list)
+    once = []
     for part in fit.group("callbacks").parts:
-        by_class[part.name.partition(".")[0]].append(part)
+        name, _, hook = part.name.partition(".")
+        if part.count > 1 and hook not in ONCE:
+            by_class[name].append(part)
+        else:
+            once.append(part)
     sums_ns = {name: sum(part.time_ns for part in parts) for name, parts in by_class.items()}
     slow = sorted((name for name in sums_ns if is_worth_it(sums_ns[name], fit)), key=lambda name: -sums_ns[name])
     if not slow:
-        return None
+        return _once(fit, once)
     name = slow[0]
     top = by_class[name][0]
     hook = top.name.partition(".")[2]
@@ -51,4 +59,20 @@ def slow_callback(fit: FitTime) -> Finding | None:
         saving_ns=(0.5 * sums_ns[name], 0.9 * sums_ns[name]),
         fit=fit,
         model="Half to nine tenths of the callback's time goes away.",
+    )
+
+
+def _once(fit: FitTime, parts: list[FitPart]) -> Finding | None:
+    """Name the longest hook that ran once; None if it is short."""
+    top = max(parts, key=lambda part: part.time_ns, default=None)
+    if top is None or not is_worth_it(top.time_ns, fit):
+        return None
+    return fit_finding(
+        "slow-callback",
+        f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit)}, once per fit",
+        (f"It ran {times(top.count, 'time')}, so a longer fit makes its share smaller.",),
+        f"Look for work in {top.name} that you can cache between fits or leave out.",
+        saving_ns=(0.0, float(top.time_ns)),
+        fit=fit,
+        model="At most all of it goes away.",
     )

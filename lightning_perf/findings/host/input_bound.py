@@ -17,10 +17,6 @@ MIN_SHARE = 0.05
 OPERATOR_SHARE = 0.5
 """Share of operators in the fetch from which their work on tensors takes the time."""
 
-COLD_SHARE = 0.1
-"""Share of the wait that may be saved in addition if the processor itself trains: after a wait its caches are cold (1
-to 6 % measured, benchmarks/results/planted.md)."""
-
 
 def input_bound(
     analysis: RankAnalysis, *, wait_ns: float | None = None, step_ns: float | None = None
@@ -28,8 +24,9 @@ def input_bound(
     """Find steps that wait for input, and whether the number of workers or the cost of a batch is the reason.
 
     Only waits that no device work hides count. Model: if batches are made while the device computes, the wait ends, but
-    a step is never shorter than the loader needs for its batch. On a processor, cold caches after the wait may cost
-    another tenth of it. If workers share cores with the training process, half of the wait may stay.
+    a step is never shorter than the loader needs for its batch. Sending batches between processes takes the training
+    thread time. On a processor, cold caches after the wait may cost another tenth of it. If workers share cores with
+    the training process, half of the wait may stay.
 
     Args:
         analysis: The rank.
@@ -41,24 +38,7 @@ def input_bound(
         wait_ns, step_ns = breakdown.category("input").mean_ns, breakdown.wall.mean_ns
     if loading is None or breakdown.truncated or not wait_ns or not step_ns or wait_ns < MIN_SHARE * step_ns:
         return None
-    low_ns = wait_ns / 2
-    if loading.loader == "workers":
-        # The loader needs a whole step for a batch. Twice the workers at best halve that.
-        best_ns = min(wait_ns, step_ns / 2)
-        low_ns = best_ns / 2
-        model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
-    else:
-        best_ns = wait_ns
-        model = "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
-        if not breakdown.has_device:
-            best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
-            model = (
-                "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the "
-                "wait stays if workers compete for cores."
-            )
     advice = advise(analysis, wait_ns, step_ns)
-    if advice.may_win_nothing:
-        low_ns = 0.0
     evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
     if loading.fetch_ns and not _is_special(analysis):
         evidence.append(_who(loading.loader))
@@ -72,9 +52,9 @@ def input_bound(
         f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
         evidence,
         advice.action,
-        saving_ns=(low_ns, best_ns),
+        saving_ns=advice.saving_ns,
         step_ns=step_ns,
-        model=advice.model or model,
+        model=advice.model,
         rank=analysis.rank,
     )
 

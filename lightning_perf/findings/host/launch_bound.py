@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.exclusions import batch_can_grow, compile_obstacle, graph_obstacle
 from lightning_perf.findings.finding import MIN_SHARE, Basis, Finding, finding
 from lightning_perf.findings.host.cold_start import is_cold
 from lightning_perf.findings.host.small_kernels import small_kernels
-from lightning_perf.findings.savings import GRAPH_FIX, choose_graph_estimate, counted, each, step_ns, whole
+from lightning_perf.findings.savings import GRAPH_FIX, Estimated, choose_graph_estimate, counted, each, step_ns, whole
 from lightning_perf.units import format_duration, format_share
-
-__all__ = ["launch_bound"]
 
 FUSION_SAVES = 0.3
 GRAPHS_SAVE = 0.9
@@ -37,14 +36,10 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     is_bound = share >= LAUNCH_BOUND_SHARE
     if not is_bound and (share < MIN_SHARE or small_kernels(analysis) is not None):
         return None
-    estimate = choose_graph_estimate(
-        analysis,
-        (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns) if is_bound else None,
-        "Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",
-    )
+    estimate = _estimate(analysis, waiting_ns if is_bound else None)
     if estimate is None:
         return None
-    graphs = " Some work is in graphs already: capture the rest, too." if launches.graphs is not None else ""
+    obstacle = compile_obstacle(analysis)
     return finding(
         "launch-bound",
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
@@ -58,8 +53,9 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(operator_ns)} for operators and "
                 f"{format_duration(bound.python_ns / steps)} for the Python between them."
             ),
+            *((obstacle,) if obstacle is not None else ()),
         ),
-        _action(estimate.basis) + graphs,
+        _action(analysis, estimate.basis),
         saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
         model=estimate.model,
@@ -68,11 +64,34 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     )
 
 
-def _action(basis: Basis) -> str:
-    """Return the fix: CUDA graphs if a probe measured them."""
-    if basis == "probed":
-        return f"Replay the model from CUDA graphs: {GRAPH_FIX}. If memory allows, raise batch_size."
-    return (
-        "Give the device more work per launch: model = torch.compile(model), or torch.compile(model, "
-        'mode="reduce-overhead") for CUDA graphs. If memory allows, raise batch_size.'
+def _estimate(analysis: RankAnalysis, waiting_ns: float | None) -> Estimated | None:
+    """Return the saving, if it is worth reporting. Leave out a wait that is too short for a general range."""
+    if graph_obstacle(analysis) is not None:
+        # The calls of a probe are differentiated once, so its replay says nothing about this training.
+        model = "Fewer operators and launches save time, by an unknown amount."
+        return None if waiting_ns is None else Estimated((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
+    return choose_graph_estimate(
+        analysis,
+        None if waiting_ns is None else (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
+        "Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",
     )
+
+
+def _action(analysis: RankAnalysis, basis: Basis) -> str:
+    """Return the fix without excluded parts: CUDA graphs if a probe measured them or the model is compiled."""
+    batch = " If memory and the data set allow, raise batch_size." if batch_can_grow(analysis) else ""
+    if graph_obstacle(analysis) is not None:
+        return f"Give the device more work per launch: use fewer, larger operators.{batch}"
+    if basis == "probed":
+        fix = f"Replay the model from CUDA graphs: {GRAPH_FIX}.{batch}"
+    elif compile_obstacle(analysis) is not None:
+        fix = f'Replay the compiled model from CUDA graphs: torch.compile(model, mode="reduce-overhead").{batch}'
+    else:
+        fix = (
+            "Give the device more work per launch: model = torch.compile(model), or torch.compile(model, "
+            f'mode="reduce-overhead") for CUDA graphs.{batch}'
+        )
+    launches = analysis.launches
+    if launches is not None and launches.graphs is not None:
+        fix += " Some work is in graphs already: capture the rest, too."
+    return fix

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import MIN_SHARE
+from lightning_perf.findings.host.batch_transfer import Transfer, batch_transfer
 from lightning_perf.findings.savings import counted
 from lightning_perf.trace.description import DataLoading, Processor
 from lightning_perf.units import format_count, format_duration
-
-__all__ = ["Advice", "advise"]
 
 DEFAULT_WORKERS = 4
 """Workers to advise if the number of cores is unknown."""
@@ -28,21 +28,31 @@ CHEAPER = "decode smaller images, cache decoded ones, or move augmentation to th
 CHEAPER_HERE = "decode smaller images, cache decoded ones, or leave out augmentation that does not help"
 
 
+COLD_SHARE = 0.1
+"""Share of the wait that may be saved in addition if the processor itself trains: after a wait its caches are cold (1
+to 6 % measured, benchmarks/results/planted.md)."""
+
+MANY_TENSORS = 8
+"""Tensors of a batch from which sending fewer of them helps."""
+
+MEASURE = "Measure before you use worker processes"
+
+
 @dataclass(frozen=True)
 class Advice:
     """Advice for one training.
 
     Attributes:
         action: The change, down to the arguments.
+        saving_ns: Least and most saving in nanoseconds per step.
+        model: How the saving was estimated.
         evidence: Reasons for it or against another change, one sentence each.
-        may_win_nothing: Whether the saving may be zero.
-        model: How the saving was estimated, if the usual model of worker processes does not apply.
     """
 
     action: str
+    saving_ns: tuple[float, float]
+    model: str
     evidence: tuple[str, ...] = ()
-    may_win_nothing: bool = False
-    model: str = ""
 
 
 def advise(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Advice:
@@ -55,34 +65,65 @@ def advise(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Advice:
     """
     loading, facts = analysis.loading, analysis.metadata.loader
     if loading is None:
-        return Advice("")
+        return Advice("", (0.0, 0.0), "")
     if facts is not None and facts.uses_model:
-        return Advice(
-            f"Make each batch cheaper: {_cheaper(analysis)}. Leave num_workers=0.",
-            ("The data depend on the model: worker processes would use a copy of it that never learns.",),
-            may_win_nothing=True,
-            model="The wait gets shorter by as much as a batch gets cheaper.",
+        return _cheaper_batches(
+            analysis,
+            wait_ns,
+            " Leave num_workers=0.",
+            "The data depend on the model: worker processes would use a copy of it that never learns.",
         )
     if facts is not None and facts.kind == "iterable" and not facts.workers:
-        return Advice(
-            f"Make each batch cheaper: {_cheaper(analysis)}. Or yield whole batches and set batch_size=None.",
-            (REPEATED,),
-            may_win_nothing=True,
-            model="The wait gets shorter by as much as a batch gets cheaper.",
-        )
+        return _cheaper_batches(analysis, wait_ns, " Or yield whole batches and set batch_size=None.", REPEATED)
     if facts is not None and facts.kind == "other":
-        return Advice(
-            f"Make each batch cheaper: {_cheaper(analysis)}. Or make batches ahead of time in a thread or process.",
-            ("The batches do not come from a torch DataLoader.",),
-            may_win_nothing=True,
-            model="The wait gets shorter by as much as a batch gets cheaper.",
+        return _cheaper_batches(
+            analysis,
+            wait_ns,
+            " Or make batches ahead of time in a thread or process.",
+            "The batches do not come from a torch DataLoader.",
         )
     if loading.loader == "workers" or (facts is not None and facts.workers):
-        return _more_workers(analysis, facts)
+        return _more_workers(analysis, facts, wait_ns, step_ns)
     batch_ns = _batch_ns(analysis, loading, wait_ns)
     if facts is not None and not facts.batched and _is_fast(facts, batch_ns):
-        return _whole_batches(facts, batch_ns)
-    return _workers(analysis, facts, batch_ns * _fetches(loading), step_ns - wait_ns)
+        return _whole_batches(facts, batch_ns, (wait_ns / 2, _most_ns(analysis, wait_ns)))
+    return _workers(analysis, _Step(wait_ns, step_ns, batch_ns, _fetches(loading)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The times of a step and of its batches.
+
+    Attributes:
+        wait_ns: The wait per step.
+        step_ns: The step time.
+        batch_ns: Time in which the loader makes a batch.
+        fetches: Batches per step.
+    """
+
+    wait_ns: float
+    step_ns: float
+    batch_ns: float
+    fetches: float
+
+    @property
+    def rest_ns(self) -> float:
+        """Time of the step without the wait."""
+        return max(0.0, self.step_ns - self.wait_ns)
+
+
+def _most_ns(analysis: RankAnalysis, wait_ns: float) -> float:
+    """Return the most that a step without its wait saves."""
+    return wait_ns if analysis.breakdown.has_device else wait_ns * (1 + COLD_SHARE)
+
+
+def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evidence: str) -> Advice:
+    return Advice(
+        f"Make each batch cheaper: {_cheaper(analysis)}.{instead}",
+        (0.0, _most_ns(analysis, wait_ns)),
+        "The wait gets shorter by as much as a batch gets cheaper.",
+        evidence,
+    )
 
 
 def _is_fast(facts: DataLoading, batch_ns: float) -> bool:
@@ -105,7 +146,7 @@ def _cheaper(analysis: RankAnalysis) -> str:
     return CHEAPER if analysis.breakdown.has_device else CHEAPER_HERE
 
 
-def _whole_batches(facts: DataLoading, batch_ns: float) -> Advice:
+def _whole_batches(facts: DataLoading, batch_ns: float, saving_ns: tuple[float, float]) -> Advice:
     size = facts.batch_size or 1
     cost = (
         f"A batch takes {format_duration(batch_ns)}, {format_duration(batch_ns / size)} per sample. Worker processes "
@@ -115,50 +156,122 @@ def _whole_batches(facts: DataLoading, batch_ns: float) -> Advice:
         return Advice(
             "Fetch whole batches: give the dataset a method __getitems__(self, indices) that returns all samples of a "
             "batch as a list.",
+            (0.0, saving_ns[1]),
+            "Indexing once per batch saves the calls per sample, which may not be the slow part.",
             (cost,),
-            may_win_nothing=True,
-            model="Indexing once per batch saves the calls per sample, which may not be the slow part.",
         )
     return Advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
         f"batch_size={size}, drop_last=False)). Use SequentialSampler if you do not shuffle.",
+        saving_ns,
+        "Indexing once per batch instead of once per sample saves at least half of the wait.",
         ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),
-        model="Indexing once per batch instead of once per sample saves at least half of the wait.",
     )
 
 
-def _workers(analysis: RankAnalysis, facts: DataLoading | None, fetch_ns: float, rest_ns: float) -> Advice:
-    """Advise as many worker processes as keep up with the rest of the step, but fewer than cores."""
-    processor = analysis.metadata.processor
+def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
+    """Advise as many worker processes as keep up with the rest of the step, but fewer than cores.
+
+    They are not advised if sending batches is likely to cost as much as they save. If it may, the advice is to measure.
+    """
+    facts, processor = analysis.metadata.loader, analysis.metadata.processor
     cores = processor.cores if processor is not None else None
-    arguments, evidence = [], []
-    count = DEFAULT_WORKERS
+    count, evidence = DEFAULT_WORKERS, list[str]()
+    fetch_ns = step.batch_ns * step.fetches
     if cores:
-        needed = math.ceil(fetch_ns / rest_ns) if rest_ns > 0 else cores
+        needed = math.ceil(fetch_ns / step.rest_ns) if step.rest_ns > 0 else cores
         count = max(1, min(needed, cores - 1))
         evidence.append(
             f"Loading the data of each step takes {format_duration(fetch_ns)}, the rest of the step "
-            f"{format_duration(max(rest_ns, 0.0))}. {_processes(needed)} would keep up, and there "
+            f"{format_duration(step.rest_ns)}. {_processes(needed)} would keep up, and there "
             f"{'is' if cores == 1 else 'are'} {counted(cores, 'core')}."
         )
-    arguments.append(f"num_workers={count}")
+    transfer = batch_transfer(analysis)
+    low_ns, high_ns = _worker_saving(analysis, step, transfer, count)
+    if transfer is not None:
+        evidence.append(transfer.text)
+        if (low_ns + high_ns) / 2 < MIN_SHARE * step.step_ns:
+            evidence.append("A worker process would save less than that, or nothing.")
+            return _without_workers(analysis, step.wait_ns, evidence)
+    arguments = [f"num_workers={count}"]
     if analysis.breakdown.has_device and not (facts is not None and facts.pin_memory):
         arguments.append("pin_memory=True")
     arguments.append("persistent_workers=True")
-    competing = processor is not None and _compete(processor, count)
-    action = (
-        f"Load in worker processes: DataLoader(…, {', '.join(arguments)}). Raise num_workers while the wait shrinks."
+    loader = f"DataLoader(…, {', '.join(arguments)})"
+    model = (
+        "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the wait "
+        "stays if workers compete for cores."
+        if not analysis.breakdown.has_device
+        else "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
     )
-    if competing and processor is not None:
+    if transfer is not None:
+        model += " Sending batches between processes is subtracted."
+    if processor is not None and _compete(processor, count):
         evidence.append(_warning(processor, count))
-        action = f"Try worker processes and measure: DataLoader(…, {', '.join(arguments)})."
-    return Advice(action, tuple(evidence), may_win_nothing=competing)
+        action = f"{MEASURE}: lightning-perf tune tries {loader}."
+        return Advice(action, (0.0, high_ns), model, tuple(evidence))
+    if low_ns <= 0:
+        if transfer is None:
+            evidence.append(
+                "The recording does not show the contents of a batch. Many small tensors take longer to send between "
+                "processes than to make."
+            )
+        action = (
+            f"{MEASURE}: lightning-perf data --step-ms {step.rest_ns / 1e6:.3g} PKG:NAME. If loading takes longer than "
+            f"the transfer, use {loader}."
+        )
+        return Advice(action, (0.0, high_ns), model, tuple(evidence))
+    action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
+    return Advice(action, (low_ns, high_ns), model, tuple(evidence))
 
 
-def _more_workers(analysis: RankAnalysis, facts: DataLoading | None) -> Advice:
+def _worker_saving(analysis: RankAnalysis, step: _Step, transfer: Transfer | None, workers: int) -> tuple[float, float]:
+    """Return the least and the most that worker processes save. The least is negative if they may cost time.
+
+    A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
+    the training an unknown time, so the least is half of that.
+    """
+    sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
+    if transfer is not None:
+        sent_ns = (step.fetches * transfer.sent_ns[0], step.fetches * transfer.sent_ns[1])
+        # Computing on a device hides how long the training thread receives.
+        least_ns = 0.0 if analysis.breakdown.has_device else step.fetches * transfer.received_ns[0]
+        received_ns = (least_ns, step.fetches * transfer.received_ns[1])
+    fetch_ns = step.batch_ns * step.fetches
+    low_ns, high_ns = (step.step_ns - (fetch_ns + sent) / workers for sent in reversed(sent_ns))
+    low_ns = min(step.wait_ns, low_ns) / 2 - received_ns[1]
+    high_ns = min(_most_ns(analysis, step.wait_ns), high_ns) - received_ns[0]
+    return (min(low_ns, high_ns) if transfer is not None else 0.0), max(0.0, high_ns)
+
+
+def _without_workers(analysis: RankAnalysis, wait_ns: float, evidence: list[str]) -> Advice:
+    """Advise cheaper batches where processes would lose more time for sending batches than they save."""
+    batch = analysis.metadata.batch
+    advice = _cheaper_batches(analysis, wait_ns, " Leave num_workers=0.", *evidence)
+    if batch is None or batch.tensors < MANY_TENSORS:
+        return advice
+    few = "Make fewer, larger tensors: concatenate those of a batch in collate_fn. Then measure worker processes: "
+    return replace(advice, action=f"{few}lightning-perf data PKG:NAME. Until then, leave num_workers=0.")
+
+
+def _more_workers(analysis: RankAnalysis, facts: DataLoading | None, wait_ns: float, step_ns: float) -> Advice:
     processor = analysis.metadata.processor
     cores = processor.cores if processor is not None else None
     workers = facts.workers if facts is not None else None
+    # The loader needs a whole step for a batch. Twice the workers at best halve that.
+    best_ns = min(wait_ns, step_ns / 2)
+    model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
+    transfer, loading = batch_transfer(analysis), analysis.loading
+    if transfer is not None and transfer.measured and loading is not None and not analysis.breakdown.has_device:
+        received_ns = transfer.received_ns[0] * _fetches(loading)
+        if received_ns >= wait_ns / 2:
+            return Advice(
+                "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
+                "lightning-perf tune tries it.",
+                (0.0, best_ns),
+                "The wait gets shorter by as much as a batch gets cheaper to send.",
+                (f"{transfer.text} More worker processes do not shorten that.",),
+            )
     parts, evidence = [], []
     enough = cores is not None and workers is not None and workers >= max(1, cores - 1)
     if not enough:
@@ -175,7 +288,7 @@ def _more_workers(analysis: RankAnalysis, facts: DataLoading | None) -> Advice:
     competing = processor is not None and workers is not None and (enough or _compete(processor, more))
     if competing and processor is not None and not enough:
         evidence.append(_warning(processor, more))
-    return Advice(f"{text[0].upper()}{text[1:]}.", tuple(evidence), may_win_nothing=competing)
+    return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, tuple(evidence))
 
 
 def _compete(processor: Processor, workers: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.exclusions import compile_obstacle, graph_obstacle
 from lightning_perf.findings.finding import Basis, Finding, finding
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
@@ -15,16 +16,15 @@ from lightning_perf.findings.savings import (
 )
 from lightning_perf.units import format_duration, format_share
 
-__all__ = ["small_kernels"]
-
 MIN_SHORT_SHARE = 0.5
 """Share of short kernels from which fusing them helps."""
 
+REPLAY = f"Replay them from a CUDA graph: {GRAPH_FIX}"
 FUSE = "Fuse them: model = torch.compile(model)."
 _ACTIONS: dict[Basis, str] = {
     "recording": FUSE,
     "general": f'{FUSE} With mode="reduce-overhead" they are also replayed as a CUDA graph.',
-    "probed": f"Replay them from a CUDA graph: {GRAPH_FIX}. It also fuses kernels, which may save more.",
+    "probed": f"{REPLAY}. It also fuses kernels, which may save more.",
 }
 """The fix by the basis of the estimate. If a graph saves nothing, fusing is left."""
 
@@ -37,11 +37,11 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
     """Find steps of many short kernels with gaps that add up, although the host launches the kernels in time.
 
     Model: fused or replayed from a graph, kernels leave no gaps. Fusing also saves up to half of the short kernels' own
-    time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only
-    fusing is left. A probe that replayed the calls from a CUDA graph narrows the range.
+    time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only fusing
+    is left, and nothing if the model is compiled. A probe that replayed the calls from a CUDA graph narrows the range.
     """
     launches, idle = analysis.launches, analysis.idle
-    if launches is None or idle is None or not launches.kernels:
+    if launches is None or idle is None or not launches.kernels or graph_obstacle(analysis) is not None:
         return None
     if launches.launch_bound is None or launches.launch_bound.bound:
         return None  # a truncated file, or the host is the reason: see `launch-bound`
@@ -51,6 +51,8 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
     gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
+    if replayed and compile_obstacle(analysis) is not None:
+        return None  # fused and in a graph: nothing is left to do
     if short < MIN_SHORT_SHARE or not worth_it(gap_ns + kernel_ns / 2, analysis):
         return None
     general_ns = (0.0 if replayed else gap_ns / 2, gap_ns + kernel_ns / 2)  # in a graph, gaps are minimal
@@ -67,7 +69,9 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(gap_ns)} between kernels that were queued in time."
             ),
         ),
-        _ACTIONS[estimate.basis],
+        _ACTIONS[estimate.basis]
+        if compile_obstacle(analysis) is None
+        else f"Replay them from a CUDA graph: {GRAPH_FIX}.",
         saving_ns=estimate.saving_ns,
         step_ns=step_ns(analysis),
         model=estimate.model,
@@ -92,7 +96,7 @@ def _estimate(
     if replayed:
         return Estimated(general_ns, model, "recording")
     estimate = choose_graph_estimate(analysis, general_ns, model)
-    if estimate is None and worth_it(fusing_ns, analysis):
+    if estimate is None and worth_it(fusing_ns, analysis) and compile_obstacle(analysis) is None:
         model = (
             "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "
             "kernels' own time."

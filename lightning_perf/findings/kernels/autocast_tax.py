@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.exclusions import compile_obstacle
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
 from lightning_perf.units import format_duration, format_share
@@ -40,10 +41,9 @@ def autocast_tax(analysis: RankAnalysis) -> Finding | None:
             f"{counted(tax.round_trips / steps, 'tensor')} {each(analysis)} cast to FP32 and back: "
             f"{format_duration(round_trip_ns)}."
         )
-        actions.append(
-            "Fuse the casts: model = torch.compile(model). Or avoid operators that autocast keeps in FP32 between "
-            "16-bit ones."
-        )
+        avoid = "void operators that autocast keeps in FP32 between 16-bit ones."
+        can_fuse = compile_obstacle(analysis) is None
+        actions.append(f"Fuse the casts: model = torch.compile(model). Or a{avoid}" if can_fuse else f"A{avoid}")
     return finding(
         "autocast-tax",
         f"Avoidable casts: casts between floating types take {format_share(tax.share)} of device compute",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.settings import Setting
+from lightning_perf.trace.description import Batch
 from lightning_perf.workers.channel import Message
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Replayed",
     "Task",
     "Times",
+    "TransferTimes",
 ]
 
 FUSED, THREADS = "fused", "threads"
@@ -58,6 +60,7 @@ class Task(Message, frozen=True):
         seconds: Time for everything.
         memory_bytes: Most memory for the tensors of the calls.
         optimizer: The optimizer; ``None`` to leave it out.
+        batch: The batch to send between processes; ``None`` to send none.
     """
 
     calls: OperatorCalls
@@ -70,6 +73,7 @@ class Task(Message, frozen=True):
     seconds: float
     memory_bytes: int
     optimizer: OptimizerTask | None = None
+    batch: Batch | None = None
 
 
 class Begin(Message, frozen=True):
@@ -136,6 +140,18 @@ class CompiledTimes(Message, frozen=True):
     compile_s: float
 
 
+class TransferTimes(Message, frozen=True):
+    """The times of batches from a worker process, in nanoseconds, one per batch.
+
+    Attributes:
+        sent_ns: From batch to batch if none is waited for: the work of the slower process.
+        received_ns: Time of the receiving thread for a batch that has been sent.
+    """
+
+    sent_ns: tuple[float, ...]
+    received_ns: tuple[float, ...]
+
+
 class Measured(Message, frozen=True):
     """The result of a task.
 
@@ -148,6 +164,7 @@ class Measured(Message, frozen=True):
         device: Name of the device.
         page_faults: Page faults of a step's calls and of the optimizer, in the recorded setting; ``None`` if they were
             not counted.
+        transfer: Times of a batch between processes; ``None`` if they were not measured.
     """
 
     times: tuple[Times, ...]
@@ -157,6 +174,7 @@ class Measured(Message, frozen=True):
     seconds: float
     device: str
     page_faults: float | None = None
+    transfer: TransferTimes | None = None
 
 
 class Replayed(Message, frozen=True):

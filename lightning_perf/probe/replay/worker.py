@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
+from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task, TransferTimes
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
@@ -23,6 +23,9 @@ DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
 
 LAUNCHES = 2000
+
+TRANSFER_SHARE = 0.2
+"""Share of the time for sending batches between processes, in a training that waits for batches."""
 
 GRAPH_SHARE = 0.15
 """Share of the time on a device for replaying the calls from a CUDA graph."""
@@ -81,6 +84,7 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
 
     begin = time.perf_counter()
     torch.set_num_threads(task.threads)
+    transfer = _transfer(task)
     optimizer = _optimizer(task)
     rounds_s = task.seconds * (1.0 if task.device == "cpu" else 1.0 - GRAPH_SHARE)
     rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), optimizer, begin + rounds_s)
@@ -93,8 +97,18 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
         seconds=time.perf_counter() - begin,
         device=_device_name(task.device),
         page_faults=_page_faults(rounds, optimizer),
+        transfer=transfer,
     )
     return measured, rounds
+
+
+def _transfer(task: Task) -> TransferTimes | None:
+    """Return the times of a batch between processes, before other threads run: the worker process is forked."""
+    if task.batch is None:
+        return None
+    from lightning_perf.probe.replay.transfer import time_transfer
+
+    return time_transfer(task.batch, TRANSFER_SHARE * task.seconds)
 
 
 def _page_faults(rounds: Rounds, optimizer: OptimizerTimer | None) -> float | None:

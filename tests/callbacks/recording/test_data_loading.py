@@ -29,7 +29,21 @@ TENSORS = TensorDataset(torch.zeros(8, 2))
 
 
 def facts(loaders: Any) -> dict[str, Any]:
-    return data_loading(SimpleNamespace(train_dataloader=loaders, lightning_module=MODEL))
+    return data_loading(training_on(loaders, 4))
+
+
+def training_on(loaders: Any, batches: int | float, limit: float = 1.0) -> Any:
+    return SimpleNamespace(
+        train_dataloader=loaders, lightning_module=MODEL, num_training_batches=batches, limit_train_batches=limit
+    )
+
+
+@pytest.mark.parametrize(
+    ("batches", "limit", "noted"),
+    [(4, 1.0, 4), (1, 1.0, 1), (float("inf"), 1.0, None), (1, 1, 1), (1, 0.1, None), (3, 3, 3)],
+)
+def test_the_batches_of_an_epoch(batches: float, limit: float, noted: int | None) -> None:
+    assert data_loading(training_on(DataLoader(TENSORS), batches, limit))["batches_per_epoch"] == noted
 
 
 class Episodes(IterableDataset[Any]):
@@ -65,6 +79,7 @@ def test_a_loader_of_tensors() -> None:
     assert facts(DataLoader(Subset(TENSORS, [1, 2]), batch_size=2)) == {
         "kind": "map", "workers": 0, "batch_size": 2, "pin_memory": False, "persistent_workers": False,
         "in_memory": True, "batched": False, "uses_model": False, "dataset": "TensorDataset", "collate": None,
+        "batches_per_epoch": 4,
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
+from lightning_perf.trace.metadata import LOADER_KEY
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import analysis
 from tests.support.trace_builder import FETCH, TraceBuilder
@@ -59,3 +60,40 @@ def test_a_training_on_a_device() -> None:
 
 def test_a_recording_that_does_not_tell_what_trains() -> None:
     assert cpu_overhead(analysis(calling(5, 20, builder=TraceBuilder()))) is None
+
+
+def of_batches(batches: int | None) -> TraceBuilder:
+    """An empty recording of a training with some batches per epoch."""
+    builder = on_processor()
+    builder.top_level[LOADER_KEY] = {"kind": "map", "batches_per_epoch": batches}
+    return builder
+
+
+def test_a_batch_that_is_the_whole_data_set_does_not_grow() -> None:
+    def overhead(batches: int | None) -> tuple[str, str, float | None]:
+        builder = of_batches(batches)
+        finding = cpu_overhead(analysis(calling(5, 20, builder=builder)))
+        assert finding is not None
+        return finding.action, " ".join(finding.evidence), finding.saving_low_ms
+
+    action, evidence, low_ms = overhead(1)
+    assert action == "Merge operators: model = torch.compile(model). lightning-perf tune measures it."
+    assert "the whole data set" in evidence
+    assert low_ms == 0
+    action, evidence, low_ms = overhead(2)
+    assert "raise batch_size" in action
+    assert "more than one batch" not in evidence
+    action, evidence, low_ms = overhead(None)
+    assert "raise batch_size" in action
+    assert "does not show whether the data set has more than one batch" in evidence
+
+
+@pytest.mark.parametrize("batches", [1, 100])
+def test_a_compiled_model_is_not_to_be_compiled(batches: int) -> None:
+    builder = of_batches(batches)
+    builder.op("Torch-Compiled Region: 0/0", 0, 2000).op("Torch-Compiled Region: 0/0", 2000, 2000)
+    finding = cpu_overhead(analysis(calling(5, 20, builder=builder)))
+    assert (finding is None) == (batches == 1)  # nothing is left to advise
+    if finding is not None:
+        assert "torch.compile" not in finding.action
+        assert "The model is compiled already." in finding.evidence

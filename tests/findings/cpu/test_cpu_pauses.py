@@ -145,3 +145,10 @@ def test_others_recordings_and_devices() -> None:
     for event in foreign.events:
         event["name"] = event["name"].replace("perf::", "mine::")
     assert cpu_pauses(analysis(foreign)) is None
+
+
+def test_the_operators_around_a_pause_are_its_place() -> None:
+    finding = cpu_pauses(analysis(pausing("optimizer")))
+    assert finding is not None
+    assert "callbacks: most of the time is after aten::mm and before aten::mm." in finding.action
+    assert finding.action.endswith("record with PerfCallback(with_stack=True).")

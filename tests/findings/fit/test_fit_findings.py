@@ -117,11 +117,23 @@ def test_slow_logger() -> None:
 
 
 def test_slow_callback() -> None:
-    finding = one({("callbacks", "Images.on_train_batch_end"): (20.0, 1000), ("callbacks", "Images.setup"): (10.0, 1)})
+    hooks = {"on_train_batch_end": (20.0, 1000), "on_validation_end": (10.0, 2), "setup": (50.0, 1)}
+    finding = one({("callbacks", f"Images.{hook}"): cost for hook, cost in hooks.items()})
     assert finding.title.startswith("Slow callback: Images takes 30.0 s")
     assert (finding.saving_low_ms, finding.saving_high_ms) == (15_000, 27_000)
+    assert "setup" not in f"{finding.evidence} {finding.action}"
     assert found({("callbacks", "Images.on_train_batch_end"): (2.5, 1000)}) == []
     assert "refresh_rate" in one({("callbacks", "TQDMProgressBar.on_train_batch_end"): (30.0, 1000)}).action
+
+
+@pytest.mark.parametrize(("hook", "count"), [("ModelCheckpoint.setup", 2), ("Statistics.on_train_epoch_end", 1)])
+def test_a_hook_that_runs_once_per_fit_is_not_to_run_less_often(hook: str, count: int) -> None:
+    finding = one({("callbacks", hook): (20.0, count)})
+    assert finding.title.startswith(f"Slow callback: {hook} takes 20.0 s")
+    assert finding.title.endswith("once per fit")
+    assert "less often" not in finding.action
+    assert (finding.saving_low_ms, finding.saving_high_ms) == (0, 20_000)
+    assert found({("callbacks", hook): (2.5, count)}) == []
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.host.input_bound import input_bound
-from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
+from lightning_perf.run_files.probe import Probe, ProbedTransfer
+from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
 from tests.findings.recordings import analysis, training
 from tests.support.trace_builder import TraceBuilder
 
 IN_PROCESS = "_SingleProcessDataLoaderIter"
 WORKERS = "_MultiProcessingDataLoaderIter"
+ONE_TENSOR = {"tensors": 1, "tensor_bytes": 0, "objects": 0, "object_bytes": 0}
+MOST_RECEIVED_MS, LEAST_SENT_MS, MOST_SENT_MS = 1.8, 0.18, 1.8
 MAP = {
     "kind": "map", "workers": 0, "batch_size": 32, "pin_memory": False, "persistent_workers": False,
     "in_memory": False, "batched": False, "uses_model": False,
@@ -21,22 +25,41 @@ MAP = {
 
 
 def on_cpu(
-    fetch_us: float, rest_us: float, *, cores: int = 8, threads: int = 2, loader: str = IN_PROCESS, **facts: Any
+    fetch_us: float,
+    rest_us: float,
+    *,
+    cores: int = 8,
+    threads: int = 2,
+    loader: str = IN_PROCESS,
+    batch: dict[str, int] | None = ONE_TENSOR,
+    transfer: ProbedTransfer | None = None,
+    **facts: Any,
 ) -> Finding:
     """The finding of a training on a processor that waits for each batch and then computes."""
     processor = {
         "name": "A CPU", "cores": cores, "threads": threads, "cpus": cores, "machine_cpus": cores, "trains": True,
         "load": 1.0,
     }  # fmt: skip
-    builder, now = TraceBuilder(**{PROCESSOR_KEY: processor, LOADER_KEY: MAP | facts}), 0.0
+    builder, now = TraceBuilder(**{PROCESSOR_KEY: processor, LOADER_KEY: MAP | facts, BATCH_KEY: batch}), 0.0
     for number in range(5):
         builder.step(number, now, fetch_us + rest_us)
         builder.annotation(f"enumerate(DataLoader)#{loader}.__next__", now, fetch_us)
         builder.op("aten::mm", now + fetch_us, rest_us)
         now += fetch_us + rest_us
-    found = input_bound(analysis(builder))
+    recorded = analysis(builder)
+    if transfer is not None:
+        recorded = replace(recorded, probe=Probe("A CPU", 0, (), 1e7, 1e7, 1e7, 5.0, (), transfer=transfer))
+    found = input_bound(recorded)
     assert found is not None
     return found
+
+
+def sending(sent_ms: float, received_ms: float) -> ProbedTransfer:
+    """A probe that sent batches without noise."""
+    return ProbedTransfer(sent_ms * 1e6, sent_ms * 1e6, received_ms * 1e6, received_ms * 1e6, 15)
+
+
+MANY_TENSORS = {"tensors": 200, "tensor_bytes": 12_800, "objects": 40, "object_bytes": 0}
 
 
 def text(finding: Finding) -> str:
@@ -73,15 +96,72 @@ def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
     fetch_us: float, rest_us: float, cores: int, workers: int
 ) -> None:
     finding = on_cpu(fetch_us, rest_us, cores=cores, threads=1)
-    assert f"DataLoader(…, num_workers={workers}, persistent_workers=True)" in finding.action
-    assert finding.saving_low_ms == pytest.approx(fetch_us / 2000)
+    assert finding.action.startswith(
+        f"Load in worker processes: DataLoader(…, num_workers={workers}, persistent_workers=True)"
+    )
+    fetch_ms, step_ms = fetch_us / 1000, (fetch_us + rest_us) / 1000
+    # A step is never shorter than the workers need to make and send its batch.
+    least_ms = min(fetch_ms, step_ms - (fetch_ms + MOST_SENT_MS) / workers) / 2 - MOST_RECEIVED_MS
+    most_ms = min(1.1 * fetch_ms, step_ms - (fetch_ms + LEAST_SENT_MS) / workers) - LEAST_SENT_MS
+    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((least_ms, most_ms))
+
+
+def test_many_small_tensors_get_no_workers() -> None:
+    # Measured: 3.6 ms per step became 73 ms with a worker process, on a busy machine with 2 cores.
+    finding = on_cpu(2_000, 8_000, batch=MANY_TENSORS)
+    assert "num_workers=1" not in finding.action
+    assert finding.action.endswith("leave num_workers=0.")
+    assert "A batch has 200 tensors. Receiving them from a worker process takes the training thread 6.15 ms to" in text(
+        finding
+    )
+    assert finding.saving_low_ms == 0
+
+
+def test_a_batch_that_costs_more_than_its_tensors_gets_workers() -> None:
+    finding = on_cpu(400_000, 200_000, batch=MANY_TENSORS, threads=1)
+    assert finding.action.startswith("Load in worker processes: DataLoader(…, num_workers=2")
+    assert (finding.saving_low_ms or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("received_ms", "advised"), [(1.0, "Load in worker"), (7.0, "Measure before"), (14.0, "Make each batch cheaper")]
+)
+def test_a_measured_transfer_decides(received_ms: float, advised: str) -> None:
+    """Of a wait of 15 ms, the least is half without 1.5 times the transfer, and the most 16.5 ms without it."""
+    finding = on_cpu(15_000, 25_000, threads=1, transfer=sending(2.0, received_ms))
+    assert finding.action.startswith(advised)
+    assert "measured on this device" in text(finding)
+    low_ms = max(0.0, 7.5 - 1.5 * received_ms)
+    assert finding.saving_low_ms == pytest.approx(low_ms)
+    if advised != "Make each batch cheaper":
+        assert finding.saving_high_ms == pytest.approx(16.5 - received_ms)
+
+
+def test_a_recording_without_the_contents_of_a_batch_asks_to_measure() -> None:
+    finding = on_cpu(20_000, 20_000, threads=1, batch=None)
+    assert finding.saving_low_ms == 0
+    assert finding.action.startswith(
+        "Measure before you use worker processes: lightning-perf data --step-ms 20 PKG:NAME."
+    )
+    assert "does not show the contents of a batch" in text(finding)
+
+
+def test_workers_that_only_send_are_not_raised() -> None:
+    finding = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=sending(6.0, 4.0))
+    assert finding.action.startswith("Send fewer, larger tensors")
+    assert finding.saving_low_ms == 0
+    quick = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=sending(1.0, 0.4))
+    assert quick.action.startswith("Raise num_workers")
 
 
 def test_workers_that_compete_for_cores_are_warned_of() -> None:
     # Measured: pytorch-forecasting with 4 workers was 113 % slower.
     finding = on_cpu(60_000, 20_000, cores=4, threads=4)
     assert finding.saving_low_ms == 0
-    assert finding.action == "Try worker processes and measure: DataLoader(…, num_workers=3, persistent_workers=True)."
+    assert finding.action == (
+        "Measure before you use worker processes: lightning-perf tune tries DataLoader(…, num_workers=3, "
+        "persistent_workers=True)."
+    )
     assert "3 worker processes and 4 threads of torch compete for 4 cores: the training may get slower." in text(
         finding
     )
