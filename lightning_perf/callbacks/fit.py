@@ -341,8 +341,14 @@ class Fit:
             except Exception as error:
                 self._give_up(error)
 
-    def finish(self) -> None:
-        """End the observation: save all data, and give the Trainer its own profiler back."""
+    def finish(self, *, may_wait: bool = True) -> None:
+        """End the observation: save all data, and give the Trainer its own profiler back.
+
+        Args:
+            may_wait: Whether to wait for the device. After an exception it may itself wait for a rank that is gone.
+        """
+        if self._profiler is not None and not may_wait:
+            self._profiler.stop_waiting()
         self._remove_hooks()
         if self._observing:
             try:

@@ -24,6 +24,7 @@ __all__ = [
     "Trainer",
     "clips_as_lightning_does",
     "holds_whole_model",
+    "is_compiled",
     "is_lightnings_own",
     "step_number",
 ]
@@ -147,3 +148,21 @@ def clips_as_lightning_does(module: Module) -> bool:
     hook = getattr(type(module), "configure_gradient_clipping", None)
     own = getattr(hook, "__module__", "").startswith(("lightning.pytorch.", "pytorch_lightning."))
     return own and "configure_gradient_clipping" not in vars(module)
+
+
+def is_compiled(module: Module) -> bool:
+    """Return whether a module or a part of it is compiled, so that a wrapper of ours could get into the graph."""
+    if getattr(module, "_compiler_ctx", None) is not None:  # set by Lightning on a module that is compiled as a whole
+        return True
+    if any(_is_compiled_function(value) for base in type(module).__mro__ for value in vars(base).values()):
+        return True
+    return any(
+        hasattr(layer, "_orig_mod")
+        or getattr(layer, "_compiled_call_impl", None) is not None
+        or any(_is_compiled_function(value) for value in vars(layer).values())
+        for layer in module.modules()
+    )
+
+
+def _is_compiled_function(value: object) -> bool:
+    return callable(value) and "_torchdynamo_orig_callable" in getattr(value, "__dict__", ())

@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from torch.compiler import is_compiling
+
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
@@ -23,7 +25,7 @@ from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe, probe_s
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import check_choice, recording_plan
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.report import ReportLength, complete_report, print_line, report_fit
+from lightning_perf.callbacks.report import ReportLength, complete_report, leave_report, print_line, report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_run_folder
 from lightning_perf.callbacks.trainer_log import TrainerLog
@@ -293,6 +295,8 @@ class PerfCallback(LightningCallback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
         """Start the backward phase."""
+        if is_compiling():
+            return
         if self._precision.monitors is not None:
             self._precision.monitors.on_before_backward(loss)
         if self._fit is not None:
@@ -300,6 +304,8 @@ class PerfCallback(LightningCallback):
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
         """End the backward phase."""
+        if is_compiling():
+            return
         if self._fit is not None:
             self._fit.on_backward_end()
         if self._precision.monitors is not None:
@@ -309,6 +315,8 @@ class PerfCallback(LightningCallback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Start the optimizer phase."""
+        if is_compiling():
+            return
         if self._fit is not None:
             self._fit.on_optimizer_start()
         if self._precision.monitors is not None:
@@ -350,7 +358,7 @@ class PerfCallback(LightningCallback):
             self._record.finishes()
         if self._account is not None:
             self._save_account(self._account.snapshot("report"))
-        self._report_fit(trainer, failed=False)
+        self._report_fit(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
@@ -365,7 +373,7 @@ class PerfCallback(LightningCallback):
         self._report_out_of_memory(trainer, pl_module, exception)
         self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
-            self._fit.finish()
+            self._fit.finish(may_wait=int(trainer.world_size) == 1)
         self._end_monitors()
         self._close_log()
         if self._record is not None:
@@ -375,7 +383,7 @@ class PerfCallback(LightningCallback):
             self._save_account(self._account.snapshot("exception"))
         if self._rank_files is not None:
             self._rank_files.ends()
-        self._report_fit(trainer, failed=True)
+        self._report_fit(trainer, exception)
         self._record = None
         if self._account is not None:
             self._save_account(self._account.snapshot("exception"))  # with the report: the Trainer calls us no more
@@ -473,12 +481,16 @@ class PerfCallback(LightningCallback):
         if self._trainer_log is not None:
             self._trainer_log.close()
 
-    def _report_fit(self, trainer: Trainer, *, failed: bool) -> None:
+    def _report_fit(self, trainer: Trainer, exception: BaseException | None = None) -> None:
         fit, self._fit = self._fit, None
         log, self._trainer_log = self._trainer_log, None
         files, self._rank_files = self._rank_files, None
         # Without a step the error itself is all there is to report.
+        failed = exception is not None
         if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
+            return
+        if isinstance(exception, Exception) and int(trainer.world_size) > 1:
+            leave_report(fit, files, self._report)
             return
         fit_s = time.perf_counter() - self._began_s
         probe_s = 0.0 if failed else probe_seconds(self._probe, fit_s, int(trainer.world_size))

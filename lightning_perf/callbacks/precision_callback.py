@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
+from torch.compiler import is_compiling
+
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
@@ -257,16 +259,22 @@ class PrecisionCallback(LightningCallback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
         """Pass the hook to the monitors."""
+        if is_compiling():
+            return
         if self.monitors is not None:
             self.monitors.on_before_backward(loss)
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
         """Pass the hook to the monitors."""
+        if is_compiling():
+            return
         if self.monitors is not None:
             self.monitors.on_after_backward()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Pass the hook to the monitors."""
+        if is_compiling():
+            return
         if self.monitors is not None:
             self.monitors.on_before_optimizer_step(optimizer)
 

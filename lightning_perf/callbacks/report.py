@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ReportLength",
     "build_fit_report",
+    "complete_report",
+    "leave_report",
     "log_report",
     "print_fit_report",
     "print_line",
@@ -41,9 +44,6 @@ ReportLength: TypeAlias = Literal["full", "short", "none"]
 
 RANKS_WAIT_S = 60.0
 """Time for which rank 0 waits for the files of ranks that share its folder, e.g. the last window on a slow disk."""
-
-FAILED_WAIT_S = 5.0
-"""The same after an error: the other ranks are then mostly stuck, because they wait for one that died."""
 
 # The modules of the report are imported inside the functions: only rank 0 needs them, and only after the fit.
 
@@ -85,7 +85,7 @@ def report_fit(
         if notes and fit.folder is not None:
             _give(fit.errors, "notes are not saved", write_notes, fit.folder, notes)
         if files is not None and fit.folder is not None:
-            notes += files.wait(FAILED_WAIT_S if failed else RANKS_WAIT_S).notes(fit.folder)
+            notes += files.wait(0.0 if failed else RANKS_WAIT_S).notes(fit.folder)
         if probe_s and fit.folder is not None and fit.has_trace:
             probe_fit(fit.folder, probe_s, fit.errors, requested=probe_requested)
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
@@ -107,6 +107,25 @@ def report_fit(
     if to_loggers and trainer is not None:
         _give(fit.errors, "the report is not sent to the loggers", send_report, report, fit.folder, trainer, fit.errors)
     return report
+
+
+def leave_report(fit: Fit, files: RankFiles | None, show: ReportLength) -> None:
+    """Save the notes of a fit that failed on one of several ranks, and print the command that makes the report.
+
+    An analysis takes seconds. A launcher kills all ranks when one dies, and by then the program has to have its error.
+    """
+    folder = fit.folder
+    if folder is None:
+        return
+
+    def save_notes() -> None:
+        missing = files.wait(0.0).notes(folder) if files is not None else []
+        write_notes(folder, [*fit.notes(), *missing])
+
+    _give(fit.errors, "notes are not saved", save_notes)
+    if show != "none":
+        command = f"lightning-perf analyze {shlex.quote(str(folder))}"
+        print_line(f"{fit.errors.name}: the training failed. For a report, run: {command}")
 
 
 def complete_report(folder: Path, report: PerfReport, account: FitAccount, errors: ErrorReporter) -> None:

@@ -20,7 +20,7 @@ from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import check_choice, recording_plan
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.report import ReportLength, print_line, report_fit
+from lightning_perf.callbacks.report import ReportLength, leave_report, print_line, report_fit
 from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
 from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, machine_facts, model_facts
@@ -187,7 +187,7 @@ class PerfLoop:
         if self._hooks is not None:
             self._hooks.remove()
         if self._fit is not None:
-            self._fit.finish()
+            self._fit.finish(may_wait=error is None or self._ranks.world_size == 1)
         if self._record is not None:
             if self._metrics:
                 self._epoch_ended = True
@@ -200,6 +200,9 @@ class PerfLoop:
             self._rank_files.ends()
         fit, self._fit = self._fit, None
         if fit is None or self._ranks.rank != 0 or (error is not None and fit.is_empty):
+            return
+        if isinstance(error, Exception) and self._ranks.world_size > 1:
+            leave_report(fit, self._rank_files, self._report)
             return
         report_fit(
             fit,

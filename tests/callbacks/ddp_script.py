@@ -105,7 +105,11 @@ def main(name: str, strategy: str, folder: str, mode: str = "plain", processes: 
         log_every_n_steps=2,
         max_epochs=1,
     )
-    trainer.fit(net(mode=mode), loader(8 * int(processes)))  # eight batches a rank
+    try:
+        trainer.fit(net(mode=mode), loader(8 * int(processes)))  # eight batches a rank
+    except Exception:
+        print(f"rank {trainer.global_rank} caught the error", flush=True)
+        raise
     print(f"rank {trainer.global_rank} finished after {trainer.global_step} steps", flush=True)
 
 

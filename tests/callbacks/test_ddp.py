@@ -163,9 +163,12 @@ def test_folders_that_are_not_shared_are_analysed_afterwards(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_does_not_hang_the_report(tmp_path: Path) -> None:
+def test_a_rank_that_dies_leaves_the_others_their_error(tmp_path: Path) -> None:
     done = run(PACKAGES[0], "ddp", str(tmp_path), "die")
     assert done.returncode != 0
+    assert "rank 0 caught the error" in done.stdout, "the launcher killed it while it waited for the rank that is gone"
+    assert "run: lightning-perf analyze " in done.stdout
+    assert not list(tmp_path.rglob(".rank*")), "markers are left behind"
     (record,) = find_records(tmp_path)
     assert record.outcome is not Outcome.FINISHED
     (folder,) = {file.parent for file in tmp_path.rglob("steps.rank0.jsonl")}

@@ -90,3 +90,71 @@ def test_a_warning_that_is_shown_once_stays_at_once(tmp_path: Path, monkeypatch:
         assert list(warnings.filters) == before
     assert len(trace_files(tmp_path)) > 3
     assert shown.count("mind the step") == 1
+
+
+FIT = """
+import torch, lightning.pytorch as pl
+from lightning_perf import PerfCallback
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+def fit():
+    data = torch.utils.data.DataLoader(torch.zeros(16, 2), 2)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                         callbacks=[PerfCallback()], enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Net(), data)
+"""
+
+
+def test_a_trainer_in_a_thread_writes_nothing_of_kineto_to_standard_error(tmp_path: Path) -> None:
+    code = f"""{FIT}
+import logging, os, sys, threading
+logging.disable(logging.INFO)
+prepare = torch.profiler.profile.prepare_trace
+def prepare_and_speak(self):
+    prepare(self)
+    os.write(2, b"a line of the program\\n")
+torch.profiler.profile.prepare_trace = prepare_and_speak
+thread = threading.Thread(target=fit)
+thread.start()
+thread.join()
+"""
+    done = run(code, tmp_path)
+    assert "Where" in done.stdout
+    assert done.stderr == "a line of the program\n"
+
+
+def test_a_fit_imports_no_heavy_package_and_no_analysis(tmp_path: Path) -> None:
+    # Lightning may have imported them already, so it is our import statements that count.
+    code = f"""
+import builtins, sys
+asked, own = [], builtins.__import__
+def recording(name, globals=None, locals=None, fromlist=(), level=0):
+    importer = (globals or {{}}).get("__name__") or ""
+    if importer.startswith("lightning_perf"):
+        asked.append((name.split(".")[0], importer))
+    return own(name, globals, locals, fromlist, level)
+builtins.__import__ = recording
+{FIT}
+from lightning.pytorch.callbacks import Callback
+class Look(Callback):
+    def on_train_end(self, *_):
+        global during
+        during = {{name for name in sys.modules if name.startswith("lightning_perf.")}}
+own_trainer = pl.Trainer
+pl.Trainer = lambda callbacks, **more: own_trainer(callbacks=[*callbacks, Look()], **more)
+fit()
+heavy = [each for each in asked if each[0] in ("matplotlib", "pandas", "scipy", "sympy")]
+assert asked and not heavy, heavy
+too_early = ("lightning_perf.findings", "lightning_perf.page", "lightning_perf.report", "lightning_perf.statistics")
+assert not [name for name in during if name.startswith(too_early)]
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, is_compiled, step_number
 from lightning_perf.callbacks.mistakes.autocast_cache import StaleCasts
 from lightning_perf.callbacks.mistakes.averages import HalfAverages
 from lightning_perf.callbacks.mistakes.checkpoints import saved_without_scaler
@@ -68,11 +68,12 @@ class MistakeWatch:
             self._found.add(mistake)
         self._calls = ScalerCalls(trainer, names, parameters, self._found.add, self._failed)
         self._log = LoggedValues(trainer, module, names, self._found.add)
+        self._follows_log = not is_compiled(module)  # a wrapper of `log` would break the graph of a compiled step
         self._casts = StaleCasts(parameters, self._found.add)
         self._averages = HalfAverages(trainer, module)
         sixteen = mixed or any(p.dtype in (torch.float16, torch.bfloat16) for p in module.parameters())
         self._operators: OperatorWatch | None = None
-        if not _is_compiled(module):
+        if self._follows_log:
             self._operators = OperatorWatch(module, names, self._found.add, mixed=mixed, on_error=self._failed)
         self._look_at_operators = sixteen
         self._manual = not module.automatic_optimization
@@ -93,7 +94,8 @@ class MistakeWatch:
             return
         self._calls.step = self._casts.step = step_number(self._trainer)
         self._calls.start()
-        self._log.start()
+        if self._follows_log:
+            self._log.start()
         self._casts.on_batch_start()
         wanted = self._look_at_operators or self._calls.users_scaler is not None
         # In a recorded step the checks would show up in the trace, and their cost in its times.
@@ -183,16 +185,3 @@ class MistakeWatch:
 
     def _failed(self, error: Exception) -> None:
         self._errors.report("mistakes in mixed precision are not looked for any more", error)
-
-
-def _is_compiled(module: Module) -> bool:
-    """Return whether parts of a module are compiled: a mode of our own could make them run eagerly."""
-    if getattr(module, "_compiler_ctx", None) is not None:
-        return True
-    for layer in module.modules():
-        if hasattr(layer, "_orig_mod") or getattr(layer, "_compiled_call_impl", None) is not None:
-            return True
-        forward: Callable[..., Any] | None = vars(layer).get("forward")
-        if hasattr(forward, "_torchdynamo_orig_callable"):
-            return True
-    return False

@@ -22,6 +22,7 @@ from lightning_perf.callbacks.recording.torch_profiler import (
     RecordingOptions,
     new_recorder,
     recorder_is_taken,
+    without_thread_error,
 )
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
@@ -107,6 +108,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._profile: profile | None = None
         self._watch = RecorderWatch(self._give_way)
         self._gave_way = False
+        self._may_wait = True
         self._step_mark: record_function | None = None
         self._phase_mark: record_function | None = None
         self._whole_steps = 0
@@ -172,6 +174,10 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._whole_steps = 0
         self._stop()
 
+    def stop_waiting(self) -> None:
+        """Do not wait for the device any more: it may wait for a rank that is gone."""
+        self._may_wait = False
+
     def close(self) -> None:
         """Look out for other profilers no longer; call it when the fit ends."""
         self._watch.remove()
@@ -214,7 +220,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         prepared = new_recorder(self._options, self._device_type)
         for key, note in self._notes.before_window(self._device_type):
             prepared.preset_metadata_json(key, note)
-        with _no_advice_on_cycles():
+        with _no_advice_on_cycles(), without_thread_error():
             WindowProfiler._preparing = True
             try:
                 prepared.prepare_trace()
@@ -281,6 +287,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if recording:
                 for key, note in self._notes.of_window(self._whole_steps):
                     stopped.add_metadata_json(key, note)
+            if not self._may_wait and stopped.profiler is not None:
+                stopped.profiler.use_device = None  # otherwise torch synchronizes before it stops
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that the ranges reach to the end of the trace: the recorder closes open ones.
@@ -308,7 +316,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         becomes slower, or in a window that starts at once, which then lacks its device work
         (https://github.com/pytorch/kineto/pull/1554).
         """
-        if self._device_type == "cuda":
+        if self._device_type == "cuda" and self._may_wait:
             torch.cuda.synchronize()  # the device has nothing left to do: it did all of it before the recorder stopped
 
     def _export(self, stopped: profile) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken"]
+__all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken", "without_thread_error"]
 
 _METHOD = "_prepare_trace"  # private; all of torch's profilers come by here before they touch the recorder
 
@@ -63,6 +66,40 @@ def new_recorder(options: RecordingOptions, device_type: str) -> profile:
 def recorder_is_taken() -> bool:
     """Whether a profiler records; one that still warms up is not seen."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # private, without a public equal
+
+
+_THREAD_ERROR = b"External init callback must run in same thread as registerClient"
+
+
+@contextmanager
+def without_thread_error() -> Iterator[None]:
+    """Leave out the line that kineto writes to standard error when its first recording starts in a thread.
+
+    Kineto writes it with ``fprintf``, whatever its log level. It means that recordings cannot be requested by kineto's
+    daemon. Other lines that are written meanwhile follow at the end.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    try:
+        own = os.dup(2)
+    except OSError:  # the process has no standard error
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as held:
+            os.dup2(held.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(own, 2)
+                held.seek(0)
+                for line in held:
+                    if _THREAD_ERROR not in line:
+                        with suppress(OSError):
+                            os.write(2, line)
+    finally:
+        os.close(own)
 
 
 class RecorderWatch:
