@@ -12,7 +12,7 @@ from lightning_perf.tensorboard.cache import BESIDE, discard, find, key_of, plac
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.storage import Storage
-from tests.tensorboard.support import Asker, InlineQueue, asker, stored, until, write_study, write_trace
+from tests.tensorboard.support import Asker, InlineQueue, asker, run_of, stored, until, write_study, write_trace
 
 DAMAGED = [b"", b'{"schema_version": 1, "ranks": [', b"\0" * 100, b"{}", b"null", b"\xff"]
 
@@ -41,10 +41,9 @@ def test_a_damaged_page_is_made_again(logdir: Path, damage: bytes) -> None:
 def test_a_damaged_comparison_is_made_again(logdir: Path) -> None:
     pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
     write_study(logdir / "amp")
-    tab = asker(logdir)
-    answer = tab.json("data/study", run="amp")
-    cached(logdir / "amp", "study").write_bytes(b'{"baseline"')
-    assert tab.json("data/study", run="amp") == answer
+    run = run_of(logdir, "amp")
+    write(places_of(run), key_of(run), {"study": b'{"baseline"'})
+    assert asker(logdir).json("data/study", run="amp")["baseline"] == "fp32"
 
 
 def test_a_page_damaged_right_after_it_was_made_is_made_again(logdir: Path) -> None:
