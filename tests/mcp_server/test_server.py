@@ -128,8 +128,9 @@ def test_verdicts_refusals_and_invalid_runs(tmp_path: Path) -> None:
     refused = result("compare", tmp_path, arms={"old": ["old"], "new": ["fast"]})
     assert refused["outcome"] == "refused"
     assert [row["fact"] for row in refused["differences"]] == ["train.precision"]
-    confined = answer(ToolServer([tmp_path]), "compare", arms={"old": ["old"], "new": ["failed"]})
-    assert confined["outcome"] == "invalid_runs"
+    assert result("compare", tmp_path, arms={"old": ["old"], "new": ["failed"]})["outcome"] == "invalid_runs"
+    confined = answer(ToolServer([tmp_path]), "compare", arms={"old": ["old"], "new": ["fast"]})
+    assert confined["outcome"] == "refused"
     for wrong in ({}, {"arms": {"a": ["old"]}, "study": "old"}, {"arms": {"a": ["old"], "b": ["../x"]}}):
         with pytest.raises(LocatedError):
             result("compare", tmp_path, **wrong)

@@ -12,7 +12,7 @@ from lightning_perf.tensorboard.cache import BESIDE, discard, find, key_of, plac
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.storage import Storage
-from tests.tensorboard.support import Asker, InlineQueue, asker, stored, until, write_study, write_trace
+from tests.tensorboard.support import Asker, InlineQueue, asker, run_of, stored, until, write_study, write_trace
 
 DAMAGED = [b"", b'{"schema_version": 1, "ranks": [', b"\0" * 100, b"{}", b"null", b"\xff"]
 
