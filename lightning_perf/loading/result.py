@@ -116,7 +116,9 @@ def judge_loading(
     """Find the limit of a loader from the mean times of its stages per batch.
 
     W workers load W batches in the time that one needs for a batch, as long as the cores suffice for their processor
-    time. `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches.
+    time.
+
+    `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches.
     """
     cores = cores or 1
     loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))
