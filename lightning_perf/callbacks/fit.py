@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,7 +92,7 @@ class Fit:
             windows = WindowPlan(self._schedule, folder)
             core_waits = CoreWaits(state)
             hook_times = loop.hook_times()
-            self._token_counter = TokenCounter(state, _product_parameters(loop, errors))
+            self._token_counter = TokenCounter(state, functools.partial(_product_parameters, loop, errors))
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
             if plan.max_overhead is not None:

@@ -83,7 +83,7 @@ class PerfCallback(LightningCallback):
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty. Default: ``perf`` in the Trainer's log directory.
-        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, before the first step.
+        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, large ones by sample.
             ``light`` skips these hashes. Then ``compare`` cannot tell whether two runs had the same data and weights.
         probe: Run the recorded operators again after the fit, in a worker process, to estimate the savings of findings
             on this device. True for 5 s, a number for other seconds, False for never. None probes after fits of one

@@ -118,13 +118,16 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
         its parameters and buffers. If the model is sharded, the hash is over the shards of this rank. If weights are in
         channels last, ``model.channels_last`` says so.
     """
-    parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
     # Not the state dict: building it may be a collective call, and runs the user's hooks.
-    named = [*module.named_parameters(), *module.named_buffers()]
+    named = [
+        (name, tensor)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        if not torch.nn.parameter.is_lazy(tensor)
+    ]
+    parameters = [tensor for _, tensor in named if isinstance(tensor, torch.nn.Parameter)]
     weights: dict[str, Any] = {
         name.replace("_orig_mod.", ""): _local(tensor)  # the same weights, compiled or not
         for name, tensor in at_even_distances(named, MAX_BLOCKS)
-        if not torch.nn.parameter.is_lazy(tensor)
     }
     if len(named) > MAX_BLOCKS:
         weights["tensors"] = len(named)
@@ -296,7 +299,7 @@ def _is_compiled(module: Module) -> bool:
 def _manifest(dataset: Any, budget: Budget, depth: int = MAX_DEPTH) -> FactValue | Later:
     files = dataset_files(dataset)
     if files is not None and len(files):
-        return functools.partial(_hash_dataset_files, files)
+        return functools.partial(hash_dataset_files, files)
     return fact_of_hash(lambda: _hash_arrays(dataset, budget, depth))
 
 
@@ -322,7 +325,7 @@ def _hash_indices(indices: Any, budget: Budget) -> str | None:
     return some if len(indices) <= MAX_INDICES else f"{some}-sampled-2:{len(indices)}"
 
 
-def _hash_dataset_files(files: SampleFiles) -> str:
+def hash_dataset_files(files: SampleFiles) -> str:
     """Hash some files of a data set: `hash_files` reads a sample of them."""
     paths = [files[number] for number in at_even_distances(range(len(files)), MAX_NAMES)]
     root = os.path.commonpath({os.path.dirname(path) for path in paths})  # noqa: PTH120
