@@ -20,6 +20,7 @@ from lightning_perf.commands import (
     explain,
     gate,
     history,
+    infer,
     mcp,
     run,
     study,
@@ -29,7 +30,6 @@ from lightning_perf.commands import (
 )
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
-from lightning_perf.inference import command as infer
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 
 

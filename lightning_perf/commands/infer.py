@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +19,9 @@ from lightning_perf.arguments import (
     progress_printer,
     share_or_zero,
     thread_count,
-    write_output,
 )
+from lightning_perf.commands.show import show
+from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -33,11 +32,6 @@ HELP = "measure variants of a trained model: accuracy, latency, size"
 
 SWEEP_FILE = "sweep.json"
 """The document of ``--backbones``, in the folder of ``--out``."""
-
-NOISE = (
-    "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants on real "
-    "inputs are unknown."
-)
 
 _NOT_FOR_BACKBONES = ("model", "module", "data", "variants", "html", "max_latency_ms", "max_accuracy_drop")
 """Options that only apply to a trained model."""
@@ -168,15 +162,6 @@ def add_device(group: argparse._ActionsContainer) -> None:
     )
 
 
-def choose_device(name: str) -> str:
-    """Return the device for the value of ``--device``: ``auto`` is ``cuda`` if PyTorch sees a GPU, else ``cpu``."""
-    if name != "auto":
-        return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def to_points(drop: float | None) -> float | None:
     """Convert a loss of accuracy from a share to percentage points.
 
@@ -193,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     if options.backbones is not None:
         return _time_backbones(options)
     tradeoff = _measure(options)
-    write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, html=options.html, plot=options.plot)
+    show(tradeoff, options, save_plots=tradeoff.save_plot)
     return exit_code(tradeoff)
 
 
@@ -233,29 +218,12 @@ def write_outputs(
         InferenceError: A file cannot be written.
     """
     from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.page.html import PageError
 
-    with suppress(BrokenPipeError):  # the reader has exited, and the files are still wanted
-        if as_json:
-            sys.stdout.write(tradeoff.to_json())
-        else:
-            tradeoff.print()
-    problems = []
-
-    def write_markdown(path: Path) -> None:
-        write_output(path, tradeoff.to_markdown(), InferenceError)
-
-    for path, write in ((markdown, write_markdown), (html, tradeoff.write_html), (plot, tradeoff.save_plot)):
-        if path is not None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write(path)
-            except (InferenceError, PageError) as error:
-                problems.append(str(error))
-            except OSError as error:
-                problems.append(f"{path}: cannot be written ({error.strerror}). Give another file.")
-    if problems:
-        raise InferenceError(" ".join(problems))
+    options = argparse.Namespace(json=as_json, markdown=markdown, html=html, plot=plot, quiet=True)
+    try:
+        show(tradeoff, options, save_plots=tradeoff.save_plot)
+    except UserError as error:
+        raise InferenceError(str(error)) from error
 
 
 def _measure(options: argparse.Namespace) -> Tradeoff:
@@ -263,6 +231,7 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.source import load_model
+    from lightning_perf.inference.model.subject import choose_device
     from lightning_perf.inference.run import measure_variants
     from lightning_perf.inference.training.fine_tune import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
@@ -304,22 +273,20 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
 
 def _samples(options: argparse.Namespace) -> Samples:
     """Return the samples of ``--data``, or random inputs of ``--shape``."""
-    import torch
-
-    from lightning_perf.inference.model.samples import Samples, gather_samples
+    from lightning_perf.inference.model.samples import gather_samples, noise_samples
     from lightning_perf.named_object import find_object
 
     if options.shape is None:
         given = find_object(options.data, "--data")
         return gather_samples(given() if callable(given) else given, options.limit, options.calibration)
-    inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
-    return Samples(inputs, None, notes=(NOISE,))
+    return noise_samples(max(options.batch_sizes), options.shape)
 
 
 def _time_backbones(options: argparse.Namespace) -> int:
     from lightning_perf.inference.backbones import DEFAULT_BACKBONES, sweep_backbones
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
+    from lightning_perf.inference.model.subject import choose_device
 
     for name in _NOT_FOR_BACKBONES:
         if getattr(options, name) is not None:
@@ -335,19 +302,9 @@ def _time_backbones(options: argparse.Namespace) -> int:
         effort=Effort(seconds=options.seconds),
         on_progress=progress_printer(options.quiet),
     )
-    if options.out is not None:
-        write_output(options.out / SWEEP_FILE, sweep.to_json(), InferenceError)
-    if options.markdown is not None:
-        write_output(options.markdown, sweep.to_markdown(), InferenceError)
-    if options.json:
-        sys.stdout.write(sweep.to_json())
-    else:
-        sweep.print()
-    if all(row.latency is None for row in sweep.rows):
-        return ExitCode.CHECK_FAILED
-    if options.plot is not None:
-        sweep.save_plot(options.plot)
-    return ExitCode.SUCCESS
+    timed = any(row.latency is not None for row in sweep.rows)
+    show(sweep, options, save_plots=sweep.save_plot if timed else None, kept_as=SWEEP_FILE)
+    return ExitCode.SUCCESS if timed else ExitCode.CHECK_FAILED
 
 
 def _variant_lines() -> Iterator[str]:
