@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_perf import PerfCallback, PrecisionCallback
 from tests.callbacks.run_record.test_fit_record import only
 from tests.callbacks.training import Points, make_module, make_trainer
+from tests.compare.records.test_fingerprint import Guarded
 from tests.compare.records.test_fingerprint_fuzz import generator_states
 
 HOOKS = [name for name in vars(PerfCallback) if name.startswith("on_")] + ["setup", "teardown"]
@@ -30,7 +31,7 @@ class Augmented(Sequence):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
+    def __getitem__(self, index: Any) -> Any:
         if index >= len(self.rows):
             raise IndexError(index)
         drawn = random.random() + np.random.rand() + self.rng.random()
@@ -95,8 +96,11 @@ def train(
     module = make_module(training_step=step, transfer_batch_to_device=keep)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
+    data = Noisy(24)
+    for owner in (module, data):
+        vars(owner)["held"] = [augmented([torch.zeros(4)]), {"guarded": Guarded()}, Guarded()]
     trainer = make_trainer(folder, callback, **options)
-    trainer.fit(module, DataLoader(Noisy(24), 2, shuffle=True, collate_fn=collate))
+    trainer.fit(module, DataLoader(data, 2, shuffle=True, collate_fn=collate))
     return [parameter.detach().clone() for parameter in module.parameters()], generator_states()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
@@ -20,13 +20,13 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.compare.records.content import UnreadableError
 from lightning_perf.compare.records.fingerprint import (
     MAX_BLOCKS,
     MAX_FILES,
     MAX_NAMES,
     NOT_HASHED,
     Budget,
-    UnreadableError,
     at_even_distances,
     fact_of_hash,
     hash_files,
@@ -50,7 +50,7 @@ Later: TypeAlias = Callable[[], FactValue]
 """Finds a fact by reading files or asking other programs, which may take long."""
 
 Facts = dict[str, FactValue]
-OpenFacts = dict[str, FactValue | Later]
+OpenFacts = Mapping[str, FactValue | Later]
 """Facts of which some are not known yet."""
 
 
@@ -164,7 +164,7 @@ def data_facts(trainer: Trainer, *, hashed: bool = True) -> OpenFacts:
     """
     budget = Budget()
     train = dataset_facts("data.", trainer.train_dataloader, budget, hashed=hashed)
-    return train | dataset_facts("data.val_", trainer.val_dataloaders, budget, hashed=hashed)
+    return {**train, **dataset_facts("data.val_", trainer.val_dataloaders, budget, hashed=hashed)}
 
 
 def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, hashed: bool = True) -> OpenFacts:
@@ -250,7 +250,7 @@ def dataset_files(dataset: Any, depth: int = MAX_DEPTH) -> SampleFiles | None:
         return None
     if issubclass(type(dataset), Subset):
         files = dataset_files(own.get("dataset"), depth - 1)
-        indices = own.get("indices")
+        indices: Any = own.get("indices")
         if files is None or type(indices) not in (list, tuple, range, np.ndarray):
             return None
         return SampleFiles(len(indices), lambda number: files[int(indices[number])])

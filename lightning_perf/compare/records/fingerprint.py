@@ -214,8 +214,8 @@ class _Walk:
                 self._budget.take_objects(64)
                 self._budget.check_time()
             kind = type(value)
-            if kind in PLAIN or (text := self._odd_text(value)) is not None:
-                text = self._plain_text(value) if kind in PLAIN else text
+            text = self._plain_text(value) if kind in PLAIN else self._odd_text(value)
+            if text is not None:
                 self._add(name, text, old=kind in PLAIN or _is_of_numpy(value, PLAIN))
                 continue
             children = self._children(name, value)
