@@ -13,7 +13,7 @@ import torch
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.trace.description import Batch
 
-MAX_OBJECTS = 5_000
+MAX_OBJECTS = 2_000
 """Objects of a batch that are counted, in a few milliseconds of a step that is not recorded."""
 
 SMALL = (bool, int, float, complex, type(None))

@@ -62,7 +62,7 @@ def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
         )
     if batch is None:
         batch = _recorded(analysis)
-    if batch is None:
+    if batch is None or not batch.complete:
         return None
     (low_ns, high_ns) = (_received_ns(batch, end) for end in (0, 1))
     return Transfer(

@@ -52,7 +52,7 @@ def test_use_of_the_device_is_called_what_the_page_calls_it(report: PerfReport) 
 def test_the_verdict_comes_first(report: PerfReport) -> None:
     lines = printed(report, 120).splitlines()
     assert lines[0].startswith("Where  A step takes 1.00 ms (mean of 3): 50.0 % is device compute, 40.0 % waits")
-    assert any(line.startswith("Next   Load in worker processes") for line in lines[:6])
+    assert any(line.startswith("Next   Measure before you use worker processes") for line in lines[:6])
 
 
 def test_paths_are_printed_whole_on_a_line(report: PerfReport) -> None:
