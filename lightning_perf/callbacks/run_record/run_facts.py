@@ -51,7 +51,7 @@ Later: TypeAlias = Callable[[], FactValue]
 
 Facts = dict[str, FactValue]
 OpenFacts = Mapping[str, FactValue | Later]
-"""Facts of which some are not known yet."""
+"""Facts. Some may not be known yet."""
 
 
 def training_facts(trainer: Trainer) -> Facts:

@@ -50,7 +50,7 @@ MAX_TENSORS = 4000
 """Most tensors and arrays in a batch: each takes longer than other objects."""
 
 MAX_BLOCKS = 1000
-"""Most tensors and arrays whose content is read. Of more, as many are read at even distances."""
+"""The content of at most so many tensors and arrays is read. Of more, as many are read at even distances."""
 
 MAX_FILES = 100
 FILE_BYTES = 2**14
@@ -60,8 +60,8 @@ names are hashed."""
 
 CPU_LIMIT_S = 0.05
 WALL_LIMIT_S = 0.2
-"""Most time for all hashes before the first step, and again for the first batch: of the processor, and on the wall
-clock, e.g. for memory-mapped files on a slow disk. This is the last resort. Typical content takes a tenth of it."""
+"""Most time for all hashes before the first step, and again for the first batch. The wall clock matters e.g. for
+memory-mapped files on a slow disk. This is the last resort: typical content takes a tenth of it."""
 
 NOT_HASHED = "not hashed, because "
 """A fact that starts with this is unknown."""
@@ -71,7 +71,7 @@ _LONG = 2**4096
 
 
 class Budget:
-    """What is left of the limits of some hashes."""
+    """The objects, text and time that some hashes may still use."""
 
     def __init__(self) -> None:
         self._cpu_end_s = time.thread_time() + CPU_LIMIT_S
@@ -103,7 +103,7 @@ class Budget:
 
 
 def fact_of_hash(take: Callable[[], str | None]) -> str | None:
-    """Return a hash as a fact of a run record: the hash, or why there is none."""
+    """Return a hash as a fact of a run record: the hash, or the reason for a missing one."""
     try:
         return take()
     except UnreadableError as reason:
