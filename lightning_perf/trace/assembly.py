@@ -218,19 +218,19 @@ class Assembly:
         self.sizes = RawTexts()
         self.directions = RawTexts()
         self._destinations: dict[str, Destination | None] = {}
+        inputs = {"input_types": "i", "input_shapes": "i"}
         self.operators = Rows(
             exact,
             name="i",
             thread="i",
-            types="i",
-            shapes="i",
-            strides="i",
-            values="i",
+            **inputs,
+            input_strides="i",
+            input_values="i",
             sequence="q",
             forward_thread="i",
             flops="q",
         )
-        self.annotations = Rows(exact, name="i", thread="i", finished="b", types="i", shapes="i")
+        self.annotations = Rows(exact, name="i", thread="i", finished="b", **inputs)
         self.python = Rows(exact, name="i", thread="i")
         self.runtime = Rows(exact, name="i", thread="i", correlation="q")
         self.device = Rows(
@@ -251,7 +251,21 @@ class Assembly:
         )
         self.collectives: list[tuple[int, list[bytes]]] = []
         self.memory = Rows(
-            exact, thread="i", device_type="i", device="i", address="q", bytes="q", allocated="q", reserved="q"
+            exact,
+            thread="i",
+            device_type="i",
+            device="i",
+            address="q",
+            bytes="q",
+            allocated_bytes="q",
+            reserved_bytes="q",
+            thread="i",
+            device_type="i",
+            device="i",
+            address="q",
+            bytes="q",
+            allocated_bytes="q",
+            reserved_bytes="q",
         )
         self.regions: list[tuple[int, int, bool]] = []
         self.counters = Rows(exact, name="i", device="i", value="d")
@@ -327,9 +341,9 @@ class Assembly:
         rows, strides, values = self.operators, self.strides, self.values
         args = [e.args for e in group]
         self._add_inputs(rows, args)
-        rows.add_codes("strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
+        rows.add_codes("input_strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
         rows.add_codes(
-            "values",
+            "input_values",
             [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args],
         )
         rows.add_integers("sequence", [a.sequence for a in args], -1)
@@ -339,9 +353,9 @@ class Assembly:
     def _add_inputs(self, rows: Rows, args: list[Any]) -> None:
         types, shapes = self.types, self.shapes
         # Half of the operators carry no inputs. Old recordings use another key for their dimensions.
-        rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
+        rows.add_codes("input_types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
         rows.add_codes(
-            "shapes",
+            "input_shapes",
             [
                 shapes[bytes(d)]
                 if (d := a.dims) is not NO_RAW
@@ -401,5 +415,5 @@ class Assembly:
         rows.add_integers("device", [a.device for a in args], -1)
         rows.add_integers("address", [a.address for a in args], 0)
         rows.add_integers("bytes", [a.bytes for a in args], 0)
-        rows.add_integers("allocated", [a.allocated for a in args], -1)
-        rows.add_integers("reserved", [a.reserved for a in args], -1)
+        rows.add_integers("allocated_bytes", [a.allocated for a in args], -1)
+        rows.add_integers("reserved_bytes", [a.reserved for a in args], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 from lightning_perf.trace.description import (
@@ -41,136 +42,91 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         part = lenient_json(text)
         if isinstance(part, dict):
             document.update(part)
-    ranks = document.get("distributedInfo")
+    ranks, devices = document.get("distributedInfo"), document.get("deviceProperties")
     ranks = ranks if isinstance(ranks, dict) else {}
-    devices = document.get("deviceProperties")
+    facts = document | {key: ranks.get(key) for key in ("rank", "world_size", "backend")}
+    read = _fields(Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version")
     base = _integer(document, "baseTimeNanoseconds") or 0
-    return Metadata(
-        devices=tuple(
-            device
+    read |= {
+        "devices": tuple(
+            _device(value, position)
             for position, value in enumerate(devices if isinstance(devices, list) else [])
-            if (device := _device(value, position)) is not None
+            if isinstance(value, dict)
         ),
-        rank=_integer(ranks, "rank"),
-        world_size=_integer(ranks, "world_size"),
-        backend=_text(ranks, "backend"),
-        hostname=_text(document, "host_name"),
-        base_time_ns=base if abs(base) < _LARGEST_BASE_NS else 0,
-        record_shapes=_flag(document, "record_shapes"),
-        with_stack=_flag(document, "with_stack"),
-        profile_memory=_flag(document, "profile_memory"),
-        with_flops=_flag(document, "with_flops"),
-        with_modules=_flag(document, "with_modules"),
-        runtime_version=_integer(document, "cuda_runtime_version") or _integer(document, "hip_runtime_version"),
-        is_hip=any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
-        processor=_processor(document.get(PROCESSOR_KEY)),
-        loader=_loader(document.get(LOADER_KEY)),
-        loop=_loop(document.get(LOOP_KEY)),
-        tokens=_tokens(document.get(TOKENS_KEY)),
-        batch=_batch(document.get(BATCH_KEY)),
+        "base_time_ns": base if abs(base) < _LARGEST_BASE_NS else 0,
+        "runtime_version": read["runtime_version"] or _integer(document, "hip_runtime_version"),
+        "is_hip": any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
+    }
+    for name, key, kind in (
+        ("processor", PROCESSOR_KEY, _processor),
+        ("loader", LOADER_KEY, _loader),
+        ("loop", LOOP_KEY, _loop),
+        ("tokens", TOKENS_KEY, _tokens),
+        ("batch", BATCH_KEY, _batch),
+    ):
+        value = document.get(key)
+        read[name] = kind(value) if isinstance(value, dict) else None
+    return Metadata(**read)
+
+
+def _device(values: dict[str, Any], position: int) -> DeviceProperties:
+    read = _fields(
+        DeviceProperties,
+        values,
+        total_memory_bytes="totalGlobalMem",
+        compute_major="computeMajor",
+        compute_minor="computeMinor",
+        sm_count="numSms",
+        warp_size="warpSize",
+        max_threads_per_sm="maxThreadsPerMultiprocessor",
     )
+    ordinal = _integer(values, "id")
+    return DeviceProperties(ordinal=position if ordinal is None else ordinal, **read)
 
 
-def _device(value: Any, position: int) -> DeviceProperties | None:
-    if not isinstance(value, dict):
+def _processor(values: dict[str, Any]) -> Processor:
+    bf16 = values.get("bf16")
+    read = _fields(Processor, values)
+    read["bf16"] = _texts(bf16) if isinstance(bf16, list) else None
+    return Processor(**read | {name: _positive(values, name) for name in ("free_bytes", "used_bytes")})
+
+
+def _loader(values: dict[str, Any]) -> DataLoading | None:
+    read = _fields(DataLoading, values)
+    return DataLoading(**read | {"batches_per_epoch": _positive(values, "batches_per_epoch")}) if values else None
+
+
+def _batch(values: dict[str, Any]) -> Batch | None:
+    counts = [_integer(values, name) for name in ("tensors", "tensor_bytes", "objects", "object_bytes")]
+    known = [count for count in counts if count is not None and count >= 0]
+    return Batch(*known, complete=_flag(values, "complete") is not False) if len(known) == len(counts) else None
+
+
+def _loop(values: dict[str, Any]) -> TrainingLoop | None:
+    if not values:
         return None
-    ordinal = _integer(value, "id")
-    return DeviceProperties(
-        ordinal=position if ordinal is None else ordinal,
-        name=_text(value, "name"),
-        total_memory_bytes=_integer(value, "totalGlobalMem"),
-        compute_major=_integer(value, "computeMajor"),
-        compute_minor=_integer(value, "computeMinor"),
-        sm_count=_integer(value, "numSms"),
-        warp_size=_integer(value, "warpSize"),
-        max_threads_per_sm=_integer(value, "maxThreadsPerMultiprocessor"),
-    )
+    hooks, loggers = values.get("hooks_ns"), values.get("loggers")
+    read = _fields(TrainingLoop, values)
+    if isinstance(hooks, dict):
+        times = {name: _integer(hooks, name) for name in hooks}
+        read["hooks"] = tuple(HookTime(name, time_ns) for name, time_ns in times.items() if time_ns is not None)
+    return TrainingLoop(**read, loggers=_texts(loggers) if isinstance(loggers, list) else ())
 
 
-def _processor(value: Any) -> Processor | None:
-    if not isinstance(value, dict):
-        return None
-    bf16 = value.get("bf16")
-    return Processor(
-        name=_text(value, "name"),
-        cores=_integer(value, "cores"),
-        threads=_integer(value, "threads"),
-        bf16=tuple(part for part in bf16 if isinstance(part, str)) if isinstance(bf16, list) else None,
-        trains=_flag(value, "trains"),
-        load=_number(value, "load"),
-        page_faults=_number(value, "page_faults"),
-        page_fault_ns=_number(value, "page_fault_ns"),
-        allocator=_text(value, "allocator"),
-        cpus=_integer(value, "cpus"),
-        machine_cpus=_integer(value, "machine_cpus"),
-        core_wait=_number(value, "core_wait"),
-        free_bytes=_positive(value, "free_bytes"),
-        used_bytes=_positive(value, "used_bytes"),
-    )
-
-
-def _loader(value: Any) -> DataLoading | None:
-    if not isinstance(value, dict) or not value:
-        return None
-    return DataLoading(
-        kind=_text(value, "kind"),
-        workers=_integer(value, "workers"),
-        batch_size=_integer(value, "batch_size"),
-        pin_memory=_flag(value, "pin_memory"),
-        persistent_workers=_flag(value, "persistent_workers"),
-        in_memory=_flag(value, "in_memory"),
-        batched=_flag(value, "batched"),
-        uses_model=_flag(value, "uses_model"),
-        dataset=_text(value, "dataset"),
-        collate=_text(value, "collate"),
-        batches_per_epoch=_positive(value, "batches_per_epoch"),
-    )
-
-
-def _batch(value: Any) -> Batch | None:
-    if not isinstance(value, dict):
-        return None
-    counts = [_integer(value, name) for name in ("tensors", "tensor_bytes", "objects", "object_bytes")]
-    tensors, tensor_bytes, objects, object_bytes = (0 if count is None else count for count in counts)
-    if None in counts or min(tensors, tensor_bytes, objects, object_bytes) < 0:
-        return None
-    return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(value, "complete") is not False)
-
-
-def _loop(value: Any) -> TrainingLoop | None:
-    if not isinstance(value, dict) or not value:
-        return None
-    hooks, loggers = value.get("hooks_ns"), value.get("loggers")
-    return TrainingLoop(
-        steps=_integer(value, "steps"),
-        hooks=(
-            tuple(HookTime(name, time_ns) for name in hooks if (time_ns := _integer(hooks, name)) is not None)
-            if isinstance(hooks, dict)
-            else None
-        ),
-        loggers=tuple(name for name in loggers if isinstance(name, str)) if isinstance(loggers, list) else (),
-        log_every_n_steps=_integer(value, "log_every_n_steps"),
-    )
-
-
-def _tokens(value: Any) -> Tokens | None:
-    if not isinstance(value, dict):
-        return None
-    steps, tokens = _positive(value, "steps"), _positive(value, "tokens")
+def _tokens(values: dict[str, Any]) -> Tokens | None:
+    steps, tokens = _positive(values, "steps"), _positive(values, "tokens")
     if steps is None or tokens is None:
         return None
-    counted = _positive(value, "counted")
-    padding, beyond_longest = (_integer(value, name) or 0 for name in ("padding", "beyond_longest"))
+    found = Tokens(_positive(values, "parameters"), steps, tokens)
+    counted = _positive(values, "counted")
+    padding, beyond_longest = (_integer(values, name) or 0 for name in ("padding", "beyond_longest"))
     if counted is None or not 0 <= beyond_longest <= padding <= counted:
-        counted = None
-    return Tokens(
-        parameters=_positive(value, "parameters"),
-        steps=steps,
-        tokens=tokens,
-        counted=counted,
-        padding=0 if counted is None else padding,
-        beyond_longest=0 if counted is None else beyond_longest,
-    )
+        return found
+    return replace(found, counted=counted, padding=padding, beyond_longest=beyond_longest)
+
+
+def _texts(values: list[Any]) -> tuple[str, ...]:
+    return tuple(value for value in values if isinstance(value, str))
 
 
 def _positive(values: dict[str, Any], key: str) -> int | None:
@@ -198,3 +154,15 @@ def _text(values: dict[str, Any], key: str) -> str | None:
 def _flag(values: dict[str, Any], key: str) -> bool | None:
     value = values.get(key)
     return bool(value) if isinstance(value, int) else None
+
+
+_READERS = {"int | None": _integer, "float | None": _number, "str | None": _text, "bool | None": _flag}
+
+
+def _fields(kind: type[Any], values: dict[str, Any], **keys: str) -> dict[str, Any]:
+    """Read the fields of a dataclass that are a number, a text or a flag. `keys` names those with another key."""
+    return {
+        field.name: _READERS[field.type](values, keys.get(field.name, field.name))
+        for field in fields(kind)
+        if field.type in _READERS
+    }
