@@ -259,13 +259,6 @@ class Assembly:
             bytes="q",
             allocated_bytes="q",
             reserved_bytes="q",
-            thread="i",
-            device_type="i",
-            device="i",
-            address="q",
-            bytes="q",
-            allocated_bytes="q",
-            reserved_bytes="q",
         )
         self.regions: list[tuple[int, int, bool]] = []
         self.counters = Rows(exact, name="i", device="i", value="d")

@@ -61,7 +61,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     traces = sorted(traces, key=lambda trace: trace.begin_ns)
     merged = {name: _merged([getattr(t, name) for t in traces]) for name in _LISTS}
     recode = [{name: maps[at] for name, (_, maps) in merged.items()} for at in range(len(traces))]
-    lists = {name: tuple(values) for name, (values, _) in merged.items()}
+    lists: dict[str, Any] = {name: tuple(values) for name, (values, _) in merged.items()}
     lists["threads"] = _with_names(lists["threads"], traces)
     tables = {name: [getattr(t, name) for t in traces] for name in (*_SPANS, *_SAMPLES, *_DEVICE_FACTS)}
     columns = {name: _columns(parts, recode) for name, parts in tables.items()}
@@ -137,7 +137,8 @@ def _moved_rows(
     offsets = np.cumsum([0, *(len(t.device) for t in traces[:-1])])
     place = np.empty(len(device_order), dtype=np.int32)
     place[device_order] = np.arange(len(device_order), dtype=np.int32)
-    return place[device_row + np.repeat(offsets, [len(table) for table in tables])]
+    moved: NDArray[np.int32] = place[device_row + np.repeat(offsets, [len(table) for table in tables])]
+    return moved
 
 
 def _joined_metadata(parts: list[Metadata]) -> Metadata:

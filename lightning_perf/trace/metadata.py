@@ -98,8 +98,10 @@ def _loader(values: dict[str, Any]) -> DataLoading | None:
 
 def _batch(values: dict[str, Any]) -> Batch | None:
     counts = [_integer(values, name) for name in ("tensors", "tensor_bytes", "objects", "object_bytes")]
-    known = [count for count in counts if count is not None and count >= 0]
-    return Batch(*known, complete=_flag(values, "complete") is not False) if len(known) == len(counts) else None
+    tensors, tensor_bytes, objects, object_bytes = (-1 if count is None else count for count in counts)
+    if min(tensors, tensor_bytes, objects, object_bytes) < 0:
+        return None
+    return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(values, "complete") is not False)
 
 
 def _loop(values: dict[str, Any]) -> TrainingLoop | None:

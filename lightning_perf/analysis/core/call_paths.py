@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,28 @@ class CallPaths:
     name: Int64Array
     parent: Int64Array
     depth: Int64Array
+
+    def with_children(self, own: Int64Array) -> Int64Array:
+        """Return the value of each node plus those of all nodes below it."""
+        total = own.copy()
+        for at in range(len(own) - 1, -1, -1):
+            if self.parent[at] >= 0:
+                total[self.parent[at]] += total[at]
+        return total
+
+    def depth_first(self, kept: Collection[int], key: Callable[[int], Any]) -> list[int]:
+        """Return nodes, each followed by those below it. Siblings ascend by their key."""
+        children: dict[int, list[int]] = {}
+        for at in sorted(kept, key=key, reverse=True):
+            above = int(self.parent[at])
+            children.setdefault(above if above in kept else NO_ROW, []).append(at)
+        order = []
+        waiting = children.get(NO_ROW, [])
+        while waiting:
+            at = waiting.pop()
+            order.append(at)
+            waiting += children.get(at, [])
+        return order
 
 
 def call_paths(names: Int32Array, parents: Int32Array, wanted: BoolArray) -> CallPaths:

@@ -81,14 +81,12 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     device_self = sum_by(paths.node_of_row[launcher[linked]].astype(np.int64), device.duration_ns[linked], size)
     # Siblings that overlap (a thread id used twice) would make a self time negative.
     host_self = np.maximum(host_total - _of_children(host_total, paths.parent), 0)
-    device_total = device_self.copy()
-    for at in range(size - 1, 0, -1):
-        if paths.parent[at] >= 0:
-            device_total[paths.parent[at]] += device_total[at]
+    device_total = paths.with_children(device_self)
     calls = np.bincount(node, minlength=size)
     kept = _most_expensive(host_total, device_total, most)
     has_device = len(device) > 0
-    order = _depth_first(kept, paths.parent, device_total if has_device else host_total, host_total)
+    cost = device_total if has_device else host_total
+    order = paths.depth_first(kept, lambda at: (-int(cost[at]), -int(host_total[at])))
     place = {at: row for row, at in enumerate(order)}
     return CallTree(
         rows=tuple(
@@ -118,17 +116,3 @@ def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]
     """Return the nodes with the largest shares. A node costs at least as much as those below it, and precedes them."""
     cost = np.maximum(host / max(int(host.max(initial=0)), 1), device / max(int(device.max(initial=0)), 1))
     return set(np.argsort(-cost, kind="stable")[:most].tolist())
-
-
-def _depth_first(kept: set[int], parent: Int64Array, *costs: Int64Array) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for at in sorted(kept, key=lambda at: tuple(int(cost[at]) for cost in costs)):
-        above = int(parent[at])
-        children.setdefault(above if above in kept else -1, []).append(at)
-    order = []
-    waiting = children.get(-1, [])
-    while waiting:
-        at = waiting.pop()
-        order.append(at)
-        waiting += children.get(at, [])
-    return order

@@ -124,8 +124,8 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
             device_self_ns=int(device_self_ns[g]) if has_device else None,
             tensor_core_ns=int(cores.used_ns[g]) if has_device else None,
             tensor_core_reason=cores.reason[g],
-            shapes=shapes.get(g, ()),
-            stacks=stacks.get(g, ()),
+            shapes=tuple(shapes.get(g, ())),
+            stacks=tuple(stacks.get(g, ())),
         )
         for g in chosen.tolist()
     ]
