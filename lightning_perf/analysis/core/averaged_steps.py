@@ -7,13 +7,18 @@ import numpy as np
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["averaged_steps", "in_averaged_steps"]
+__all__ = ["averaged_steps", "in_averaged_steps", "share_of"]
 
 
 def averaged_steps(trace: Trace) -> BoolArray:
     """Return the steps that averages are over: the complete ones, or all if the recording holds no complete step."""
     complete = trace.steps.complete
     return complete if complete.any() else np.ones_like(complete)
+
+
+def share_of(trace: Trace, part: float, whole: float) -> float | None:
+    """Return a part of a whole; None if the whole is 0, or unknown because the recording is cut off."""
+    return None if trace.problems.truncated or not whole else part / whole
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:

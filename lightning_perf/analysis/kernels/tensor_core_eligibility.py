@@ -11,11 +11,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, matched_part
+from lightning_perf.trace.columns import NO_ROW, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.trace.indexing import distinct_rows, used_codes
+from lightning_perf.trace.indexing import distinct_rows, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 
 __all__ = [
@@ -177,7 +177,8 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
     if not len(rows):
         return rows, np.zeros(0, dtype=np.int8)
     operator = trace.links.device_operator[rows]
-    kept_in_fp32 = _inside(trace, operator, trace.names_where(_is_fp32_only))
+    fp32_only = trace.names_where(_is_fp32_only)[trace.operators.name]
+    kept_in_fp32 = innermost_marked(trace.links.operator_parent, operator, fp32_only) != NO_ROW
     known = operator != NO_ROW
     shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
     kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
@@ -213,24 +214,10 @@ def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DevicePrope
 @lru_cache(maxsize=65536)
 def _sizes(shapes_json: str) -> tuple[int, ...]:
     """Return the sizes that an instruction's shape must divide: rows and columns, or channels of convolutions."""
-    shapes = json_list(shapes_json)
-    tensors = [s for s in shapes if isinstance(s, list) and len(s) >= 2 and all(isinstance(n, int) for n in s)][:3]
+    tensors = [shape for shape in json_shapes(shapes_json) if len(shape) >= 2][:3]
     if any(len(shape) >= 4 for shape in tensors):
         return tuple(shape[1] for shape in tensors if len(shape) >= 4)
     return tuple(size for shape in tensors for size in shape[-2:])
-
-
-def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
-    """Return whether each operator row, or one around it, has an accepted name."""
-    found = np.zeros(len(operator), dtype=np.bool_)
-    if not named.any():
-        return found
-    current = operator.copy()
-    while (current != NO_ROW).any():
-        known = current != NO_ROW
-        found[known] |= named[trace.operators.name[current[known]]]
-        current[known] = trace.links.operator_parent[current[known]]
-    return found
 
 
 def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:

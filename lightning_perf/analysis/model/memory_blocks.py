@@ -11,7 +11,7 @@ from lightning_perf.analysis.core.intervals import union
 from lightning_perf.analysis.model.modules import forward_operator, module_calls
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, is_backward_node, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import enclosing_rows, innermost_marked, parent_rows
 from lightning_perf.trace.tensors import KINDS, WindowTensors
 from lightning_perf.trace.trace import Trace
 
@@ -176,20 +176,14 @@ def _enclosing(trace: Trace, event: Int64Array, outer: Spans, parents: Int32Arra
     return found
 
 
-def _outermost(trace: Trace, operator: Int32Array) -> Int32Array:
+def _outermost(trace: Trace, operator: Int32Array) -> Int64Array:
     """Return the operator at the top of the stack of each one."""
     parents = trace.links.operator_parent
-    found = operator.copy()
-    rows = np.flatnonzero(found >= 0)
-    rows = rows[parents[found[rows]] >= 0]
-    while len(rows):  # as many rounds as operators are nested
-        found[rows] = parents[found[rows]]
-        rows = rows[parents[found[rows]] >= 0]
-    return found
+    return innermost_marked(parents, operator, parents == NO_ROW)
 
 
 def _categories(
-    trace: Trace, born: Int64Array, died: Int64Array, operator: Int32Array
+    trace: Trace, born: Int64Array, died: Int64Array, operator: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
     """Return the purpose of each block, by the phase of its allocation and the time of its free."""
     phases = host_phases(trace)

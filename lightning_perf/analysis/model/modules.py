@@ -12,8 +12,8 @@ from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.call_paths import CallPaths, call_paths
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
+from lightning_perf.trace.indexing import enclosing_rows, innermost_marked, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
+def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int64Array]:
     """Link backward operators, which the autograd engine runs, to the operators that made its graph.
 
     A forward operator is recorded with the number that the next node of the graph will get. So of several with one
@@ -45,7 +45,7 @@ def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
     outermost = is_backward.copy()
     inner = np.flatnonzero(is_backward & (parents >= 0))
     outermost[inner[is_backward[parents[inner]]]] = False
-    root = _roots(outermost, parents)
+    root = innermost_marked(parents, np.arange(len(parents)), outermost)
     forward = np.flatnonzero((table.forward_thread == 0) & (table.sequence >= 0))
     if not len(forward) or not outermost.any():
         return None, root
@@ -67,19 +67,6 @@ def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
 def _match(sequence: Int64Array, numbers: Int64Array, rows: Int64Array) -> Int64Array:
     at = np.minimum(np.searchsorted(numbers, sequence), len(numbers) - 1)
     return np.where(numbers[at] == sequence, rows[at], NO_ROW)
-
-
-def _roots(outermost: BoolArray, parents: Int32Array) -> Int32Array:
-    """Return the outermost backward operator around each row, itself included."""
-    root = np.where(outermost, np.arange(len(parents), dtype=np.int32), np.int32(NO_ROW))
-    rows = np.flatnonzero(~outermost & (parents >= 0)) if outermost.any() else np.zeros(0, dtype=np.int64)
-    above = parents[rows]
-    while len(rows):  # as many rounds as operators are nested
-        hit = outermost[above]
-        root[rows[hit]] = above[hit]
-        rows, above = rows[~hit], parents[above[~hit]]
-        rows, above = rows[above >= 0], above[above >= 0]
-    return root
 
 
 _PYTHON_PREFIX = "nn.Module: "
@@ -158,17 +145,13 @@ def modules(trace: Trace) -> ModuleTree | None:
     paths = call_paths(calls.name, parents, np.ones(len(calls), dtype=np.bool_))
     size = len(paths.name)
 
-    duration = calls.duration_ns
-    own = duration.copy()
-    nested = parents >= 0
-    np.subtract.at(own, parents[nested], duration[nested])
     columns: dict[str, Any] = dict.fromkeys(
         ("device_total_ns", "device_self_ns", "backward_host_ns", "backward_device_ns")
     )
     columns |= {
         "calls": np.bincount(paths.node_of_row, minlength=size),
-        "host_total_ns": sum_by(paths.node_of_row, duration, size),
-        "host_self_ns": sum_by(paths.node_of_row, np.maximum(own, 0), size),
+        "host_total_ns": sum_by(paths.node_of_row, calls.duration_ns, size),
+        "host_self_ns": sum_by(paths.node_of_row, self_ns(calls, parents), size),
     }
     operator_node = _places(enclosing_rows(trace.operators, calls, parents), paths)
     owner, backward_root = forward_operator(trace)
@@ -242,7 +225,7 @@ def _device_places(
     paths: CallPaths,
     operator_node: Int64Array,
     backward_node: Int64Array,
-    backward_root: Int32Array,
+    backward_root: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
     """Return for each device row the node with the forward, and the one with the backward, that launched it."""
     nowhere = np.int64(NO_ROW)

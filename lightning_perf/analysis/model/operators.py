@@ -12,6 +12,7 @@ from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
 from lightning_perf.analysis.model.operator_origins import CallsByShape, CallsByStack, by_stack
 from lightning_perf.analysis.model.operator_origins import by_shape as calls_by_shape
 from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.indexing import self_ns
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["OperatorRow", "OperatorTable", "operators"]
@@ -90,11 +91,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     outermost = _outermost(group, parents)
 
     duration = table.duration_ns
-    host_self = duration.copy()
-    nested = parents >= 0
-    np.subtract.at(host_self, parents[nested], duration[nested])
-    # Siblings that overlap (a thread id used twice) would make it negative.
-    np.maximum(host_self, 0, out=host_self)
+    host_self = self_ns(table, parents)
     host_self_ns = sum_by(group[counted], host_self[counted], size)
     host_total_ns = sum_by(group[counted & outermost], duration[counted & outermost], size)
     calls = np.bincount(group[counted], minlength=size)

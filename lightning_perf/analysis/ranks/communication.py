@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps, share_of
 from lightning_perf.analysis.core.intervals import merge, subtract, union
 from lightning_perf.analysis.ranks.collective_names import (
     CollectiveKind,
@@ -150,7 +150,7 @@ def communication(trace: Trace) -> Communication | None:
         communication_ns=sum(step.communication_ns for step in steps),
         overlapped_ns=sum(step.overlapped_ns for step in steps),
         exposed_ns=exposed_ns,
-        exposed_share=None if trace.problems.truncated or not wall_ns else exposed_ns / wall_ns,
+        exposed_share=share_of(trace, exposed_ns, wall_ns),
         collectives=_collectives(trace, counted),
         host_collectives=on_host,
         host_exposed_ns=_host_exposed_ns(trace) if on_host else 0,
