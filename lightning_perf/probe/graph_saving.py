@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.host.step_floor import StepFloor
+from lightning_perf.analysis.host.host_pace import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.noise import Part, lower_quartile, noise_ns
 from lightning_perf.probe.replay.messages import GraphTimes

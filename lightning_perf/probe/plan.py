@@ -8,8 +8,8 @@ import msgspec
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.host.host_pace import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading
-from lightning_perf.analysis.host.step_floor import StepFloor, step_floor
 from lightning_perf.analysis.kernels.arithmetic import arithmetic
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps

@@ -17,7 +17,7 @@ from lightning_perf.history.store import HISTORY_NAME
 from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment
-from lightning_perf.run_files.captures import CAPTURES, CaptureRecord
+from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome
 from lightning_perf.run_files.journal import STUDY_NAME
 from lightning_perf.run_files.jsonl import RankLog
@@ -37,7 +37,6 @@ from lightning_perf.run_files.run_record import (
     RunStarted,
 )
 from lightning_perf.run_files.steps import STEPS
-from lightning_perf.run_files.windows import WINDOWS
 from tests.support.markdown import DOCS, ROOT
 
 TEXT = (DOCS / "files.md").read_text(encoding="utf-8")

@@ -11,8 +11,7 @@ import pytest
 import lightning_perf
 from lightning_perf.findings.contention import contention
 from lightning_perf.report.document import PerfReport
-from lightning_perf.trace.description import Processor
-from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
+from lightning_perf.trace.description import LOADER_KEY, PROCESSOR_KEY, Processor
 from tests.findings.host_recordings import convolving
 from tests.findings.test_whole_run import FETCH, printed
 from tests.support.trace_builder import TraceBuilder

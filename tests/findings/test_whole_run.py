@@ -10,8 +10,8 @@ import pytest
 
 import lightning_perf
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import BF16_GEMM
 from tests.support.trace_builder import TraceBuilder

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_perf.analysis.host.step_floor import StepFloor
+from lightning_perf.analysis.host.host_pace import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls, operator_calls
 from lightning_perf.probe.graph_saving import estimate_graph
 from lightning_perf.probe.replay.graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph

@@ -1,13 +1,18 @@
-"""Find the steps that averages are over, and the events in them."""
+"""The steps that averages are over, the events in them, and values that are computed once per trace."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["averaged_steps", "in_averaged_steps", "share_of"]
+__all__ = ["averaged_steps", "cached_per_trace", "in_averaged_steps", "share_of"]
 
 
 def averaged_steps(trace: Trace) -> BoolArray:
@@ -44,3 +49,23 @@ def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
     row = np.searchsorted(start, time_ns, side="right") - 1
     inside: BoolArray = (row >= 0) & (time_ns < end[np.maximum(row, 0)])
     return inside
+
+
+T = TypeVar("T")
+
+
+def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
+    """Keep the result of a function of a recording for as long as the recording itself is kept.
+
+    Args:
+        function: A pure function. Its result must not refer to the recording, or neither is ever freed.
+    """
+    kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(trace: Trace) -> T:
+        if trace not in kept:
+            kept[trace] = function(trace)
+        return kept[trace]
+
+    return remembered

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
-from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
+from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
 from lightning_perf.trace.indexing import distinct, distinct_rows

@@ -10,8 +10,15 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.model.batch_memory import BatchMemory, batch_memory
-from lightning_perf.analysis.model.memory_blocks import CODES, Blocks, MemoryCategory, find_blocks, find_places
-from lightning_perf.analysis.model.operator_memory import OperatorMemory, operator_memory
+from lightning_perf.analysis.model.memory_blocks import (
+    CODES,
+    Blocks,
+    MemoryCategory,
+    OperatorMemory,
+    find_blocks,
+    find_places,
+    operator_memory,
+)
 from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.tensors import WindowTensors

@@ -10,8 +10,8 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.call_paths import CallPaths, call_paths
 from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.model.call_tree import CallPaths, call_paths
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import enclosing_rows, innermost_marked, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.call_paths import call_paths
+from lightning_perf.analysis.model.call_tree import call_paths
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows
 from lightning_perf.trace.trace import Trace

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
+from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
 from lightning_perf.analysis.model.operator_origins import CallsByShape, CallsByStack, by_stack
 from lightning_perf.analysis.model.operator_origins import by_shape as calls_by_shape
 from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the forward operators that the backward runs again."""
+"""Repeated work of the backward: gradient checkpointing, and second derivatives."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.model.derivatives import has_second_derivative
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
+from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
@@ -81,3 +81,22 @@ def _spans_ns(trace: Trace, rows: Int64Array, node: BoolArray) -> int:
     end = np.zeros(len(nodes), dtype=np.int64)
     np.maximum.at(end, group, table.end_ns[rows])
     return int((end - table.start_ns[nodes]).sum())
+
+
+@cached_per_trace
+def has_second_derivative(trace: Trace) -> bool:
+    """Return whether a backward pass differentiates an earlier one, in at least one step of the recording.
+
+    ``torch.autograd.grad(…, create_graph=True)`` runs nodes with operators that make a graph. Later nodes then belong
+    to operators inside earlier nodes. Reentrant checkpointing also makes graphs inside nodes, but differentiates them
+    in there.
+    """
+    owner, root = forward_operator(trace)
+    if owner is None:
+        return False
+    nodes = np.flatnonzero(owner != NO_ROW)
+    inside = root[owner[nodes]]
+    found = inside != NO_ROW
+    table = trace.operators
+    later = table.start_ns[nodes[found]] >= table.end_ns[inside[found]]
+    return bool(later.any())

@@ -11,8 +11,8 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
-from lightning_perf.analysis.model.derivatives import has_second_derivative
 from lightning_perf.analysis.model.modules import forward_operator
+from lightning_perf.analysis.model.recompute import has_second_derivative
 from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
 

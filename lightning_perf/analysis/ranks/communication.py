@@ -1,9 +1,10 @@
-"""Communication: how much of it is exposed, and how fast each collective is."""
+"""Communication: how much of it is exposed, how fast each collective is, and the wrappers that ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,10 +22,18 @@ from lightning_perf.analysis.ranks.collective_names import (
 )
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.columns import BoolArray, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CollectiveRow", "Communication", "HostCollective", "StepCommunication", "communication"]
+__all__ = [
+    "CollectiveRow",
+    "Communication",
+    "HostCollective",
+    "StepCommunication",
+    "Wrapper",
+    "communication",
+    "wrappers",
+]
 
 
 @dataclass(frozen=True)
@@ -284,3 +293,26 @@ def _host_exposed_ns(trace: Trace) -> int:
     busy = union(*(active for _, active in host_sets(trace)))
     alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), busy)
     return int(alone.covered(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged]).sum())
+
+
+Wrapper = Literal["DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"]
+
+_MARKS: tuple[tuple[Wrapper, str], ...] = (
+    ("DataParallel", "DataParallel.forward"),
+    ("DistributedDataParallel", "DistributedDataParallel.forward"),
+    ("FullyShardedDataParallel", "FullyShardedDataParallel.forward"),
+)
+
+
+def wrappers(trace: Trace) -> tuple[Wrapper, ...]:
+    """Find the wrappers with a marked forward.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        Their names; empty without such marks.
+    """
+    tables = (trace.annotations, trace.operators)
+    names = {trace.names[code] for table in tables for code in used_codes(table.name)}
+    return tuple(wrapper for wrapper, mark in _MARKS if mark in names)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, share_of
-from lightning_perf.analysis.core.caching import cached_per_trace
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans

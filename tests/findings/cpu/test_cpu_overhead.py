@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
-from lightning_perf.trace.metadata import LOADER_KEY
+from lightning_perf.trace.description import LOADER_KEY
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import analysis
 from tests.support.trace_builder import FETCH, TraceBuilder

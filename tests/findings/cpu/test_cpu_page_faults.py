@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
-from lightning_perf.trace.metadata import PROCESSOR_KEY
+from lightning_perf.trace.description import PROCESSOR_KEY
 from tests.findings.host_recordings import convolving
 from tests.findings.recordings import analysis
 from tests.support.trace_builder import TraceBuilder

@@ -8,7 +8,7 @@ import pytest
 import lightning_perf
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import PerfReport
-from lightning_perf.trace.metadata import LOOP_KEY
+from lightning_perf.trace.description import LOOP_KEY
 from tests.findings.test_whole_run import folder, recorded
 
 

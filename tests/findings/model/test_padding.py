@@ -9,8 +9,7 @@ import pytest
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.model.padding import padding
 from lightning_perf.findings.whole_run import check_findings
-from lightning_perf.trace.description import Processor
-from lightning_perf.trace.metadata import TOKENS_KEY
+from lightning_perf.trace.description import TOKENS_KEY, Processor
 from tests.findings.host_recordings import on_processor
 from tests.support.trace_builder import TraceBuilder
 

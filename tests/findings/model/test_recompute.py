@@ -8,7 +8,7 @@ import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.model.recompute import recompute
-from lightning_perf.trace.metadata import PROCESSOR_KEY
+from lightning_perf.trace.description import PROCESSOR_KEY
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, STEPS
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import io
 
-from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.shadow import judge_drift
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.render import ReportConsole
