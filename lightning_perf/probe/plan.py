@@ -17,8 +17,7 @@ from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
-from lightning_perf.probe.replay.messages import OptimizerTask, Task
-from lightning_perf.probe.replay.settings import CURRENT, Setting
+from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes

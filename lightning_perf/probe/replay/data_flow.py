@@ -8,19 +8,20 @@ that returned such a tensor. Autocast itself decides which operators it casts, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.arguments import TYPES, Argument, Bound, NotCallableError, TensorInfo, bind
-from lightning_perf.probe.replay.settings import Setting
-from lightning_perf.probe.replay.valueless import Valueless
+from lightning_perf.probe.replay.messages import Setting
 
-__all__ = ["WEIGHTS", "follow", "is_channels_last", "weights_of"]
+__all__ = ["WEIGHTS", "Valueless", "follow", "is_channels_last", "weights_of"]
 
 WEIGHTS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), (1, 2)),
@@ -410,3 +411,50 @@ def _returns_channels_last(call: Bound) -> bool:
     """Return whether a convolution computes in channels last: one of its inputs is enough."""
     infos = [value for value in call.arguments[:2] if isinstance(value, TensorInfo)]
     return call.name in CONVOLUTIONS and any(is_channels_last(info) for info in infos)
+
+
+class Valueless(Tensor):
+    """A tensor of a device, with a tensor of the device ``meta`` inside."""
+
+    _inside: Tensor
+    __slots__ = ("_inside",)
+
+    @staticmethod
+    def __new__(cls, inside: Tensor, device: str) -> Valueless:
+        """Wrap a tensor of the device ``meta``."""
+        wrapper: Valueless = torch.Tensor._make_wrapper_subclass(
+            cls,
+            inside.size(),
+            strides=inside.stride(),
+            storage_offset=inside.storage_offset(),
+            dtype=inside.dtype,
+            device=torch.device(device),
+        )
+        wrapper._inside = inside
+        return wrapper
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own signature has other names
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator on the tensors inside."""
+        devices: list[str] = []
+
+        def unwrap(value: Any) -> Any:
+            if isinstance(value, Valueless):
+                devices.append(value.device.type)
+                return value._inside
+            return torch.device("meta") if isinstance(value, torch.device) else value
+
+        result = func(*tree_map(unwrap, list(args)), **tree_map(unwrap, dict(kwargs or {})))
+        if func._schema.is_mutable and args and isinstance(args[0], Valueless) and result is args[0]._inside:
+            return args[0]
+
+        def wrap(value: Any) -> Any:
+            return Valueless(value, devices[0]) if isinstance(value, Tensor) and devices else value
+
+        return tree_map(wrap, result)
