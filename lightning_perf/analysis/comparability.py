@@ -124,30 +124,28 @@ def other_changes(before: RankAnalysis, after: RankAnalysis) -> tuple[str, ...]:
     Returns:
         One short text per setting, e.g. ``num_workers 0 → 4``.
     """
-    found = []
-    first, second = before.metadata.loader, after.metadata.loader
-    if first is not None and second is not None:
-        for name, setting in (
-            ("workers", "num_workers"),
-            ("pin_memory", "pin_memory"),
-            ("persistent_workers", "persistent_workers"),
-        ):
-            old, new = getattr(first, name), getattr(second, name)
-            if old is not None and new is not None and old != new:
-                found.append(f"{setting} {old} → {new}")
-    if before.loading is not None and after.loading is not None:
-        made, makes = before.loading.loader, after.loading.loader
-        if None not in {made, makes} and made != makes and not found:
-            found.append("the process that loads batches")
-    if before.optimizer is not None and after.optimizer is not None:
-        if before.optimizer.name != after.optimizer.name:
-            found.append(f"optimizer {before.optimizer.name} → {after.optimizer.name}")
-        ran, runs = before.optimizer.implementation, after.optimizer.implementation
-        if ran is not None and runs is not None and ran != runs:
-            found.append(f"optimizer implementation {ran} → {runs}")
-    if before.workload.compiled != after.workload.compiled:
-        found.append("torch.compile " + ("on → off" if before.workload.compiled else "off → on"))
-    return tuple(found)
+    first, second = _settings(before), _settings(after)
+    changed = [name for name, value in first.items() if None not in (value, second[name]) and value != second[name]]
+    if any(name in changed for name in ("num_workers", "pin_memory", "persistent_workers")):
+        changed = [name for name in changed if name != _LOADING_PROCESS]
+    return tuple(name if name == _LOADING_PROCESS else f"{name} {first[name]} → {second[name]}" for name in changed)
+
+
+_LOADING_PROCESS = "the process that loads batches"
+
+
+def _settings(rank: RankAnalysis) -> dict[str, object]:
+    """Return settings with their names in text; None for one that is not recorded."""
+    loader, optimizer = rank.metadata.loader, rank.optimizer
+    return {
+        "num_workers": loader and loader.workers,
+        "pin_memory": loader and loader.pin_memory,
+        "persistent_workers": loader and loader.persistent_workers,
+        _LOADING_PROCESS: rank.loading and rank.loading.loader,
+        "optimizer": optimizer and optimizer.name,
+        "optimizer implementation": optimizer and optimizer.implementation,
+        "torch.compile": "on" if rank.workload.compiled else "off",
+    }
 
 
 def _device(rank: RankAnalysis) -> str | None:

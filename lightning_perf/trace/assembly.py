@@ -144,6 +144,12 @@ LONGEST_VALUES_BYTES = 4096
 """Longer lists of input values are left out: the memory of a trace must not grow with them."""
 
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
+_TABLES = {
+    Destination.OPERATOR: "operators",
+    Destination.ANNOTATION: "annotations",
+    Destination.PYTHON: "python",
+    Destination.RUNTIME: "runtime",
+}
 
 
 # The formats of torch.profiler for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
@@ -293,17 +299,9 @@ class Assembly:
                 self.threads.name(event.pid, event.tid, str(event.args.get("name") or ""))
 
     def _add_group(self, target: Destination, group: list[Any]) -> None:
-        if target in _DEVICE:
-            rows = self.device
-        elif target is Destination.RUNTIME:
-            rows = self.runtime
+        rows: Rows = self.device if target in _DEVICE else getattr(self, _TABLES[target])
+        if rows is self.runtime:
             rows.add_integers("correlation", [e.args.correlation for e in group], -1)
-        elif target is Destination.ANNOTATION:
-            rows = self.annotations
-        elif target is Destination.PYTHON:
-            rows = self.python
-        else:
-            rows = self.operators
         times = [e.ts for e in group]
         if not self._exact and times[0] is not None and abs(times[0]) >= FLOAT_EXACT_BELOW_US:
             raise InexactTimeError

@@ -171,14 +171,7 @@ def follow(
         For each call, its arguments by the name of the setting. A setting is missing if the call fails in it. And the
         reasons for calls that cannot be made at all.
     """
-    skipped: dict[int, str] = {}
-    bound: list[Bound | None] = []
-    for place, call in enumerate(calls.calls):
-        try:
-            bound.append(bind(call))
-        except NotCallableError as error:  # noqa: PERF203  (one call must not cost the others)
-            bound.append(None)
-            skipped[place] = str(error)
+    bound, skipped = _bound(calls)
     shapes = frozenset(parameter.shape for parameter in calls.parameters if parameter.type in TYPES)
     flows = {setting.name: _Flow(setting, batch_size, shapes) for setting in settings}
     current = settings[0]
@@ -186,9 +179,9 @@ def follow(
     seen: dict[tuple[int, str, tuple[Any, ...]], list[TensorInfo] | None] = {}
     with torch.enable_grad():
         for place in calls.order:
-            made = bound[place]
-            if made is None:
+            if place not in bound:
                 continue
+            made = bound[place]
             recorded = _arguments(made, flows[current.name], current, is_current=True)
             outputs = _outputs(seen, place, recorded, current, device)
             if outputs is None:
@@ -213,6 +206,18 @@ def follow(
                     gradient = has_backward or _passes_gradient(recorded)
                     flows[setting.name].produce(before, after.with_gradient(gradient), is_sum=made.name in SUMS)
     return found, skipped
+
+
+def _bound(calls: OperatorCalls) -> tuple[dict[int, Bound], dict[int, str]]:
+    """Return the calls that can be made, and the reasons for those that cannot, by their places."""
+    bound: dict[int, Bound] = {}
+    skipped: dict[int, str] = {}
+    for place, call in enumerate(calls.calls):
+        try:
+            bound[place] = bind(call)
+        except NotCallableError as error:  # noqa: PERF203  (one call must not cost the others)
+            skipped[place] = str(error)
+    return bound, skipped
 
 
 def _arguments(call: Bound, flow: _Flow, setting: Setting, batch_size: int | None = None, *, is_current: bool) -> Bound:
