@@ -13,9 +13,7 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import Isolated
 from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.recording.schedule import expected_steps
-from lightning_perf.run_files.numerics.forecast import FORECAST
-from lightning_perf.run_files.numerics.fp8 import FP8
-from lightning_perf.run_files.numerics.shadow import SHADOW
+from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 
 __all__ = ["FitMonitors"]
 

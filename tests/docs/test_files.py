@@ -21,9 +21,8 @@ from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome
 from lightning_perf.run_files.journal import STUDY_NAME
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES, GradientSample
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS, GradientSample
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_folder import FOLDER_MARKER, REQUEST_NAME, START_NAME
 from lightning_perf.run_files.run_record import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
-from lightning_perf.run_files.numerics.shadow import ShadowSample
+from lightning_perf.run_files.numerics.samples import ShadowSample
 
 __all__ = [
     "LOW_COSINE",

@@ -17,7 +17,7 @@ from lightning_perf.callbacks.forecast.matrices import MatrixSampler, covered_la
 from lightning_perf.callbacks.forecast.rounding import RoundedLayer
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.forecast import FORECAST, LayerSample
+from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
 
 __all__ = ["BUDGET", "ForecastMonitor", "check_share"]
 

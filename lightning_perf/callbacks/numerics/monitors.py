@@ -17,8 +17,6 @@ from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LossScaleHistory,
@@ -28,6 +26,7 @@ from lightning_perf.run_files.numerics.precision import (
     UnderflowTable,
     write_precision,
 )
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS, OverflowOrigin
 
 __all__ = ["Isolated", "MonitorOptions", "NumericsMonitors"]
 

@@ -13,7 +13,6 @@ from rich.text import Text
 from lightning_perf.findings.pages import mistake_page_url
 from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerDrift,
@@ -25,6 +24,7 @@ from lightning_perf.run_files.numerics.precision import (
     RunPrecision,
     UnderflowTable,
 )
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.terminal_text import plain, prose
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightning_perf.run_files.atomic import JsonFile
-from lightning_perf.run_files.numerics.gradient_samples import Arithmetic
-from lightning_perf.run_files.numerics.loss_scale import ScaleEvent
+from lightning_perf.run_files.numerics.samples import Arithmetic, ScaleEvent
 
 __all__ = [
     "PRECISION_NAME",

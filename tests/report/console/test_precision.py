@@ -7,9 +7,8 @@ from lightning_perf.analysis.precision.shadow import judge_drift
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.render import ReportConsole
-from lightning_perf.run_files.numerics.gradient_samples import GradientSample, LayerGradients
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
+from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients, OverflowOrigin, ScaleEvent
 from tests.page.samples import FIRST_OVERFLOW, trained_precision
 
 FP32 = Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=True)
