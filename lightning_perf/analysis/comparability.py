@@ -84,38 +84,33 @@ def check_comparable(before: RankAnalysis, after: RankAnalysis) -> Comparability
         before: A rank of the first recording.
         after: A rank of the second recording.
     """
-    mismatches: list[Mismatch] = []
-    unchecked: list[Aspect] = []
-    devices = _device(before), _device(after)
-    if devices[0] is None or devices[1] is None:
-        unchecked.append("device")
-    elif devices[0] != devices[1]:
-        mismatches.append(Mismatch("device", devices[0], devices[1]))
-    if _ranks(before) != _ranks(after):
-        mismatches.append(Mismatch("ranks", _ranks(before), _ranks(after)))
     models = _models(before, after)
-    if models.mismatch is not None:
-        mismatches.append(models.mismatch)
-    elif not models.known:
-        unchecked.append("model")
-    batches = _batches(before, after, models)
-    if isinstance(batches, Mismatch):
-        mismatches.append(batches)
-    elif batches is None:
-        unchecked.append("batch")
-    mismatches[:0] = _steps(before, after, models)
-    first, second = (
-        " and ".join(rank.workload.options) or "neither with_stack nor profile_memory" for rank in (before, after)
-    )
-    if first != second:
-        mismatches.append(Mismatch("recording options", first, second))
-    differs_in_batch = any(mismatch.aspect == "batch" for mismatch in mismatches)
+    checks: dict[Aspect, Mismatch | bool | None] = {
+        "device": _compare("device", _device(before), _device(after)),
+        "ranks": _compare("ranks", _ranks(before), _ranks(after)),
+        "model": models.mismatch or models.known or None,
+        "batch": _batches(before, after, models),
+        "recording options": _compare("recording options", _options(before), _options(after)),
+    }
+    mismatches = *_steps(before, after, models), *(each for each in checks.values() if isinstance(each, Mismatch))
+    differs_in_batch = isinstance(checks["batch"], Mismatch)
     return Comparability(
-        mismatches=tuple(mismatches),
-        unchecked=tuple(unchecked),
+        mismatches=mismatches,
+        unchecked=tuple(aspect for aspect, found in checks.items() if found is None),
         notes=models.notes,
         throughput=_throughput(before, after) if differs_in_batch and models.mismatch is None else None,
     )
+
+
+def _compare(aspect: Aspect, before: str | None, after: str | None) -> Mismatch | bool | None:
+    """How an aspect differs; True if it does not, None if a recording does not say."""
+    if before is None or after is None:
+        return None
+    return before == after or Mismatch(aspect, before, after)
+
+
+def _options(rank: RankAnalysis) -> str:
+    return " and ".join(rank.workload.options) or "neither with_stack nor profile_memory"
 
 
 def other_changes(before: RankAnalysis, after: RankAnalysis) -> tuple[str, ...]:

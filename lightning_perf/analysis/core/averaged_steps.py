@@ -12,13 +12,18 @@ import numpy as np
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["averaged_steps", "cached_per_trace", "in_averaged_steps", "share_of"]
+__all__ = ["averaged_steps", "averaged_wall_ns", "cached_per_trace", "in_averaged_steps", "share_of"]
 
 
 def averaged_steps(trace: Trace) -> BoolArray:
     """Return the steps that averages are over: the complete ones, or all if the recording holds no complete step."""
     complete = trace.steps.complete
     return complete if complete.any() else np.ones_like(complete)
+
+
+def averaged_wall_ns(trace: Trace) -> int:
+    """Return the wall time of the steps that averages are over."""
+    return int((trace.steps.end_ns - trace.steps.start_ns)[averaged_steps(trace)].sum())
 
 
 def share_of(trace: Trace, part: float, whole: float) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.flops import (
@@ -92,7 +92,7 @@ def efficiency(trace: Trace) -> Efficiency:
         does not show it.
     """
     averaged = averaged_steps(trace)
-    wall = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    wall = averaged_wall_ns(trace)
     devices = _devices(trace, averaged, wall)
     by_arithmetic, coverage = count_flops(trace)
     flops = sum(by_arithmetic.values()) or None

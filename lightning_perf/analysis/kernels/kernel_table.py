@@ -131,7 +131,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     launchers = _launchers(trace, rows, group, duration, size)
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)
-    cores = tensor_core_use(trace, rows, group, size)
+    cores_ns, unknown_ns, reasons = tensor_core_use(trace, rows, group, size)
     compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
     table = [
@@ -150,8 +150,8 @@ def kernels(trace: Trace) -> KernelTable | None:
             arithmetic=arithmetic.get(g),
             launchers=launchers[g],
             **configurations.get(g, {}),
-            tensor_cores=None if key % kinds != compute or cores.unknown_ns[g] else bool(cores.used_ns[g]),
-            tensor_core_reason=cores.reason[g],
+            tensor_cores=None if key % kinds != compute or unknown_ns[g] else bool(cores_ns[g]),
+            tensor_core_reason=reasons[g],
         )
         for g, key in enumerate(keys.tolist())
     ]

@@ -21,7 +21,6 @@ from lightning_perf.trace.trace import Trace
 __all__ = [
     "REASONS",
     "EligibleUnused",
-    "TensorCoreUse",
     "device_properties",
     "eligible_unused",
     "has_tensor_cores",
@@ -258,23 +257,9 @@ def _most(times: dict[str, int]) -> tuple[str, ...]:
     return tuple(sorted(times, key=lambda name: (-times[name], name))[:5])
 
 
-@dataclass(frozen=True)
-class TensorCoreUse:
-    """The use of Tensor Cores in groups of device work.
-
-    Attributes:
-        used_ns: Time of each group's kernels on Tensor Cores.
-        unknown_ns: Time of each group's kernels that may or may not run on them.
-        reason: For each group, why most of its products without Tensor Cores run without them: a key of `REASONS`, or
-            None for a group without such products.
-    """
-
-    used_ns: Int64Array
-    unknown_ns: Int64Array
-    reason: tuple[str | None, ...]
-
-
-def tensor_core_use(trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger], size: int) -> TensorCoreUse:
+def tensor_core_use(
+    trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger], size: int
+) -> tuple[Int64Array, Int64Array, list[str | None]]:
     """Sum up the use of Tensor Cores in groups of compute kernels.
 
     Args:
@@ -284,7 +269,8 @@ def tensor_core_use(trace: Trace, rows: Int64Array, group: NDArray[np.signedinte
         size: Number of groups.
 
     Returns:
-        The use of each group.
+        For each group the time of its kernels on Tensor Cores, the time of those that may or may not run on them, and
+        why most of its products without Tensor Cores run without them: a key of `REASONS`, or None without such.
     """
     compute = trace.device.is_compute[rows]
     rows, group = rows[compute], group[compute]
@@ -303,8 +289,5 @@ def tensor_core_use(trace: Trace, rows: Int64Array, group: NDArray[np.signedinte
     # In ascending order of time, so that the largest is written last.
     for pair in pairs[np.argsort(spent, kind="stable")].tolist():
         found[pair // len(REASONS)] = list(REASONS)[pair % len(REASONS)]
-    return TensorCoreUse(
-        used_ns=sum_by(group[used[names]], duration[used[names]], size),
-        unknown_ns=sum_by(group[unknown[names]], duration[unknown[names]], size),
-        reason=tuple(found),
-    )
+    used_ns, unknown_ns = (sum_by(group[kind[names]], duration[kind[names]], size) for kind in (used, unknown))
+    return used_ns, unknown_ns, found

@@ -130,13 +130,8 @@ def find_alive(
     places = find_places(trace, blocks, rows)
     sums: dict[tuple[str | None, MemoryCategory, str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
     of_module: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for operator, phase, chain, code, size in zip(
-        places.operator,
-        places.phase,
-        places.modules,
-        blocks.category[rows].tolist(),
-        blocks.bytes[rows].tolist(),
-        strict=True,
+    for (operator, phase, chain), code, size in zip(
+        places, blocks.category[rows].tolist(), blocks.bytes[rows].tolist(), strict=True
     ):
         category = _NAMES[code]
         counted = sums[operator, category, phase, chain[-1] if chain else None]

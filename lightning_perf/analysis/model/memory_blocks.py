@@ -21,7 +21,6 @@ __all__ = [
     "Blocks",
     "MemoryCategory",
     "OperatorMemory",
-    "Places",
     "find_blocks",
     "find_places",
     "operator_memory",
@@ -231,24 +230,11 @@ def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:
     return found
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the blocks were allocated, one entry per block; None for places that the recording does not show.
+def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
+    """Find where some blocks were allocated: the outermost operator, the phase of the step, and the modules around it.
 
-    Attributes:
-        operator: The outermost operator.
-        phase: The phase of the step; None for a block from before the recording.
-        modules: The modules around the allocation, the outermost first. A block of a backward belongs to the modules
-            of the forward. Empty outside of modules, and in a recording without modules.
-    """
-
-    operator: list[str | None]
-    phase: list[str | None]
-    modules: list[tuple[str, ...]]
-
-
-def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> Places:
-    """Find where some blocks were allocated.
+    The phase is None for a block from before the recording. A block of a backward belongs to the modules of the
+    forward, the outermost first.
 
     Args:
         trace: The recording.
@@ -282,7 +268,7 @@ def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> Places:
                 chain.append(trace.names[int(calls.name[call])][len(prefix) :])
                 call = int(parents[call])
             modules[row] = tuple(reversed(chain))
-    return Places(outermost, phase, modules)
+    return list(zip(outermost, phase, modules, strict=True))
 
 
 @dataclass(frozen=True)

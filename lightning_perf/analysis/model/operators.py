@@ -108,7 +108,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     has_device = len(device) > 0
     launcher = trace.links.device_operator
     linked = np.flatnonzero(ran & (launcher >= 0))
-    cores = tensor_core_use(trace, linked, group[launcher[linked]], size)
+    cores_ns, _, reasons = tensor_core_use(trace, linked, group[launcher[linked]], size)
     chosen = np.flatnonzero((calls > 0) | (device_self_ns > 0))
     rows = [
         OperatorRow(
@@ -119,8 +119,8 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
             host_self_ns=int(host_self_ns[g]),
             device_total_ns=int(device_total_ns[g]) if has_device else None,
             device_self_ns=int(device_self_ns[g]) if has_device else None,
-            tensor_core_ns=int(cores.used_ns[g]) if has_device else None,
-            tensor_core_reason=cores.reason[g],
+            tensor_core_ns=int(cores_ns[g]) if has_device else None,
+            tensor_core_reason=reasons[g],
             shapes=tuple(shapes.get(g, ())),
             stacks=tuple(stacks.get(g, ())),
         )

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps, share_of
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
@@ -160,7 +160,7 @@ def _whole(trace: Trace, on_device: bool) -> int:
     if on_device:
         rows = trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns)
         return int(trace.device.duration_ns[rows].sum())
-    return int((trace.steps.end_ns - trace.steps.start_ns)[averaged_steps(trace)].sum())
+    return averaged_wall_ns(trace)
 
 
 def _inside_backward(trace: Trace, rows: Int64Array) -> BoolArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 from lightning_perf.run_files.numerics.samples import ShadowSample
@@ -131,9 +131,7 @@ def summarize_shadow(samples: Sequence[ShadowSample]) -> ShadowDrift | None:
         cost_share=last.cost_ns / last.elapsed_ns if last.elapsed_ns else None,
         summary=(),
     )
-    return ShadowDrift(
-        drift.points, drift.layers, drift.largest_loss_error, drift.growth, drift.cost_share, _summary(drift)
-    )
+    return replace(drift, summary=_summary(drift))
 
 
 def _layer(name: str, samples: Sequence[ShadowSample]) -> LayerDirection:

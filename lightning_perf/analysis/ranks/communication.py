@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps, share_of
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
 from lightning_perf.analysis.core.intervals import merge, subtract, union
 from lightning_perf.analysis.ranks.collective_names import (
     CollectiveKind,
@@ -150,8 +150,7 @@ def communication(trace: Trace) -> Communication | None:
     if not counted.any() and not on_host:
         return None
     steps = _steps(trace) if counted.any() else ()
-    averaged = averaged_steps(trace)
-    wall_ns = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    wall_ns = averaged_wall_ns(trace)
     exposed_ns = sum(step.exposed_ns for step in steps)
     return Communication(
         steps=steps,
