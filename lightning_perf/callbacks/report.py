@@ -245,9 +245,10 @@ def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLeng
     if length == "full":
         report.print()
         return
-    from lightning_perf.report.console.short import print_short_report
+    from lightning_perf.report.sections.short import short_blocks
+    from lightning_perf.show.console import print_blocks
 
-    print_short_report(report, folder)
+    print_blocks(short_blocks(report, folder))
 
 
 def _give(errors: ErrorReporter, otherwise: str, use: Callable[..., object], *arguments: object) -> None:

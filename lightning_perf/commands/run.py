@@ -259,17 +259,19 @@ def _show(folder: Path, options: argparse.Namespace) -> None:
     if options.report == "full":
         report.print(file=sys.stderr)
     elif options.report == "short":
-        from lightning_perf.report.console.short import print_short_report
+        from lightning_perf.report.sections.short import short_blocks
+        from lightning_perf.show.console import print_blocks
 
-        print_short_report(report, folder, file=sys.stderr)
+        print_blocks(short_blocks(report, folder), file=sys.stderr)
     if options.open:
         _open(report, folder)
 
 
 def _read_report(folder: Path) -> PerfReport | None:
     """Return the report that the fit saved, or make it from the files of a script that was killed."""
+    from lightning_perf.errors import ReportError
     from lightning_perf.report.build import analyze
-    from lightning_perf.report.document import PerfReport, ReportError
+    from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.report import REPORT_NAME
 
     try:
