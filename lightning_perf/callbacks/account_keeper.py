@@ -36,8 +36,8 @@ class AccountKeeper:
     """Keeps the account of one fit at a time. An error costs the account only."""
 
     def __init__(self) -> None:
-        self.accountant: FitAccountant | None = None
-        """Keeps the account; None between two fits, and in other functions of a Trainer."""
+        self.accountants: list[FitAccountant] = []
+        """Keeps the account: one during a fit, none between two fits and in other functions of a Trainer."""
         self.folder: Path | None = None
         """Where the account goes; None before training has started."""
         self.report: PerfReport | None = None
@@ -50,58 +50,30 @@ class AccountKeeper:
             if trainer is None or trainer.state.fn != "fit":
                 return
             self.close()  # the last fit ended without a call that we see
-            self.accountant = FitAccountant(trainer, on_end=self._complete)
-
-    def attach(self) -> None:
-        """Follow the actions of the Trainer again: nobody passes them on."""
-        if self.accountant is not None:
-            self.accountant.attach()
-
-    def sanity_check_starts(self) -> None:
-        """The sanity check starts."""
-        if self.accountant is not None:
-            self.accountant.sanity_check_starts()
-
-    def sanity_check_ends(self) -> None:
-        """The sanity check has ended."""
-        if self.accountant is not None:
-            self.accountant.sanity_check_ends()
-
-    def training_starts(self) -> None:
-        """Training starts."""
-        if self.accountant is not None:
-            self.accountant.training_starts()
-
-    def training_ends(self) -> None:
-        """Training has ended."""
-        if self.accountant is not None:
-            self.accountant.training_ends()
+            self.accountants = [FitAccountant(trainer, on_end=self._complete)]
 
     def save(self, end: Literal["returned", "report", "exception"]) -> None:
         """Save the account until now."""
-        if self.accountant is None or self.folder is None:
-            return
-        account = self.accountant.snapshot(end)
-        if account is not None:
-            with self.accountant.errors.instead("the account of the fit is not saved"):
-                write_account(self.folder, account)
+        for accountant in self.accountants:
+            account = accountant.snapshot(end)
+            if account is not None and self.folder is not None:
+                with accountant.errors.instead("the account of the fit is not saved"):
+                    write_account(self.folder, account)
 
     def close(self) -> None:
         """Give the Trainer its own methods back, and forget the fit."""
-        accountant, self.accountant = self.accountant, None
+        accountants, self.accountants = self.accountants, []
         self.folder = self.report = None
-        if accountant is not None:
+        for accountant in accountants:
             accountant.close()
 
     def _complete(self) -> None:
         """Save the account of the whole fit, in place of the one until the report."""
-        accountant = self.accountant
-        if accountant is None:
-            return
-        accountant.close()
-        # Writing the report again takes longer than writing the account, so the account comes last and includes it.
-        account = accountant.snapshot("returned")
-        if self.report is not None and self.folder is not None and account is not None:
-            complete_report(self.folder, self.report, account, self.report_errors)
+        for accountant in self.accountants:
+            accountant.close()
+            # Writing the report again takes longer than writing the account, so the account comes last and includes it.
+            account = accountant.snapshot("returned")
+            if self.report is not None and self.folder is not None and account is not None:
+                complete_report(self.folder, self.report, account, self.report_errors)
         self.save("returned")
         self.close()

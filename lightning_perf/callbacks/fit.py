@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
@@ -51,7 +51,7 @@ class Fit:
         state: The state of the fit.
         errors: Where errors are reported.
         trainer_log: Where step times are logged.
-        account: Keeps the account of the fit; None to keep none.
+        accounts: Keeps the account of the fit.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Fit:
         state: FitState,
         errors: ErrorReporter,
         trainer_log: TrainerLog,
-        account: FitAccountant | None = None,
+        accounts: Sequence[FitAccountant] = (),
     ) -> None:
         self.folder = folder
         self.errors = errors
@@ -140,7 +140,7 @@ class Fit:
             log_every=loop.log_every,
             errors=errors,
         )
-        totals = _Totals(state, account)
+        totals = _Totals(state, accounts)
         self._sample_takers = (self._log.add, totals.add, *(each.add for each in self._captures))
         timer = StepTimer(
             state,
@@ -152,7 +152,7 @@ class Fit:
             path=COMPILATIONS.path(folder, rank) if folder is not None else None,
             model=loop.model,
             errors=errors,
-            since_ns=account.began_ns if account is not None else None,
+            since_ns=next((account.began_ns for account in accounts), None),
         )
         # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
         # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
@@ -182,7 +182,7 @@ class Fit:
                 *self._profilers,
                 self._log,
                 totals,
-                _Taps(loop, observers, account, hook_times),
+                _Taps(loop, observers, accounts, hook_times),
             ],
             phases=[*self._profilers, timer],
         )
@@ -250,9 +250,9 @@ class Fit:
 class _Totals(StepObserver):
     """The samples and tokens of the fit, for its account."""
 
-    def __init__(self, state: FitState, account: FitAccountant | None) -> None:
+    def __init__(self, state: FitState, accounts: Sequence[FitAccountant]) -> None:
         self._state = state
-        self._account = account
+        self._accounts = tuple(accounts)
         self._samples: int | None = 0
         self._tokens: int | None = 0
 
@@ -263,20 +263,19 @@ class _Totals(StepObserver):
 
     def finish(self) -> None:
         """Complete the account."""
-        if self._account is not None and self._state.whole_steps:
-            self._account.steps = self._state.whole_steps
-            self._account.samples, self._account.tokens = self._samples, self._tokens
+        for account in self._accounts if self._state.whole_steps else ():
+            account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
 
 
 class _Taps(StepObserver):
     """The hooks through which the Trainer's profiler and torch's optimizers call the observers."""
 
     def __init__(
-        self, loop: TrainingLoop, observers: Observers, account: FitAccountant | None, times: HookTimes | None
+        self, loop: TrainingLoop, observers: Observers, accounts: Sequence[FitAccountant], times: HookTimes | None
     ) -> None:
         self._removals: list[Callable[[], None]] = []
         if loop.profiler is not None:
-            if account is not None:
+            for account in accounts:
                 account.detach()  # two layers of hooks would cost twice
                 self._removals.append(account.attach)
             profiler_hooks = ProfilerHooks(
@@ -284,7 +283,7 @@ class _Taps(StepObserver):
                 on_start=observers.on_action_start,
                 on_stop=observers.on_action_end,
                 times=times,
-                account=account,
+                account=next(iter(accounts), None),
             )
             self._removals.insert(0, profiler_hooks.remove)
 

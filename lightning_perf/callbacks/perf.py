@@ -167,7 +167,7 @@ class PerfCallback(ObservedCallback):
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has."""
-        if self._account.accountant is None:
+        if not self._account.accountants:
             self._account.open(trainer)
         others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
         if others and self._changes_training:
@@ -189,11 +189,13 @@ class PerfCallback(ObservedCallback):
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the sanity check."""
-        self._account.sanity_check_starts()
+        for accountant in self._account.accountants:
+            accountant.sanity_check_starts()
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the rest of the preparations."""
-        self._account.sanity_check_ends()
+        for accountant in self._account.accountants:
+            accountant.sanity_check_ends()
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
@@ -214,9 +216,10 @@ class PerfCallback(ObservedCallback):
         """Start to observe the fit."""
         self._end_session()  # the last fit ended without `teardown`: another callback failed in `on_exception`
         self._session = FitSession(
-            trainer, pl_module, self._options, self._in_charge, self._account, embedded=bool(self._parts)
+            trainer, self._options, self._in_charge, self._account, embedded=self._in_charge is self._precision
         )
         self._observers = self._session.observers
+        self._session.start(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation."""

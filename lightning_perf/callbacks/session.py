@@ -48,21 +48,16 @@ class FitSession:
 
     Args:
         trainer: The Trainer, at the start of training.
-        module: The LightningModule.
         options: The options of the callback.
         precision: The callback that is in charge of the precision.
         embedded: Whether that one is part of this `PerfCallback`, so that its monitors are among the observers here.
             Otherwise the Trainer calls its hooks.
         account: The account of the fit.
-
-    Raises:
-        PrecisionError: A monitor that was asked for is not possible in this training.
     """
 
     def __init__(
         self,
         trainer: Trainer,
-        module: Module,
         options: SessionOptions,
         precision: PrecisionCallback,
         account: AccountKeeper,
@@ -95,12 +90,16 @@ class FitSession:
             self.folder, rank=int(trainer.global_rank), world_size=int(trainer.world_size), errors=errors
         )
         self._log = TrainerLog(trainer if options.log_metrics and self.measured else None, errors)
-        if self.measured:
-            self._observe(trainer, module)
-        else:
-            self._watch_numbers(trainer, module)
 
-    def _observe(self, trainer: Trainer, module: Module) -> None:
+    def start(self, trainer: Trainer, module: Module) -> None:
+        """Start to observe.
+
+        Raises:
+            PrecisionError: A monitor that was asked for is not possible in this training.
+        """
+        if not self.measured:
+            self._watch_numbers(trainer, module)
+            return
         options, errors, observers = self._options, self.errors, self.observers
         self._account.folder = self.folder
         state = FitState()
@@ -132,8 +131,10 @@ class FitSession:
             self.fit = self._new_fit(trainer, state)
         except Exception as error:
             errors.report("this fit is not profiled", error)
-            self._account.attach()
-        self._account.training_starts()
+            for accountant in self._account.accountants:
+                accountant.attach()
+        for accountant in self._account.accountants:
+            accountant.training_starts()
         record.training_begins()
 
     def _new_fit(self, trainer: Trainer, state: FitState) -> Fit:
@@ -145,7 +146,7 @@ class FitSession:
             state=state,
             errors=self.errors,
             trainer_log=self._log,
-            account=self._account.accountant,
+            accounts=self._account.accountants,
         )
 
     def _watch_numbers(self, trainer: Trainer, module: Module) -> None:
@@ -167,7 +168,8 @@ class FitSession:
         results = self.observers.finish(may_wait=may_wait)
         if self._keeps_results:
             self._precision.keep_results(results, self._summary_folder, self.errors)
-        self._account.training_ends()
+        for accountant in self._account.accountants:
+            accountant.training_ends()
         self._log.close()
 
     def mark_as_done(self) -> None:
