@@ -41,7 +41,7 @@ class AccountKeeper:
         self.folder: Path | None = None
         """Where the account goes; None before training has started."""
         self.report: PerfReport | None = None
-        """The report of the fit, to be completed when the fit is over; None if there is none."""
+        """The report of the fit, to be completed when the fit is over; None without a report."""
         self.report_errors = ErrorReporter()
 
     def open(self, trainer: Trainer | None) -> None:

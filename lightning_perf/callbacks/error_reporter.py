@@ -32,7 +32,7 @@ class ErrorReporter:
 
     @contextmanager
     def instead(self, consequence: str, *, kind: str = "profiling") -> Iterator[None]:
-        """Report an error of the block, and go on after it."""
+        """Report an error of the block, and continue after it."""
         try:
             yield
         except Exception as error:

@@ -200,7 +200,7 @@ KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
 def table(heads: Sequence[str], rows: Iterable[TableRow], title: str = "", kinds: str = "") -> Table:
-    """Return a table with a cell per value: a number as its column's kind says, `None` as missing, text as it is.
+    """Return a table with a cell per value: a number as its column's kind says, `None` as missing, text unchanged.
 
     Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
     and the others have figures as text.

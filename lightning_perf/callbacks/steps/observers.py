@@ -73,7 +73,7 @@ class FitObserver:
 
 
 class Hook:
-    """One hook of all observers that override it. If one fails, it is dropped and the others go on.
+    """One hook of all observers that override it. If one fails, it is dropped and the others continue.
 
     Args:
         inherited: The method of `FitObserver` that does nothing.
