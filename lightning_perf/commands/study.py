@@ -310,6 +310,6 @@ def _resume_hint(resume: str) -> Iterator[None]:
 
 def print_line(line: str) -> None:
     """Print a line of progress to standard error. Standard output is for the comparison."""
-    from lightning_perf.terminal_text import plain
+    from lightning_perf.show.terminal_text import safe
 
-    print(plain(line).plain, file=sys.stderr, flush=True)  # noqa: T201
+    print(safe(line), file=sys.stderr, flush=True)  # noqa: T201

@@ -13,8 +13,9 @@ import pytest
 from lightning_perf import cli
 from lightning_perf.findings.pages import mistake_page_url, read_mistake_symptoms, read_rule_page, read_symptoms
 from lightning_perf.report.build import build_report
-from lightning_perf.report.console.short import print_short_report
+from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
+from tests.support.shown import console_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "lightning_perf" / "findings" / "pages" / "mistakes"
@@ -83,7 +84,6 @@ def test_all_reports_name_the_mistake(tmp_path):
     assert f"[clip-scaled-gradients]({mistake_page_url('clip-scaled-gradients')})" in markdown
     (saved,) = json.loads(msgspec.json.encode(report))["precision"]["mistakes"]
     assert saved["line"] == "model.py:31"
-    short = io.StringIO()
-    print_short_report(report, None, file=short, width=100)
-    assert "Gradients are clipped in net.0 (model.py:31)" in short.getvalue()
-    assert "Fix: Clip later." in short.getvalue()
+    short = console_text(short_blocks(report, None))
+    assert "Gradients are clipped in net.0 (model.py:31)" in short
+    assert "Fix: Clip later." in short

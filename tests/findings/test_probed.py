@@ -13,7 +13,6 @@ from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
 from lightning_perf.findings.cpu.cpu_threads import cpu_threads
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.savings import choose_graph_estimate
-from lightning_perf.report.console.short import print_short_report  # noqa: F401  (the renderer takes a basis)
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from tests.findings.host_recordings import convolving, on_processor

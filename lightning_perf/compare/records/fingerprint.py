@@ -58,9 +58,9 @@ MAX_NAMES = 2000
 """Of a data set with more files, so many are read at even distances, up to so many bytes at both ends, and so many
 names are hashed."""
 
-CPU_LIMIT_S = 0.05
-WALL_LIMIT_S = 0.2
-"""Most time for all hashes before the first step, and again for the first batch. The wall clock matters e.g. for
+CPU_LIMIT_S = 0.03
+WALL_LIMIT_S = 0.1
+"""Most time, each for the weights, the data sets and the first batch. The wall clock matters e.g. for
 memory-mapped files on a slow disk. This is the last resort: typical content takes a tenth of it."""
 
 NOT_HASHED = "not hashed, because "

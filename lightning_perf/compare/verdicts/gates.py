@@ -207,9 +207,9 @@ def judge(
     fails if all of them collapsed, or if the exact test shows that this is not chance. It also fails if it fails with
     each collapsed run counted at the limit, since each of them lost more than that.
 
-    `collapsed` counts the collapsed runs of both arms. `with_collapsed` is the result if they are counted at the limit.
-    `diverged` says whether more of the candidate's runs collapsed than by chance. With `deterministic`, all runs of an
-    arm gave the same number. It is then its own interval.
+    Collapsed runs of both arms are counted in `collapsed`. The result in `with_collapsed` counts them at the limit. If
+    `diverged` is true, more of the candidate's runs collapsed than by chance. With `deterministic`, all runs of an arm
+    gave the same number, which is its own interval.
     """
     result = _judge_interval(gate, arm, estimate, deterministic)
     if gate.metric not in QUALITY_METRICS or collapsed is None or not collapsed.worse:

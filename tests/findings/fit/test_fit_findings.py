@@ -13,10 +13,11 @@ import lightning_perf
 from lightning_perf import PerfReport
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import FIT_RULES, find_in_fit
-from lightning_perf.report.console.short import render_short
+from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from tests.findings.fit import accounts
 from tests.findings.fit.accounts import FACTS, S, account, fit_time, starts
+from tests.support.shown import console_text
 
 
 def found(*args: Any, **kwargs: Any) -> list[Finding]:
@@ -187,14 +188,9 @@ def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None
     assert "Time of the whole fit" in text
     assert "Slow checkpoints" in report.to_markdown()
     assert PerfReport.from_json(report.to_json()) == report
-    short = io.StringIO()
-    from lightning_perf.report.console.render import ReportConsole
-
-    console = ReportConsole(file=short, width=100, highlight=False, emoji=False, markup=False)
-    for part in render_short(report, tmp_path):
-        console.print(part)
-    assert "Fit    The fit takes 2.1 min:" in short.getvalue() or "The fit takes" in short.getvalue()
-    assert "saves 10.0 s to 16.0 s of the fit" in short.getvalue()
+    short = console_text(short_blocks(report, tmp_path))
+    assert "Fit    The fit takes " in short
+    assert "saves 10.0 s to 16.0 s of the fit" in short
 
 
 def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:
