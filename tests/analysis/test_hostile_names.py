@@ -63,7 +63,7 @@ class Recorder:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of all texts that the patterns for names were given."""
     lengths: list[int] = []
-    modules = (assembly, channels_last, collective_names, kernel_names, phase_timeline, runtime_calls)
+    modules = (assembly, channels_last, collective_names, kernel_names, phase_timeline, categories)
     for module in (*modules, tensor_core_eligibility):
         for name, value in vars(importlib.import_module(module.__name__)).items():
             if isinstance(value, re.Pattern):
