@@ -159,6 +159,8 @@ def innermost_marked(parents: Int32Array, rows: NDArray[np.integer[Any]], marked
         rows: Rows of the table, or `NO_ROW`.
         marked: Whether each row of the table is marked.
     """
+    if not marked.any():
+        return np.full(len(rows), NO_ROW, dtype=np.int64)
     found = rows.astype(np.int64)
     open_ = np.flatnonzero(found != NO_ROW)
     open_ = open_[~marked[found[open_]]]

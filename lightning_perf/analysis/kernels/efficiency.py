@@ -159,9 +159,9 @@ def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
         return {}, 0.0 if len(kernels) else None
     flops = np.zeros(len(operators), dtype=np.int64)
     flops[rows] = _count(trace, rows)
-    counted, parents = flops > 0, trace.links.operator_parent
+    counted, parents = np.flatnonzero(flops), trace.links.operator_parent
     # `aten::linear` counts, and the `aten::addmm` inside it does not count again.
-    flops[counted & (innermost_marked(parents, parents, counted) != NO_ROW)] = 0
+    flops[counted[innermost_marked(parents, parents[counted], flops > 0) != NO_ROW]] = 0
     owner = innermost_marked(parents, trace.links.device_operator[kernels], flops > 0)
     duration = trace.device.duration_ns[kernels]
     owned = owner != NO_ROW
