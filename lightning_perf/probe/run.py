@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
@@ -181,34 +183,11 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         parts = fit_into_step(as_recorded, parts, plan.gaps_ns, plan.usual_step_ns)
     calls, optimizer_ns = parts
     plan = replace(plan, calls=calls)
-    found = {(one.call, one.setting): one for one in measured.times}
-    rows = []
-    covered = 0.0
-    for place, call in enumerate(calls.calls):
-        current = found.get((place, CURRENT))
-        if current is None:
-            continue
-        recorded = (call.forward_ns + call.backward_ns) / calls.steps
-        covered += recorded
-        rows.append(
-            ProbedCall(
-                name=call.name.removeprefix("aten::"),
-                shapes=call.shapes,
-                calls=call.calls / calls.steps,
-                recorded_ns=recorded,
-                current_ns=lower_quartile(current.forward_ns) + lower_quartile(current.backward_ns),
-                changed_ns={
-                    setting.name: lower_quartile(one.forward_ns) + lower_quartile(one.backward_ns)
-                    for setting in plan.task.settings[1:]
-                    if (one := found.get((place, setting.name))) is not None
-                },
-            )
-        )
+    rows = _rows(calls, measured, [setting.name for setting in plan.task.settings[1:]])
     changes = [
         *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
         _optimizer_change(plan, measured, optimizer_ns),
     ]
-    rows.sort(key=lambda row: -row.recorded_ns)
     recorded_on = _recorded_on(trace, on_device=calls.on_device)
     same_device = recorded_on is None or recorded_on == measured.device
     if results.graph is not None and plan.floor is not None and same_device:
@@ -222,16 +201,36 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         sources=tuple(Path(source).name for source in trace.sources),
         step_ns=plan.step_ns,
         operator_ns=calls.step_ns,
-        covered_ns=covered,
+        covered_ns=sum((row.recorded_ns for row in rows), 0.0),
         seconds=seconds,
         changes=tuple(change for change in changes if change is not None),
-        calls=tuple(rows[:MOST_CALLS]),
+        calls=tuple(sorted(rows, key=lambda row: -row.recorded_ns)[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
         compile_s=results.compiled.compile_s if results.compiled is not None else None,
         same_device=same_device,
         transfer=_transfer(measured.transfer),
     )
+
+
+def _rows(calls: OperatorCalls, measured: Measured, changes: Sequence[str]) -> list[ProbedCall]:
+    """Return the calls that were measured in the setting of the recording, in the order of the step."""
+    probed_ns = {
+        (one.call, one.setting): lower_quartile(one.forward_ns) + lower_quartile(one.backward_ns)
+        for one in measured.times
+    }
+    return [
+        ProbedCall(
+            name=call.name.removeprefix("aten::"),
+            shapes=call.shapes,
+            calls=call.calls / calls.steps,
+            recorded_ns=(call.forward_ns + call.backward_ns) / calls.steps,
+            current_ns=probed_ns[place, CURRENT],
+            changed_ns={name: probed_ns[place, name] for name in changes if (place, name) in probed_ns},
+        )
+        for place, call in enumerate(calls.calls)
+        if (place, CURRENT) in probed_ns
+    ]
 
 
 def _transfer(times: TransferTimes | None) -> ProbedTransfer | None:
