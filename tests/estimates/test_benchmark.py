@@ -31,8 +31,8 @@ from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, usual_step
 from benchmarks.savings.networks import ALL, SETS, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
-from lightning_perf.findings.finding import finding
-from lightning_perf.findings.registry import RULES
+from lightning_perf.findings.finding import Problem, SavingRange, make_finding
+from lightning_perf.findings.registry import RULE_IDS
 from lightning_perf.statistics.values import Estimate
 from tests.support.markdown import ROOT
 
@@ -94,7 +94,7 @@ def test_results_are_kept_and_resumed_and_the_command_reads_them(tmp_path: Path)
 
 
 def test_estimates_become_shares_of_the_step_without_the_profiler() -> None:
-    one = finding("cpu-bf16", "", (), "", saving_ns=(2e6, 3e6), step_ns=1e7, model="", rank=0)
+    one = make_finding("cpu-bf16", Problem("", (), "", SavingRange((2e6, 3e6), "")), whole_ns=1e7, rank=0)
     profile = Profile(8.0, {"cpu-bf16": one})
     share = profile.given("cpu-bf16")
     assert share is not None
@@ -106,7 +106,7 @@ def test_networks_and_advice() -> None:
     assert len(SETS["seen"]) >= 20
     assert len(SETS["fresh"]) >= 10
     assert len(ALL) == sum(map(len, SETS.values())), "no network is in two sets"
-    assert {setting.rule for setting in ADVICE.values()} <= {rule.__name__.replace("_", "-") for rule in RULES}
+    assert {setting.rule for setting in ADVICE.values()} <= RULE_IDS
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*num_workers.*", "ignore:.*DataLoader.*")

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
+from lightning_perf.findings.cpu import cpu_overhead
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.host.launch_bound import launch_bound
-from lightning_perf.findings.host.small_kernels import small_kernels
-from lightning_perf.findings.kernels.autocast_tax import autocast_tax
+from lightning_perf.findings.host import launch_bound, small_kernels
+from lightning_perf.findings.precision import autocast_tax
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import DataLoading
 from tests.findings.cpu.test_cpu_overhead import calling

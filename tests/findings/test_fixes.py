@@ -9,11 +9,10 @@ import pytest
 
 from lightning_perf import PerfCallback
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.host.host_work import host_work
-from lightning_perf.findings.host.sync_points import sync_points
-from lightning_perf.findings.kernels.autocast_tax import autocast_tax
-from lightning_perf.findings.kernels.cudnn_benchmark import cudnn_benchmark
-from lightning_perf.findings.ranks.exposed_communication import ACTIONS, exposed_communication
+from lightning_perf.findings.host import host_work, sync_points
+from lightning_perf.findings.kernels import cudnn_benchmark
+from lightning_perf.findings.precision import autocast_tax
+from lightning_perf.findings.ranks import SEND_LESS, exposed_communication
 from lightning_perf.findings.registry import find
 from tests.findings.examples import EXAMPLES
 from tests.findings.host.test_host_work import pausing
@@ -65,10 +64,10 @@ def test_cudnn_s_measurements_are_turned_off_by_the_trainer() -> None:
 def test_no_fsdp_setting_is_advised_that_is_a_default() -> None:
     fsdp = pytest.importorskip("torch.distributed.fsdp").FullyShardedDataParallel
     defaults = inspect.signature(fsdp).parameters
-    for name, value in re.findall(r"(\w+)=(True|False|\w+)", ACTIONS["FullyShardedDataParallel"]):
+    for name, value in re.findall(r"(\w+)=(True|False|\w+)", SEND_LESS["FullyShardedDataParallel"]):
         assert name not in defaults or str(defaults[name].default) != value
-    assert "backward_prefetch" not in ACTIONS["FullyShardedDataParallel"]
-    assert "limit_all_gathers" not in ACTIONS["FullyShardedDataParallel"]
+    assert "backward_prefetch" not in SEND_LESS["FullyShardedDataParallel"]
+    assert "limit_all_gathers" not in SEND_LESS["FullyShardedDataParallel"]
     finding = exposed_communication(analysis(reducing(900)))
     assert finding is not None
     assert "accumulate_grad_batches" in finding.action
@@ -87,7 +86,7 @@ def test_these_have_an_action_with_something_to_run_or_set(rule: str) -> None:
     if rule == "rank-imbalance":
         action = example(rule).action
     if rule == "queued-stalls":
-        from lightning_perf.findings.host.queued_stalls import queued_stalls
+        from lightning_perf.findings.host import queued_stalls
         from tests.findings.host.test_queued_stalls import stalled
 
         stall = queued_stalls(analysis(stalled(6000)))

@@ -13,18 +13,13 @@ import pytest
 from lightning_perf import analyze, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
-from lightning_perf.findings.registry import COMPILE_RULES, FIT_RULES, GROWTH_RULES, LOG_RULES, RULES, RUN_RULES
+from lightning_perf.findings.registry import RULE_IDS
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, with_example
 from tests.findings.recordings import training
 
 FINDINGS = PAGES.parent
 SECTIONS = ["Symptom", "Example", "Threshold", "Fix", "How to verify", "When not to"]
-KINDS = {
-    kind
-    for module in FINDINGS.rglob("*.py")
-    for kind in re.findall(r'(?:finding\(\n\s+|kind=)"([a-z0-9-]+)"', module.read_text(encoding="utf-8"))
-}
 
 
 def pages() -> list[str]:
@@ -32,9 +27,7 @@ def pages() -> list[str]:
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule() -> None:
-    rules = (*RULES, *RUN_RULES, *LOG_RULES, *FIT_RULES, *COMPILE_RULES, *GROWTH_RULES)
-    assert {rule.__name__.replace("_", "-") for rule in rules} == set(pages())
-    assert set(pages()) == KINDS
+    assert set(pages()) == RULE_IDS
     assert set(pages()) == set(EXAMPLES)
     assert list(read_symptoms()) == pages()
 

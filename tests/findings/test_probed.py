@@ -7,12 +7,9 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
-from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
-from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
-from lightning_perf.findings.cpu.cpu_threads import cpu_threads
+from lightning_perf.findings.cpu import cpu_bf16, cpu_channels_last, cpu_overhead, cpu_threads
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.savings import choose_graph_estimate
+from lightning_perf.findings.savings import choose_graph_saving
 from lightning_perf.report.console.short import print_short_report  # noqa: F401  (the renderer takes a basis)
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange
@@ -193,7 +190,7 @@ def test_a_compiler_that_saves_nothing_is_not_advised() -> None:
 def test_a_noisy_graph_does_not_say_what_a_step_keeps() -> None:
     """The general range is 1 to 4 ms."""
     noisy, sure = (
-        choose_graph_estimate(both(change("cuda-graph", *ends)), (1.0 * MS, 4.0 * MS), "A model.")
+        choose_graph_saving(both(change("cuda-graph", *ends)), (1.0 * MS, 4.0 * MS), "A model.")
         for ends in ((-0.5, 3.0), (2.0, 3.0))
     )
     assert noisy is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.finding import Severity, finding, severity_of
+from lightning_perf.findings.finding import Problem, SavingRange, Severity, make_finding, severity_of
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,8 @@ from lightning_perf.findings.finding import Severity, finding, severity_of
 )
 def test_by_the_middle_of_the_estimate_in_percent_of_the_step(low: float, high: float, expected: Severity) -> None:
     assert severity_of(low, high, 100) == expected
-    made = finding(
-        "launch-bound", "", (), "", saving_ns=(low * 1e4, high * 1e4), step_ns=1e6, model="", rank=None
-    )  # fmt: skip
-    assert made.severity == expected
+    problem = Problem("", (), "", SavingRange((low * 1e4, high * 1e4), ""))
+    assert make_finding("launch-bound", problem, whole_ns=1e6, rank=None).severity == expected
 
 
 def test_a_small_upper_end_is_not_high() -> None:
@@ -39,5 +37,5 @@ def test_a_step_without_a_length() -> None:
 
 
 def test_a_saving_is_cut_off_at_the_step_before_its_middle_is_taken() -> None:
-    made = finding("launch-bound", "", (), "", saving_ns=(0, 5e6), step_ns=1e6, model="", rank=None)
+    made = make_finding("launch-bound", Problem("", (), "", SavingRange((0, 5e6), "")), whole_ns=1e6, rank=None)
     assert (made.saving_high_ms, made.severity) == (1.0, "high")

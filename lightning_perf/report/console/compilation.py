@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
-from lightning_perf.findings.compilation.compile_finding import frame_name, line_name, of_fit, step_range
+from lightning_perf.findings.compilation import frame_name, line_name, of_fit, step_range
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.labels import count_of

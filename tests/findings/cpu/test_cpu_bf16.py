@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
+from lightning_perf.findings.cpu import cpu_bf16
 from tests.findings.host_recordings import WEIGHTS, convolving, on_processor
 from tests.findings.recordings import analysis
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
+from lightning_perf.findings.cpu import cpu_channels_last
 from tests.findings.host_recordings import ACTIVATIONS, WEIGHTS, convolving, on_processor
 from tests.findings.recordings import A100, analysis
 from tests.support.trace_builder import TraceBuilder

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
+from lightning_perf.findings.cpu import cpu_overhead
 from lightning_perf.trace.metadata import LOADER_KEY
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import analysis

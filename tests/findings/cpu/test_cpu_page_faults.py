@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
+from lightning_perf.findings.cpu import cpu_page_faults
 from lightning_perf.trace.metadata import PROCESSOR_KEY
 from tests.findings.host_recordings import convolving
 from tests.findings.recordings import analysis

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.findings.cpu.cpu_pauses import cpu_pauses
+from lightning_perf.findings.cpu import cpu_pauses
 from lightning_perf.trace.metadata import LOOP_KEY
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import analysis

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.cpu.cpu_threads import cpu_threads
+from lightning_perf.findings.cpu import cpu_threads
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import analysis
 

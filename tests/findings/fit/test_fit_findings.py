@@ -12,7 +12,8 @@ import pytest
 import lightning_perf
 from lightning_perf import PerfReport
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.registry import FIT_RULES, find_in_fit
+from lightning_perf.findings.registry import find_in_fit
+from lightning_perf.findings.rules import fit_rule
 from lightning_perf.report.console.short import render_short
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from tests.findings.fit import accounts
@@ -39,7 +40,7 @@ def test_every_rule_takes_an_empty_account() -> None:
     empty = replace(account(), wall_ns=0, entries=(), steps=0, validations=0, epochs=0)
     from lightning_perf.analysis.steps.fit_time import summarize_account
 
-    assert [rule(summarize_account(empty)) for rule in FIT_RULES] == [None] * len(FIT_RULES)
+    assert fit_rule.find(summarize_account(empty)) == []
 
 
 def test_worker_restarts_are_those_after_the_first_start() -> None:

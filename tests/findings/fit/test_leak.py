@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
-from lightning_perf.findings.fit.leak import leak
+from lightning_perf.findings.fit import leak
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, TensorCensus, TensorGroup
 
 MIB = 2**20

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.host.host_work import host_work
+from lightning_perf.findings.host import host_work
 from tests.findings.recordings import A100, BF16_GEMM, analysis
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.findings.loading import input_bound
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import STEP_US, analysis, training
 from tests.support.trace_builder import FETCH

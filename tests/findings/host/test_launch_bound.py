@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.host.cold_start import cold_start
-from lightning_perf.findings.host.launch_bound import launch_bound
-from lightning_perf.findings.memory.memory_spare import memory_spare
+from lightning_perf.findings.host import cold_start, launch_bound
+from lightning_perf.findings.memory import memory_spare
 from tests.findings.recordings import A100, analysis, training
 from tests.support.trace_builder import TraceBuilder
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.findings.loading import input_bound
 from lightning_perf.run_files.probe import Probe, ProbedTransfer
 from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
 from tests.findings.recordings import analysis, training

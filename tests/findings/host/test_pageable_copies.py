@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.host.pageable_copies import pageable_copies
+from lightning_perf.findings.loading import pageable_copies
 from tests.findings.recordings import A100, BF16_GEMM, analysis
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.host.queued_stalls import queued_stalls
+from lightning_perf.findings.host import queued_stalls
 from tests.findings.recordings import STEP_US, analysis, training
 from tests.support.trace_builder import TraceBuilder
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.host.small_kernels import small_kernels
+from lightning_perf.findings.host import small_kernels
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from tests.findings.recordings import A100, analysis, training
 from tests.support.trace_builder import TraceBuilder

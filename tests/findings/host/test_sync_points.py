@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.host.sync_points import sync_points
-from lightning_perf.findings.kernels.cudnn_benchmark import cudnn_benchmark
+from lightning_perf.findings.host import sync_points
+from lightning_perf.findings.kernels import cudnn_benchmark
 from tests.findings.recordings import A100, analysis
 from tests.support.trace_builder import TraceBuilder
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lightning_perf.findings.kernels.autocast_tax import autocast_tax
+from lightning_perf.findings.precision import autocast_tax
 from tests.findings.recordings import analysis, training
 from tests.support.trace_builder import TraceBuilder
 

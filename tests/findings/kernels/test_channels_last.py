@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lightning_perf.findings.kernels.channels_last import channels_last
+from lightning_perf.findings.kernels import channels_last
 from tests.findings.recordings import analysis, training
 
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.kernels.half_precision import half_precision
-from lightning_perf.findings.kernels.tf32_off import tf32_off
+from lightning_perf.findings.precision import half_precision, tf32_off
 from tests.findings.recordings import FP32_GEMM, STEP_US, STEPS, V100, analysis, training
 
 

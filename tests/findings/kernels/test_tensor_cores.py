@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lightning_perf.findings.kernels.tensor_cores import tensor_cores
+from lightning_perf.findings.precision import tensor_cores
 from tests.findings.recordings import analysis, training
 
 PLAIN_HALF_GEMM = "ampere_hgemm_128x64_nn"

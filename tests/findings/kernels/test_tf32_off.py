@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.kernels.tf32_off import tf32_off
+from lightning_perf.findings.precision import tf32_off
 from tests.findings.recordings import FP32_GEMM, V100, analysis, training
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.kernels.unfused_optimizer import unfused_optimizer
+from lightning_perf.findings.kernels import unfused_optimizer
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import A100, analysis
 from tests.support.trace_builder import TraceBuilder

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.memory.allocator import allocator
+from lightning_perf.findings.memory import allocator
 from tests.findings.recordings import analysis, training
 from tests.support.trace_builder import TraceBuilder
 

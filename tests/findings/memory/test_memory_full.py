@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.memory.memory_full import memory_full
+from lightning_perf.findings.memory import memory_full
 from tests.findings.recordings import A100, analysis, training
 
 

@@ -8,9 +8,7 @@ import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.memory.activations import activations
-from lightning_perf.findings.memory.fragmentation import fragmentation
-from lightning_perf.findings.memory.optimizer_state import optimizer_state
+from lightning_perf.findings.memory import activations, fragmentation, optimizer_state
 from lightning_perf.findings.registry import find
 from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.findings.examples import holding

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.model.attention_math import attention_math
+from lightning_perf.findings.model import attention_math
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import training
 from tests.support.trace_builder import TraceBuilder

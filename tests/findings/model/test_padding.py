@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.model.padding import padding
+from lightning_perf.findings.model import padding
 from lightning_perf.findings.whole_run import check_findings
 from lightning_perf.trace.description import Processor
 from lightning_perf.trace.metadata import TOKENS_KEY

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.model.recompute import recompute
+from lightning_perf.findings.model import recompute
 from lightning_perf.trace.metadata import PROCESSOR_KEY
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, STEPS
 from tests.support.trace_builder import TraceBuilder

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lightning_perf.findings.ranks.data_parallel import data_parallel
+from lightning_perf.findings.ranks import data_parallel
 from tests.findings.recordings import analysis, training
 
 

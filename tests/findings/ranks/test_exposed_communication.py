@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.ranks.exposed_communication import exposed_communication
+from lightning_perf.findings.ranks import exposed_communication
 from lightning_perf.findings.registry import find
 from tests.findings.recordings import analysis, reducing
 from tests.support.trace_builder import TraceBuilder

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
-from lightning_perf.findings.ranks.rank_imbalance import rank_imbalance
+from lightning_perf.findings.ranks import rank_imbalance
 from tests.findings.recordings import analysis, reducing
 from tests.support.trace_builder import TraceBuilder
 
