@@ -194,8 +194,8 @@ def test_a_noisy_graph_does_not_say_what_a_step_keeps() -> None:
         for ends in ((-0.5, 3.0), (2.0, 3.0))
     )
     assert noisy is not None
-    assert noisy.saving_ns == (1.0 * MS, 3.0 * MS)
+    assert noisy.ns == (1.0 * MS, 3.0 * MS)
     assert noisy.model == "A model. A noisy probe on this device limits the range."
     assert sure is not None
-    assert sure.saving_ns == (2.0 * MS, 3.0 * MS)
+    assert sure.ns == (2.0 * MS, 3.0 * MS)
     assert "A step then keeps at least" in sure.model

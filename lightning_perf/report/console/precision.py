@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.style import Style
 from rich.text import Text
 
-from lightning_perf.findings.pages import mistake_page_url
+from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
@@ -73,7 +73,7 @@ def bad_run_section(found: BadRun) -> Iterator[RenderableType]:
 def mistake_line(mistake: PrecisionMistake) -> Text:
     """Return the title of a mistake with its place, its ID as a link, and its severity."""
     style = "red" if mistake.severity == "high" else "yellow"
-    linked = Text(mistake.kind, style=Style(link=mistake_page_url(mistake.kind)))
+    linked = Text(mistake.kind, style=Style(link=rule_page_url(mistake.kind)))
     return Text.assemble(prose(f"{mistake.title}{mistake.where}"), "  [", linked, " · ", (mistake.severity, style), "]")
 
 
