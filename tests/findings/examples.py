@@ -20,19 +20,14 @@ from lightning_perf.report.console.render import ReportConsole, findings_section
 from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.analysis.host.test_stop_flags import training as stopping
-from tests.findings.compilation import compilations
-from tests.findings.cpu.test_cpu_overhead import calling
-from tests.findings.cpu.test_cpu_page_faults import recording as faulting
-from tests.findings.cpu.test_cpu_pauses import loop, pausing
-from tests.findings.fit import accounts
-from tests.findings.host.test_pageable_copies import copying
-from tests.findings.host.test_periodic_steps import run
-from tests.findings.host.test_sync_points import waiting
+from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
-from tests.findings.model.test_attention_math import attending
-from tests.findings.model.test_padding import padded
-from tests.findings.model.test_recompute import repeating
 from tests.findings.recordings import A100, FP32_GEMM, reducing, training
+from tests.findings.test_cpu import calling, loop, pausing
+from tests.findings.test_cpu import recording as faulting
+from tests.findings.test_host import periodic_run, waiting
+from tests.findings.test_loading import copying
+from tests.findings.test_model import attending, padded, repeating
 from tests.support.trace_builder import TraceBuilder
 
 __all__ = ["EXAMPLES", "PAGES", "Example", "example_text", "with_example"]
@@ -189,7 +184,7 @@ EXAMPLES = {
     "optimizer-state": Example(MADE, lambda: [holding(parameters=8, gradients=8, optimizer_state=16)]),
     "padding": Example(MADE, lambda: [padded(0.4)]),
     "pageable-copies": Example(MADE, lambda: [copying(100, pinned=False)]),
-    "periodic-steps": Example(MADE, run=run),
+    "periodic-steps": Example(MADE, run=periodic_run),
     "queued-stalls": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),

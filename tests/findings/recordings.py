@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from lightning_perf.findings.finding import Finding
 from tests.support.trace_builder import TraceBuilder
+
+Rule = Callable[[RankAnalysis], "Finding | None"]
 
 STEP_US = 10_000
 STEPS = 4
@@ -65,3 +70,17 @@ def reducing(exposed_us: int, *, rank: int = 0, compute_us: int = 1000, wrapper:
             start_us=start + compute_us, duration_us=exposed_us, stream=20,
         )  # fmt: skip
     return builder
+
+
+def finding_of(rule: Rule, recorded: TraceBuilder | RankAnalysis) -> Finding:
+    """The finding of a rule, which must have one."""
+    finding = rule(recorded if isinstance(recorded, RankAnalysis) else analysis(recorded))
+    assert finding is not None
+    return finding
+
+
+def saving_of(finding: Finding) -> tuple[float, float]:
+    """The least and the most that a finding saves, in milliseconds."""
+    assert finding.saving_low_ms is not None
+    assert finding.saving_high_ms is not None
+    return finding.saving_low_ms, finding.saving_high_ms

@@ -14,11 +14,10 @@ from lightning_perf.findings.host import launch_bound, small_kernels
 from lightning_perf.findings.precision import autocast_tax
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import DataLoading
-from tests.findings.cpu.test_cpu_overhead import calling
-from tests.findings.host.test_launch_bound import eager
-from tests.findings.host.test_small_kernels import queued
-from tests.findings.kernels.test_autocast_tax import casting
 from tests.findings.recordings import analysis
+from tests.findings.test_cpu import calling
+from tests.findings.test_host import eager, queued
+from tests.findings.test_precision import casting
 from tests.support.trace_builder import TraceBuilder
 
 Rule = Callable[[RankAnalysis], "Finding | None"]

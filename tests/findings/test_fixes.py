@@ -15,9 +15,8 @@ from lightning_perf.findings.precision import autocast_tax
 from lightning_perf.findings.ranks import SEND_LESS, exposed_communication
 from lightning_perf.findings.registry import find
 from tests.findings.examples import EXAMPLES
-from tests.findings.host.test_host_work import pausing
-from tests.findings.host.test_sync_points import waiting
 from tests.findings.recordings import analysis, reducing, training
+from tests.findings.test_host import pausing, waiting
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -87,7 +86,7 @@ def test_these_have_an_action_with_something_to_run_or_set(rule: str) -> None:
         action = example(rule).action
     if rule == "queued-stalls":
         from lightning_perf.findings.host import queued_stalls
-        from tests.findings.host.test_queued_stalls import stalled
+        from tests.findings.test_host import stalled
 
         stall = queued_stalls(analysis(stalled(6000)))
         assert stall is not None

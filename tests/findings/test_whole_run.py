@@ -250,7 +250,7 @@ def test_a_rank_is_judged_by_its_own_step_log(tmp_path: Path, logged: tuple[int,
 
 def test_no_cost_exceeds_the_step(tmp_path: Path) -> None:
     # Measured: "145.9 %". 50,000 faults at 2 µs would take 100 ms of steps of 10 ms.
-    from tests.findings.cpu.test_cpu_page_faults import recording
+    from tests.findings.test_cpu import recording
 
     path = recording(page_faults=50_000.0).write(tmp_path / "trace.json")
     report = lightning_perf.analyze(path)

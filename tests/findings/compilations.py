@@ -10,8 +10,8 @@ from lightning_perf.analysis.compilation.calls import CompiledCalls, CompiledFun
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, GraphBreak
-from tests.findings.fit import accounts
-from tests.findings.fit.accounts import STEPS_MADE, S
+from tests.findings import accounts
+from tests.findings.accounts import STEPS_MADE, S
 
 FIT_S = 150.0
 MODEL = "/home/user/project/model.py"

@@ -13,10 +13,10 @@ from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.report.console.short import print_short_report
 from lightning_perf.run_files.fit.account import account_paths
 from lightning_perf.run_files.fit.compilations import GraphBreak
-from tests.findings.compilation import compilations
-from tests.findings.compilation.compilations import BROKEN, CALLS, COSTLY, ITEM, SHAPES, SKIPPED, again, compilation
-from tests.findings.compilation.compilations import report as made
-from tests.findings.fit.accounts import STEPS_MADE, S, fit_time
+from tests.findings import compilations
+from tests.findings.accounts import STEPS_MADE, S, fit_time
+from tests.findings.compilations import BROKEN, CALLS, COSTLY, ITEM, SHAPES, SKIPPED, again, compilation
+from tests.findings.compilations import report as made
 
 
 def kinds(report: CompileReport) -> list[str]:

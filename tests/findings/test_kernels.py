@@ -1,10 +1,12 @@
+"""Rules about kernels."""
+
 from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.kernels import unfused_optimizer
+from lightning_perf.findings.kernels import channels_last, unfused_optimizer
 from tests.findings.host_recordings import on_processor
-from tests.findings.recordings import A100, analysis
+from tests.findings.recordings import A100, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -23,26 +25,12 @@ def updating(operator: str, optimizer: str = "AdamW", updates: int = 40) -> Trac
 
 
 def test_a_loop_over_parameters() -> None:
-    finding = unfused_optimizer(analysis(updating("aten::add_")))
-    assert finding is not None
+    finding = finding_of(unfused_optimizer, updating("aten::add_"))
     assert "fused=True" in finding.action
     # The phase has 0.8 ms, of which half of the 0.2 ms on the device is taken to stay.
-    assert finding.saving_high_ms == pytest.approx(0.7 * 0.9, rel=0.02)
-    assert finding.saving_low_ms == pytest.approx(0.7 * 0.5, rel=0.02)
-
-
-def test_foreach_gains_less() -> None:
-    finding = unfused_optimizer(analysis(updating("aten::_foreach_add_")))
-    assert finding is not None
-    assert finding.saving_high_ms == pytest.approx(0.7 * 0.5, rel=0.02)
-
-
-def test_fused_is_fine() -> None:
-    assert unfused_optimizer(analysis(updating("aten::_fused_adamw_"))) is None
-
-
-def test_an_optimizer_without_a_fused_version_gets_no_advice() -> None:
-    assert unfused_optimizer(analysis(updating("aten::add_", optimizer="LBFGS"))) is None
+    assert saving_of(finding) == pytest.approx((0.7 * 0.5, 0.7 * 0.9), rel=0.02)
+    in_groups = finding_of(unfused_optimizer, updating("aten::_foreach_add_"))
+    assert in_groups.saving_high_ms == pytest.approx(0.7 * 0.5, rel=0.02)
 
 
 def on_cpu(*operators: str, name: str = "AdamW", threads: int = 4, update_us: float = 100) -> TraceBuilder:
@@ -63,31 +51,49 @@ ADAM = ("aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::addcdiv_")
 
 
 def test_a_loop_on_a_processor() -> None:
-    finding = unfused_optimizer(analysis(on_cpu(*ADAM)))
-    assert finding is not None
+    finding = finding_of(unfused_optimizer, on_cpu(*ADAM))
     assert "40 operators per step" in finding.evidence[0]
     assert finding.action == "Use torch.optim.AdamW(…, fused=True)."
     # 10 µs of the optimizer's step lie before the closure.
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (pytest.approx(4.01 * 0.4), pytest.approx(4.01 * 0.88))
+    assert saving_of(finding) == pytest.approx((4.01 * 0.4, 4.01 * 0.88))
 
 
 def test_momentum_and_weight_decay_make_a_loop_of_plain_sgd() -> None:
-    assert unfused_optimizer(analysis(on_cpu("aten::add_", name="SGD"))) is None
     for operator in ("aten::mul_", "aten::add"):
-        finding = unfused_optimizer(analysis(on_cpu(operator, "aten::add_", name="SGD")))
-        assert finding is not None
+        finding = finding_of(unfused_optimizer, on_cpu(operator, "aten::add_", name="SGD"))
         assert finding.saving_low_ms == pytest.approx(2.01 * 0.2)
 
 
 def test_tiny_parameters_may_win_nothing_where_threads_share_them() -> None:
-    tiny = unfused_optimizer(analysis(on_cpu(*ADAM, update_us=9)))
-    assert tiny is not None
+    tiny = finding_of(unfused_optimizer, on_cpu(*ADAM, update_us=9))
     assert tiny.saving_low_ms == 0
-    alone = unfused_optimizer(analysis(on_cpu(*ADAM, update_us=9, threads=1)))
-    assert alone is not None
+    alone = finding_of(unfused_optimizer, on_cpu(*ADAM, update_us=9, threads=1))
     assert alone.saving_low_ms == pytest.approx(0.37 * 0.4)
 
 
-@pytest.mark.parametrize("operator", ["aten::_fused_adamw_", "aten::_foreach_add_"])
-def test_what_is_no_loop_is_fine_on_a_processor(operator: str) -> None:
-    assert unfused_optimizer(analysis(on_cpu(operator))) is None
+def converting(name: str) -> TraceBuilder:
+    """Steps of 10 ms with a kernel of 800 µs before a convolution."""
+    builder = training()
+    for step in range(4):
+        at = step * 10_020 + 620
+        builder.op("aten::cudnn_convolution", at, 30)
+        builder.launch(
+            name, call_us=at + 5, call_duration_us=5, start_us=at + 1000, duration_us=800, stream=8
+        )  # fmt: skip
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("rule", "recorded", "fires"),
+    [
+        (channels_last, converting("void cudnn::ops::nchwToNhwcKernel<__half>"), True),
+        (channels_last, converting("elementwise"), False),
+        (unfused_optimizer, updating("aten::_fused_adamw_"), False),
+        (unfused_optimizer, updating("aten::add_", optimizer="LBFGS"), False),
+        (unfused_optimizer, on_cpu("aten::add_", name="SGD"), False),
+        (unfused_optimizer, on_cpu("aten::_fused_adamw_"), False),
+        (unfused_optimizer, on_cpu("aten::_foreach_add_"), False),
+    ],
+)
+def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, fires: bool) -> None:
+    assert (rule(analysis(recorded)) is not None) == fires

@@ -8,11 +8,44 @@ from typing import Any
 import pytest
 
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.loading import input_bound
+from lightning_perf.findings.loading import input_bound, pageable_copies
 from lightning_perf.run_files.probe import Probe, ProbedTransfer
 from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
-from tests.findings.recordings import analysis, training
-from tests.support.trace_builder import TraceBuilder
+from tests.findings.host_recordings import convolving, on_processor
+from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
+from tests.support.trace_builder import FETCH, TraceBuilder
+
+
+def test_in_process_loading() -> None:
+    builder = training(fetch_us=2500, loader="_SingleProcessDataLoaderIter")
+    for step in range(4):
+        builder.memcpy("HtoD", step * 12_500 + 2_600, 10, bytes=1000)
+    finding = finding_of(input_bound, builder)
+    # The last kernel of a step ends within it, so each step waits the whole of its fetch.
+    assert finding.saving_high_ms == pytest.approx(2.5, rel=0.01)
+    # One copy to the device: a batch of one tensor, which takes at most 1.5 ms and 0.3 ms to receive.
+    assert finding.saving_low_ms == 0
+    assert "A batch has 1 tensor." in " ".join(finding.evidence)
+    assert "Measure before you use worker processes" in finding.action
+    assert "num_workers=0" in " ".join(finding.evidence)
+    assert "num_workers=4" in finding.action
+
+
+def test_a_processor_that_trains_itself_waits_with_its_caches_cold() -> None:
+    builder = convolving(on_processor())
+    for step in range(3):
+        builder.annotation(FETCH, step * 10_000 + 100, 4000)
+    finding = finding_of(input_bound, builder)
+    waited_ms = (analysis(builder).breakdown.category("input").mean_ns or 0) / 1e6
+    assert 0 < waited_ms <= 4
+    assert finding.saving_high_ms == pytest.approx(1.1 * waited_ms)
+
+
+def test_slow_workers() -> None:
+    assert finding_of(input_bound, training(fetch_us=2500)).action.startswith("Raise num_workers")
+    # Twice the workers halve the step at best.
+    assert finding_of(input_bound, training(fetch_us=30_000)).saving_high_ms == pytest.approx(20.0, rel=0.01)
+
 
 IN_PROCESS = "_SingleProcessDataLoaderIter"
 WORKERS = "_MultiProcessingDataLoaderIter"
@@ -49,9 +82,7 @@ def on_cpu(
     recorded = analysis(builder)
     if transfer is not None:
         recorded = replace(recorded, probe=Probe("A CPU", 0, (), 1e7, 1e7, 1e7, 5.0, (), transfer=transfer))
-    found = input_bound(recorded)
-    assert found is not None
-    return found
+    return finding_of(input_bound, recorded)
 
 
 def sending(sent_ms: float, received_ms: float) -> ProbedTransfer:
@@ -103,7 +134,7 @@ def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
     # A step is never shorter than the workers need to make and send its batch.
     least_ms = min(fetch_ms, step_ms - (fetch_ms + MOST_SENT_MS) / workers) / 2 - MOST_RECEIVED_MS
     most_ms = min(1.1 * fetch_ms, step_ms - (fetch_ms + LEAST_SENT_MS) / workers) - LEAST_SENT_MS
-    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((least_ms, most_ms))
+    assert saving_of(finding) == pytest.approx((least_ms, most_ms))
 
 
 def test_many_small_tensors_get_no_workers() -> None:
@@ -170,16 +201,14 @@ def test_workers_that_compete_for_cores_are_warned_of() -> None:
 
 def test_pinned_memory_is_for_a_gpu_only() -> None:
     assert "pin_memory" not in text(on_cpu(20_000, 20_000))
-    finding = input_bound(analysis(training(fetch_us=2500, loader=IN_PROCESS)))
-    assert finding is not None
+    finding = finding_of(input_bound, training(fetch_us=2500, loader=IN_PROCESS))
     assert "num_workers=4, pin_memory=True, persistent_workers=True" in finding.action
 
 
 def test_what_is_set_is_not_advised() -> None:
     builder = training(fetch_us=2500, loader=IN_PROCESS)
     builder.top_level[LOADER_KEY] = MAP | {"pin_memory": True}
-    finding = input_bound(analysis(builder))
-    assert finding is not None
+    finding = finding_of(input_bound, builder)
     assert "pin_memory" not in text(finding)
     finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=2, persistent_workers=True)
     assert "persistent_workers" not in text(finding)
@@ -221,3 +250,39 @@ def test_the_advice_for_whole_batches_is_sound() -> None:
     assert len(slow) == len(fast) == 3
     for one, other in zip(slow, fast, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def copying(copy_us: int, *, pinned: bool) -> TraceBuilder:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for correlation, start in enumerate(builder.steps(3, 1000), 10):
+        builder.op("aten::copy_", start, copy_us)
+        builder.runtime("cudaMemcpyAsync", start, copy_us, correlation)
+        builder.memcpy("HtoD", start, copy_us, correlation, bytes=1_000_000, pinned=pinned)
+        builder.op("aten::mm", start + copy_us, 50)
+        builder.launch(
+            BF16_GEMM, call_us=start + copy_us - 5, call_duration_us=5, start_us=start + copy_us,
+            duration_us=1000 - copy_us,
+        )  # fmt: skip
+    return builder
+
+
+def test_copies_from_pageable_memory() -> None:
+    finding = finding_of(pageable_copies, copying(100, pinned=False))
+    assert "pin_memory=True" in finding.action
+    assert finding.saving_high_ms == pytest.approx(0.1)
+    assert "1 copy per step" in finding.evidence[0]
+    assert "10.0 GB/s" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "recorded", "fires"),
+    [
+        (input_bound, training(fetch_us=round(STEP_US * 0.045 / 0.955)), False),
+        (input_bound, training(fetch_us=round(STEP_US * 0.055 / 0.945)), True),
+        (pageable_copies, copying(28, pinned=False), False),
+        (pageable_copies, copying(32, pinned=False), True),
+        (pageable_copies, copying(100, pinned=True), False),
+    ],
+)
+def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, fires: bool) -> None:
+    assert (rule(analysis(recorded)) is not None) == fires
