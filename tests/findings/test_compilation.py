@@ -17,6 +17,7 @@ from tests.findings import compilations
 from tests.findings.accounts import STEPS_MADE, S, fit_time
 from tests.findings.compilations import BROKEN, CALLS, COSTLY, ITEM, SHAPES, SKIPPED, again, compilation
 from tests.findings.compilations import report as made
+from tests.findings.recordings import saving_of
 
 
 def kinds(report: CompileReport) -> list[str]:
@@ -39,7 +40,7 @@ def test_recompiles_for_a_shape() -> None:
     finding = one(made(*SHAPES))
     # Two of 4 s. The first compilation of 2 s is below 3 % of the fit.
     assert finding.kind == "recompiles"
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (0.0, pytest.approx(8000))
+    assert saving_of(finding) == (0.0, pytest.approx(8000))
     assert "2 recompilations: 8.00 s (5.3 % of the fit)" in finding.title
     assert "in steps 7 to 90" in finding.evidence[0]  # one row for all sizes of the same input
     assert "mark_dynamic(x, 1)" in finding.action

@@ -1,4 +1,4 @@
-"""Every rule about a whole fit: on a fit with its problem, just below its threshold, and on a healthy one."""
+"""Every rule about a whole fit: with its problem, just below its threshold, and on a healthy fit."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, TensorCensus, TensorGroup
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
+from tests.findings.recordings import saving_of
 
 
 def found(*args: Any, **kwargs: Any) -> list[Finding]:
@@ -51,7 +52,7 @@ def test_worker_restarts_are_those_after_the_first_start() -> None:
     entries = {("worker start-up", "training"): (20.0, 10), ("worker start-up", "training: first batch"): (5.0, 10)}
     finding = one(entries, starts=starts(10))
     # Nine restarts of 2 s, and nine waits of 0.5 s.
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (pytest.approx(0.8 * 18_000), pytest.approx(22_500))
+    assert saving_of(finding) == (pytest.approx(0.8 * 18_000), pytest.approx(22_500))
     assert "9 times" in finding.evidence[0]
     assert "persistent_workers=True" in finding.action
     assert found(entries, starts=starts(10, persistent=True)) == []
@@ -107,14 +108,14 @@ def test_an_odd_number_of_validations_keeps_the_larger_half() -> None:
 
 def test_slow_checkpoints() -> None:
     finding = one({("checkpoints", "gather"): (4.0, 20), ("checkpoints", "write"): (16.0, 20)})
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (10_000, 16_000)
+    assert saving_of(finding) == (10_000, 16_000)
     assert "20 checkpoints take 1.00 s each" in finding.evidence[0]
     assert found({("checkpoints", "write"): (2.5, 20)}) == []
 
 
 def test_slow_logger() -> None:
     finding = one({("logging", "CSVLogger.log_metrics"): (10.0, 200)})
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (5000, 9000)
+    assert saving_of(finding) == (5000, 9000)
     assert "log_every_n_steps=500" in finding.action
     final = one({("logging", "WandbLogger.finalize"): (10.0, 1)})
     assert "background" in final.action
@@ -125,7 +126,7 @@ def test_slow_callback() -> None:
     hooks = {"on_train_batch_end": (20.0, 1000), "on_validation_end": (10.0, 2), "setup": (50.0, 1)}
     finding = one({("callbacks", f"Images.{hook}"): cost for hook, cost in hooks.items()})
     assert finding.title.startswith("Slow callback: Images takes 30.0 s")
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (15_000, 27_000)
+    assert saving_of(finding) == (15_000, 27_000)
     assert "setup" not in f"{finding.evidence} {finding.action}"
     assert found({("callbacks", "Images.on_train_batch_end"): (2.5, 1000)}) == []
     assert "refresh_rate" in one({("callbacks", "TQDMProgressBar.on_train_batch_end"): (30.0, 1000)}).action
@@ -137,7 +138,7 @@ def test_a_hook_that_runs_once_per_fit_is_not_to_run_less_often(hook: str, count
     assert finding.title.startswith(f"Slow callback: {hook} takes 20.0 s")
     assert finding.title.endswith("once per fit")
     assert "less often" not in finding.action
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (0, 20_000)
+    assert saving_of(finding) == (0, 20_000)
     assert found({("callbacks", hook): (2.5, count)}) == []
 
 

@@ -1,4 +1,4 @@
-"""Rules about kernels."""
+"""Kernels that another setting avoids, on recordings with known times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training that waits for data is advised, by its loader and its machine: hand-made traces."""
+"""Waits for data and copies to the device, on recordings with known times."""
 
 from __future__ import annotations
 

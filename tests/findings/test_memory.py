@@ -1,4 +1,4 @@
-"""The rules about the contents of a scarce memory."""
+"""Memory, on recordings with known amounts."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def repeating_on_cpu(share: float = 0.3, **memory: Any) -> TraceBuilder:
 
 def test_a_processor_with_free_memory() -> None:
     found = finding_of(recompute, repeating_on_cpu(free_bytes=6 * 2**30, used_bytes=2 * 2**30))
-    assert (found.saving_low_ms, found.saving_high_ms) == pytest.approx((0.75, 3.0))
+    assert saving_of(found) == pytest.approx((0.75, 3.0))
     assert "The training uses 2.00 GiB, and 6.00 GiB are free." in found.evidence[0]
     assert "gradient_checkpointing=False" in found.action
     unknown = finding_of(recompute, repeating_on_cpu())

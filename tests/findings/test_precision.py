@@ -1,4 +1,4 @@
-"""Rules about precision."""
+"""The precision of device compute, on recordings with known times."""
 
 from __future__ import annotations
 

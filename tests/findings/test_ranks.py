@@ -1,14 +1,16 @@
-"""Rules about ranks."""
+"""Several ranks, on recordings with known times."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import replace
 
 import pytest
 
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
-from lightning_perf.findings.ranks import data_parallel, exposed_communication, rank_imbalance
+from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, rank_imbalance
 from lightning_perf.findings.registry import find
 from tests.findings.recordings import Rule, analysis, finding_of, reducing, saving_of, training
 from tests.support.trace_builder import TraceBuilder
@@ -91,3 +93,12 @@ def test_most_work_is_not_said_to_hold_up_others_who_wait_for_another_rank() -> 
 )
 def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, fires: bool) -> None:
     assert (rule(analysis(recorded)) is not None) == fires
+
+
+def test_no_fsdp_setting_is_advised_that_is_a_default() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp").FullyShardedDataParallel
+    defaults = inspect.signature(fsdp).parameters
+    for name, value in re.findall(r"(\w+)=(True|False|\w+)", SEND_LESS["FullyShardedDataParallel"]):
+        assert name not in defaults or str(defaults[name].default) != value
+    assert "backward_prefetch" not in SEND_LESS["FullyShardedDataParallel"]
+    assert "limit_all_gathers" not in SEND_LESS["FullyShardedDataParallel"]
