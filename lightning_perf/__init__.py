@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.recording.captures import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
-    from lightning_perf.errors import TraceError
+    from lightning_perf.errors import ReportError, TraceError
     from lightning_perf.exit_codes import ExitCode
     from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.backbones import sweep_backbones
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_perf.page.html import PageError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import Compared
-    from lightning_perf.report.document import PerfReport, ReportError
+    from lightning_perf.report.document import PerfReport
     from lightning_perf.trace.reader import read_trace
     from lightning_perf.trace.trace import Trace
     from lightning_perf.tune.errors import TuneError
@@ -50,7 +50,7 @@ _HOMES = {
     "PerfTuner": "lightning_perf.tune.tuner",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.switch",
-    "ReportError": "lightning_perf.report.document",
+    "ReportError": "lightning_perf.errors",
     "Sweep": "lightning_perf.inference.results.sweep",
     "Trace": "lightning_perf.trace.trace",
     "TraceError": "lightning_perf.errors",

@@ -422,13 +422,13 @@ def progress_printer(quiet: bool) -> Callable[[str], None]:
     return (lambda _: None) if quiet else print_progress
 
 
-def write_output(path: Path, text: str, error: type[Exception] = UserError) -> None:
-    """Write a file that the user asked for, and make its folder. An error that says so is raised if that fails."""
+def write_output(path: Path, text: str) -> None:
+    """Write a file that the user asked for, and make its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as cause:
-        raise error(f"{path}: cannot be written ({cause.strerror}). Give another file.") from cause
+        raise UserError(f"{path}: cannot be written ({cause.strerror}). Give another file.") from cause
 
 
 def _number(text: str) -> float | None:

@@ -20,6 +20,7 @@ from lightning_perf.commands import (
     explain,
     gate,
     history,
+    infer,
     mcp,
     run,
     study,
@@ -29,8 +30,7 @@ from lightning_perf.commands import (
 )
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
-from lightning_perf.inference import command as infer
-from lightning_perf.terminal_text import ASCII_FALLBACK, plain
+from lightning_perf.show.terminal_text import ASCII_FALLBACK, safe
 
 
 class _Command(Protocol):
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(str(error))
         return ExitCode.USAGE
     except UserError as error:
-        print_error(plain(str(error)).plain)
+        print_error(safe(str(error)))
         return error.exit_code
     return code
 

@@ -1,24 +1,26 @@
 """The common parts of all documents: JSON, a page that opens offline, and reading back a saved document.
 
 A document is a frozen dataclass of plain values, complete in itself: reading one needs neither torch nor the files that
-it was made from. It computes and renders nothing of its own. Its methods load the renderer of a format on first use, so
-that importing a document stays cheap.
+it was made from. It computes nothing, and gives its content as blocks. The formats in `lightning_perf.show` write them.
+They load on first use, so that importing a document stays cheap.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
+    from lightning_perf.show.blocks import Block
 
-__all__ = ["Document", "Format", "PageDocument", "SavedDocument", "TextDocument"]
+TOP = 8
+"""Rows of a long table, unless you ask for more."""
 
 _Saved = TypeVar("_Saved", bound="SavedDocument")
 
@@ -39,24 +41,60 @@ class Document:
 class TextDocument(Document):
     """A document that the console and Markdown show without further options."""
 
+    def blocks(self) -> Iterable[Block]:
+        """Return the outcome, then the tables."""
+        raise NotImplementedError
+
     def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Print the outcome, then the tables.
+        """Print the document: in colour on a terminal, as plain text anywhere else.
 
         Args:
             file: The stream to print to; standard output by default.
             width: Columns; those of the terminal by default.
         """
-        print_document, _ = self._renderers()
-        print_document(self, file=file, width=width)
+        from lightning_perf.show.console import print_blocks
+
+        print_blocks(self.blocks(), file=file, width=width)
 
     def to_markdown(self) -> str:
         """Return the document as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
-        _, render_markdown = self._renderers()
-        return render_markdown(self)
+        from lightning_perf.show.markdown import to_markdown
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
-        """Load and return the function that prints the document, and the one that converts it to Markdown."""
+        return to_markdown(self.blocks())
+
+
+class LongDocument(Document):
+    """A document with tables of any length. The console and Markdown show their first rows."""
+
+    def blocks(self, top: int = TOP) -> Iterable[Block]:
+        """Return the outcome, then the tables.
+
+        Args:
+            top: Rows of each long table.
+        """
         raise NotImplementedError
+
+    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
+        """Print the document: in colour on a terminal, as plain text anywhere else.
+
+        Args:
+            file: The stream to print to; standard output by default.
+            top: Rows of each long table, e.g. of operators.
+            width: Columns; those of the terminal by default.
+        """
+        from lightning_perf.show.console import print_blocks
+
+        print_blocks(self.blocks(top), file=file, width=width)
+
+    def to_markdown(self, *, top: int = TOP) -> str:
+        """Return the document as GitHub-flavoured Markdown, e.g. for a pull request.
+
+        Args:
+            top: Rows of each long table, e.g. of operators.
+        """
+        from lightning_perf.show.markdown import to_markdown
+
+        return to_markdown(self.blocks(top))
 
 
 class PageDocument(Document):

@@ -42,6 +42,10 @@ class TraceError(LocatedError):
     """A trace or another file of a run cannot be read. The message names it, the problem, and the fix."""
 
 
+class ReportError(UserError, ValueError):
+    """A file could not be read as a report. The message says why."""
+
+
 def reason_of(error: BaseException) -> str:
     r"""Return the innermost cause of an error, on one line.
 

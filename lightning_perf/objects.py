@@ -26,7 +26,7 @@ _WITHOUT_CONTENT = (
     types.BuiltinFunctionType,
     types.MethodType,
 )
-"""Objects whose attributes are a program and not its data."""
+"""Objects with attributes that are a program and not its data."""
 
 
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)

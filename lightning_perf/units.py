@@ -23,6 +23,7 @@ __all__ = [
     "format_bytes",
     "format_change",
     "format_count",
+    "format_detectable",
     "format_duration",
     "format_factor",
     "format_flop_rate",
@@ -249,6 +250,23 @@ def two_digits(number: float) -> str:
         ('0.85', '13', '331')
     """
     return f"{number:.0f}" if abs(number) >= 9.95 else f"{number:.2g}"
+
+
+def format_detectable(detectable: float, *, percent: str = "", factor: str = "") -> str:
+    """Format the smallest detectable change of a ratio, as a percentage or, from tenfold on, as a factor.
+
+    Args:
+        detectable: The ratio minus 1.
+        percent: Prefix of a percentage.
+        factor: Prefix of a factor; ``×`` without it.
+
+    Example:
+        >>> format_detectable(0.126), format_detectable(33.2), format_detectable(1e20, factor="a factor of ")
+        ('13 %', '×34.2', 'a factor of over 10⁶')
+    """
+    if 1 + detectable < TENFOLD:
+        return f"{percent}{two_digits(100 * detectable)} %"
+    return factor + format_factor(1 + detectable) if factor else format_factor(1 + detectable, "×")
 
 
 @dataclass(frozen=True)

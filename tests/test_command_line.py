@@ -17,7 +17,7 @@ import pytest
 import lightning_perf
 from lightning_perf import ExitCode
 from lightning_perf.cli import _GROUPS, _MOVED, _parser, main
-from lightning_perf.inference.command import choose_device, to_points
+from lightning_perf.commands.infer import to_points
 from recipes.signlang import cli as signlang
 from tests.support.absent_packages import without
 from tests.support.trace_builder import TraceBuilder
@@ -221,6 +221,8 @@ def test_list_without_torch_names_the_extra() -> None:
 
 def test_device_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
+
+    from lightning_perf.inference.model.subject import choose_device
 
     assert parse("infer", "x").device == "auto"
     for there, device in ((False, "cpu"), (True, "cuda")):

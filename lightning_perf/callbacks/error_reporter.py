@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 __all__ = ["ErrorReporter"]
 
@@ -27,6 +29,14 @@ class ErrorReporter:
         self.name = name
         self.messages: list[str] = []
         self._warned: set[str] = set()
+
+    @contextmanager
+    def instead(self, consequence: str, *, kind: str = "profiling") -> Iterator[None]:
+        """Report an error of the block, and continue after it."""
+        try:
+            yield
+        except Exception as error:
+            self.report(consequence, error, kind=kind)
 
     def report(self, consequence: str, error: BaseException, *, kind: str = "profiling") -> None:
         """Report an error; training continues.

@@ -1,10 +1,10 @@
-"""One fit under observation: creates and connects everything that follows it, from the first step to the end."""
+"""One fit under observation: creates and connects everything that follows its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
@@ -14,19 +14,16 @@ from lightning_perf.callbacks.recording.captures import Captures
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
-from lightning_perf.callbacks.recording.recording_plan import RecordingPlan
-from lightning_perf.callbacks.recording.schedule import (
-    WindowPlan,
-    fit_schedule,
-    recording_notes,
-)
+from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
 from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks, Signal
+from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
+from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
@@ -39,94 +36,103 @@ from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
-__all__ = ["Fit"]
-
-T = TypeVar("T")
-
 
 class Fit:
-    """Observes one fit of a Trainer, or one training of a loop without a Trainer.
+    """The steps of one fit of a Trainer, or of one training of a loop without a Trainer.
 
-    A failure in here is reported once and ends the observation, but not the training.
+    It adds a step tracker to the observers, as the last one. The tracker calls everything that follows steps and
+    phases. If any of that fails, the tracker is dropped.
 
     Args:
         loop: The training loop, at the start of training.
-        plan: Which steps are recorded, with which details and by which ranks.
+        recording: Which steps are recorded, with which details and by which ranks.
         folder: Where files go; None to write none.
+        observers: The observers of the fit.
+        state: The state of the fit.
         errors: Where errors are reported.
-        trainer_log: Where step times are logged; None to log none.
-        account: Keeps the account of the fit; None to keep none.
+        trainer_log: Where step times are logged.
+        accounts: Keeps the account of the fit.
     """
 
     def __init__(
         self,
         loop: TrainingLoop,
         *,
-        plan: RecordingPlan,
+        recording: Recording,
         folder: Path | None,
+        observers: Observers,
+        state: FitState,
         errors: ErrorReporter,
-        trainer_log: TrainerLog | None = None,
-        account: FitAccountant | None = None,
+        trainer_log: TrainerLog,
+        accounts: Sequence[FitAccountant] = (),
     ) -> None:
         self.folder = folder
-        self._account = account
-        self._samples: int | None = 0
-        self._tokens: int | None = 0
         self.errors = errors
-        self._schedule, self._shortened = fit_schedule(plan.schedule, plan.open_fields, loop.expected_steps())
-        self._refusal = _refusal(loop, folder, plan.ranks)
-        rank, device = loop.rank, loop.device
-        self._state = state = FitState()
-        self._profiler: WindowProfiler | None = None
-        self._captures: Captures | None = None
-        self._budget: OverheadBudget | None = None
-        self._token_counter: TokenCounter | None = None
-        self._batch_contents = BatchContents(state)
-        page_faults: PageFaultCounter | None = None
-        core_waits: CoreWaits | None = None
+        self._state = state
+        self._schedule, self._shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps())
+        self._refusal = _refusal(loop, folder, recording.ranks)
+        self._profilers: list[WindowProfiler] = []
+        self._budgets: list[OverheadBudget] = []
+        self._captures: list[Captures] = []
         hook_times: HookTimes | None = None
-        windows_path = WINDOWS.path(folder, rank) if folder is not None else None
-        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "the cost of the profiler is no longer saved")
+        core_waits: list[CoreWaits] = []
+        tokens: list[TokenCounter] = []
+        contents: list[BatchContents] = []
+        page_faults: list[PageFaultCounter] = []
+        memory: list[MemoryWatch] = []
+        rank, device = loop.rank, loop.device
         if self._refusal is None and folder is not None:
-            windows = WindowPlan(self._schedule, folder)
-            core_waits = CoreWaits(state)
+            plan = WindowPlan(self._schedule, folder)
             hook_times = loop.hook_times()
-            self._token_counter = TokenCounter(state, _product_parameters(loop, errors))
-            if device.type == "cpu":
-                page_faults = PageFaultCounter(state)
-            if plan.max_overhead is not None:
-                self._budget = OverheadBudget(plan.max_overhead, state)
-            self._profiler = WindowProfiler(
-                state,
-                plan=windows,
-                options=plan.details,
-                device_type=device.type,
-                rank=rank,
-                errors=errors,
-                notes=WindowNotes(
-                    errors,
-                    page_faults=page_faults,
-                    core_waits=core_waits,
-                    loader=_loader_facts(loop, errors),
-                    hook_times=hook_times,
-                    tensors=WindowLists(loop.tensor_source) if plan.details.profile_memory else None,
-                    tokens=self._token_counter,
-                    batch=self._batch_contents,
-                ),
-                on_window=self._on_window,
-                budget=self._budget,
-            )
-            if plan.captures is not None:
-                self._captures = Captures(
-                    plan.captures,
+            core_waits = [CoreWaits(state)]
+            tokens = [TokenCounter(state, functools.partial(_product_parameters, loop, errors))]
+            contents = [BatchContents(state)]
+            page_faults = [PageFaultCounter(state)] if device.type == "cpu" else []
+            if recording.max_overhead is not None:
+                self._budgets = [OverheadBudget(recording.max_overhead, state)]
+            if recording.captures is not None:
+                self._captures = [
+                    Captures(
+                        recording.captures,
+                        state,
+                        plan=plan,
+                        rank=rank,
+                        world_size=loop.world_size,
+                        folder=folder,
+                        errors=errors,
+                        timed_by_device=device.type == "cuda",
+                    )
+                ]
+            self._profilers = [
+                WindowProfiler(
                     state,
-                    plan=windows,
+                    plan=plan,
+                    recording=recording,
+                    device_type=device.type,
                     rank=rank,
-                    world_size=loop.world_size,
-                    folder=folder,
                     errors=errors,
-                    timed_by_device=device.type == "cuda",
+                    notes=WindowNotes(
+                        errors,
+                        page_faults=next(iter(page_faults), None),
+                        core_waits=core_waits[0],
+                        loader=_loader_facts(loop, errors),
+                        hook_times=hook_times,
+                        tensors=WindowLists(loop.tensor_source) if recording.profile_memory else None,
+                        tokens=tokens[0],
+                        batch=contents[0],
+                    ),
+                    on_window=self._on_window,
+                    budget=next(iter(self._budgets), None),
                 )
+            ]
+        if folder is not None and study_folder() is None:
+            memory = [MemoryWatch(state, device=device, folder=folder, rank=rank)]
+        self._windows = LogWriter(
+            WINDOWS,
+            WINDOWS.path(folder, rank) if folder is not None else None,
+            errors.report,
+            "the cost of the profiler is no longer saved",
+        )
         self._log = StepLog(
             state,
             path=STEPS.path(folder, rank) if folder is not None else None,
@@ -134,83 +140,63 @@ class Fit:
             log_every=loop.log_every,
             errors=errors,
         )
-        self._memory: MemoryWatch | None = None
-        if folder is not None and study_folder() is None:
-            self._memory = MemoryWatch(state, device=device, folder=folder, rank=rank)
-        self._timer = StepTimer(
+        totals = _Totals(state, accounts)
+        self._sample_takers = (self._log.add, totals.add, *(each.add for each in self._captures))
+        timer = StepTimer(
             state,
             on_sample=self._on_sample,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
-        self._compilations = CompileMonitor(
+        compilations = CompileMonitor(
             state,
             path=COMPILATIONS.path(folder, rank) if folder is not None else None,
             model=loop.model,
             errors=errors,
-            since_ns=account.began_ns if account is not None else None,
+            since_ns=next((account.began_ns for account in accounts), None),
         )
         # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
         # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
         # files are written last. So none of this work is timed or recorded.
-        self._tracker = StepTracker(
+        self.tracker = StepTracker(
             state,
-            loop.counter,
-            at_start=_present(
-                self._profiler,
-                self._captures,
-                self._budget,
-                page_faults,
-                self._compilations,
-                core_waits,
-                self._token_counter,
-                self._timer,
-            ),
-            at_end=_present(
-                self._timer,
-                self._token_counter,
-                self._memory,
-                page_faults,
-                self._compilations,
-                self._budget,
-                self._captures,
-                self._profiler,
+            loop,
+            at_start=[
+                *self._profilers,
+                *self._captures,
+                *self._budgets,
+                *page_faults,
+                compilations,
+                *core_waits,
+                *tokens,
+                *contents,
+                timer,
+            ],
+            at_end=[
+                timer,
+                *tokens,
+                *memory,
+                *page_faults,
+                compilations,
+                *self._budgets,
+                *self._captures,
+                *self._profilers,
                 self._log,
-            ),
-            phases=_present(self._profiler, self._timer),
+                totals,
+                _Taps(loop, observers, accounts, hook_times),
+            ],
+            phases=[*self._profilers, timer],
         )
-        self._observing = True
-        self._hook_times = hook_times
-        if account is not None:
-            account.detach()  # two layers of hooks would cost twice
-        self._profiler_hooks: ProfilerHooks | None = None
-        if loop.profiler is not None:
-            self._profiler_hooks = ProfilerHooks(
-                loop.profiler,
-                on_start=self._tracker.on_action_start,
-                on_stop=self._tracker.on_action_end,
-                on_error=self._give_up,
-                times=hook_times,
-                account=account,
-            )
-        self._optimizer_hooks = OptimizerHooks(
-            on_start=self._on_optimizer_step_start,
-            on_end=self._on_optimizer_step_end,
-            on_error=self._give_up,
-        )
-        if self._captures is not None:
-            try:
-                self._captures.listen()  # last: if something above fails, nothing would restore the signal handler
-            except Exception as error:
-                self._give_up(error)
+        if hook_times is not None:
+            observers.add(hook_times)
+        observers.add(self.tracker)
+        for captures in self._captures:
+            with observers.isolate(self.tracker):
+                captures.listen()  # last: if something above fails, nothing would restore the signal handler
 
-    def _on_sample(self, sample: StepSample) -> None:
-        self._log.add(sample)
-        if self._samples is not None:
-            self._samples = None if sample.samples is None else self._samples + sample.samples
-        if self._tokens is not None:
-            self._tokens = None if sample.tokens is None else self._tokens + sample.tokens
-        if self._captures is not None:
-            self._captures.add(sample)
+    def add_step(self, step_ns: int) -> None:
+        """Count a step that ended before the observation started, and was timed by the host."""
+        self._on_sample(StepSample(self._state.whole_steps, step_ns, 0, None, None, False))
+        self._state.whole_steps += 1
 
     def unsaved_samples(self) -> tuple[StepSample, ...]:
         """Return the step times of this rank that could not be saved to a file."""
@@ -222,197 +208,98 @@ class Fit:
         return self._state.whole_steps
 
     @property
-    def optimizer_stepped(self) -> bool:
-        """Whether an optimizer has stepped in the open step."""
-        return self._tracker.optimizer_stepped
-
-    @property
     def is_empty(self) -> bool:
         """Whether the fit has neither a whole step nor a trace."""
-        return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
-
-    @property
-    def profiling(self) -> bool:
-        """Whether the profiler warms up or records now."""
-        return self._state.profiling
+        return not self._state.whole_steps and not self.has_trace
 
     @property
     def has_trace(self) -> bool:
         """Whether this rank has written a trace."""
-        return self._profiler is not None and bool(self._profiler.files)
+        return any(profiler.files for profiler in self._profilers)
 
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
-        notes = [self._shortened] if self._shortened is not None else []
-        if self._refusal is not None:
-            notes = [self._refusal]
-        elif self._profiler is not None:
-            steps, recorded = self._state.whole_steps, self._profiler.recorded_steps
-            foreign = self._profiler.foreign_profiler
-            refused = self._budget.refused if self._budget is not None else 0
-            # If the budget left windows out, no other reason is needed.
-            if refused:
-                notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
-            else:
-                notes += recording_notes(self._schedule, steps, recorded, foreign_profiler=foreign)
-        if self._captures is not None and self._captures.full:
+        notes = [each for each in (self._refusal or self._shortened,) if each is not None]
+        refused = sum(budget.refused for budget in self._budgets)
+        if refused:  # no other reason is needed
+            notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
+        else:
+            for profiler in self._profilers:
+                notes += recording_notes(
+                    self._schedule,
+                    self._state.whole_steps,
+                    profiler.recorded_steps,
+                    foreign_profiler=profiler.foreign_profiler,
+                )
+        if any(captures.full for captures in self._captures):
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
         return [*notes, *self.errors.messages]
 
-    # Each hook has its own try: a shared wrapper would add a call, and so time, to every step.
-
-    def on_batch_start(self, batch: Any) -> None:
-        """Training on a batch starts."""
-        if self._observing:
-            try:
-                self._tracker.on_batch_start()
-                self._timer.count_samples(batch)
-                if self._token_counter is not None:
-                    self._token_counter.add_batch(batch)
-                self._batch_contents.add_batch(batch)
-            except Exception as error:
-                self._give_up(error)
-
-    def on_batch_end(self, *, automatic: bool) -> None:
-        """Training on a batch has ended."""
-        if self._observing:
-            try:
-                self._tracker.on_batch_end(automatic=automatic)
-            except Exception as error:
-                self._give_up(error)
-
-    def on_backward_start(self) -> None:
-        """Backward starts."""
-        if self._observing:
-            try:
-                self._tracker.on_backward_start()
-            except Exception as error:
-                self._give_up(error)
-
-    def on_backward_end(self) -> None:
-        """Backward has ended."""
-        if self._observing:
-            try:
-                self._tracker.on_backward_end()
-            except Exception as error:
-                self._give_up(error)
-
-    def on_optimizer_start(self) -> None:
-        """An optimizer is about to step."""
-        if self._observing:
-            try:
-                self._tracker.on_optimizer_start()
-            except Exception as error:
-                self._give_up(error)
-
-    # The hooks of a loop without a Trainer, which has no profiler that announces its actions.
-
-    def on_action_start(self, signal: Signal) -> None:
-        """The loop starts an action."""
-        if self._observing:
-            try:
-                self._tracker.on_action_start(signal)
-            except Exception as error:
-                self._give_up(error)
-
-    def on_action_end(self, signal: Signal) -> None:
-        """The loop has ended an action."""
-        if self._observing:
-            try:
-                self._tracker.on_action_end(signal)
-            except Exception as error:
-                self._give_up(error)
-
-    def on_optimizer_end(self) -> None:
-        """An optimizer has stepped, or a gradient scaler has skipped its step."""
-        if self._observing:
-            try:
-                self._tracker.on_action_end(Signal.MANUAL_STEP)
-                self._tracker.on_optimizer_step_end()
-            except Exception as error:
-                self._give_up(error)
-
-    def add_step(self, step_ns: int) -> None:
-        """Count a step that ended before the observation started, and was timed by the host."""
-        if self._observing:
-            try:
-                self._on_sample(StepSample(self._state.whole_steps, step_ns, 0, None, None, False))
-                self._state.whole_steps += 1
-            except Exception as error:
-                self._give_up(error)
-
-    def finish(self, *, may_wait: bool = True) -> None:
-        """End the observation: save all data, and give the Trainer its own profiler back.
-
-        Args:
-            may_wait: Whether to wait for the device. After an exception it may itself wait for a rank that is gone.
-        """
-        if self._profiler is not None and not may_wait:
-            self._profiler.stop_waiting()
-        self._remove_hooks()
-        if self._observing:
-            try:
-                self._tracker.finish()
-                if self._profiler is not None:
-                    self._profiler.on_training_pause()
-                self._timer.finish()
-                self._log.write()
-                if self._memory is not None:
-                    self._memory.save()
-            except Exception as error:
-                self._give_up(error)
-            if self._account is not None and self._state.whole_steps:
-                self._account.steps = self._state.whole_steps
-                self._account.samples, self._account.tokens = self._samples, self._tokens
-        self._observing = False
-
-    def _remove_hooks(self) -> None:
-        if self._profiler_hooks is not None:
-            self._profiler_hooks.remove()
-        if self._account is not None:
-            self._account.attach()
-        self._optimizer_hooks.remove()
-        if self._profiler is not None:
-            self._profiler.close()
-        if self._captures is not None:
-            self._captures.close()
-        self._compilations.finish()
-
-    def _give_up(self, error: Exception) -> None:
-        """Report the error and end the observation, not the training."""
-        if not self._observing:
-            return
-        self._observing = False
-        self._remove_hooks()
-        self.errors.report("profiling is off for the rest of this fit", error)
-        try:
-            if self._profiler is not None:
-                self._profiler.abandon()
-            self._log.write()
-        except Exception as further:
-            self.errors.report("measurements so far may be incomplete", further)
-
-    def _on_optimizer_step_start(self) -> None:
-        self._tracker.on_optimizer_step_start()
-        if self._profiler_hooks is None:  # without a Trainer, nothing announces the optimizer's part before its step
-            self._tracker.on_action_end(Signal.FORWARD)
-            self._tracker.on_optimizer_start()
-
-    def _on_optimizer_step_end(self) -> None:
-        self._tracker.on_optimizer_step_end()
-        if self._hook_times is not None:
-            self._hook_times.optimizer_ends()
+    def _on_sample(self, sample: StepSample) -> None:
+        for take in self._sample_takers:
+            take(sample)
 
     def _on_window(self, window: RecordedWindow) -> None:
-        if self._budget is not None:
-            self._budget.window_ends(window.pause_ns + window.export_ns)
-        if self._captures is not None and window.capture:
-            self._captures.window_ends(window.trace_bytes)
+        for budget in self._budgets:
+            budget.window_ends(window.pause_ns + window.export_ns)
+        for captures in self._captures if window.capture else ():
+            captures.window_ends(window.trace_bytes)
         self._windows.append(window)
 
 
-def _present(*observers: T | None) -> list[T]:
-    return [observer for observer in observers if observer is not None]
+class _Totals(StepObserver):
+    """The samples and tokens of the fit, for its account."""
+
+    def __init__(self, state: FitState, accounts: Sequence[FitAccountant]) -> None:
+        self._state = state
+        self._accounts = tuple(accounts)
+        self._samples: int | None = 0
+        self._tokens: int | None = 0
+
+    def add(self, sample: StepSample) -> None:
+        """Count the sample of a step; the totals are unknown from the first step without a count on."""
+        self._samples = None if self._samples is None or sample.samples is None else self._samples + sample.samples
+        self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
+
+    def finish(self) -> None:
+        """Complete the account."""
+        for account in self._accounts if self._state.whole_steps else ():
+            account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
+
+
+class _Taps(StepObserver):
+    """The hooks through which the Trainer's profiler and torch's optimizers call the observers."""
+
+    def __init__(
+        self, loop: TrainingLoop, observers: Observers, accounts: Sequence[FitAccountant], times: HookTimes | None
+    ) -> None:
+        self._removals: list[Callable[[], None]] = []
+        if loop.profiler is not None:
+            for account in accounts:
+                account.detach()  # two layers of hooks would cost twice
+                self._removals.append(account.attach)
+            profiler_hooks = ProfilerHooks(
+                loop.profiler,
+                on_start=observers.on_action_start,
+                on_stop=observers.on_action_end,
+                times=times,
+                account=next(iter(accounts), None),
+            )
+            self._removals.insert(0, profiler_hooks.remove)
+
+        def step_starts() -> None:
+            observers.on_optimizer_step_start()
+            if loop.profiler is None:  # without a Trainer, nothing announces the optimizer's part before its step
+                observers.on_action_end(Signal.FORWARD)
+                observers.on_before_optimizer_step(None)
+
+        hooks = OptimizerHooks(on_start=step_starts, on_end=observers.on_optimizer_step_end)
+        self._removals.append(hooks.remove)
+
+    def close(self) -> None:
+        """Give the Trainer its own profiler back."""
+        for remove in self._removals:
+            remove()
 
 
 def _loader_facts(loop: TrainingLoop, errors: ErrorReporter) -> dict[str, str | int | bool | None]:

@@ -7,7 +7,6 @@ from typing import Any
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.run_files.launch import MeasurementStarted, NothingMeasured, OwnMeasurement, leave_note
-from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["InjectedCallback"]
 
@@ -48,8 +47,8 @@ class InjectedCallback(PerfCallback):
         super().on_train_start(trainer, pl_module)
         if not trainer.is_global_zero:
             return
-        if self._fit is not None:
-            folder = self._fit.folder
-            leave_note(MeasurementStarted(str(folder) if folder is not None else None))
-        elif trainer.fast_dev_run and study_folder() is None:
+        if self._session is None or not self._session.measured:
             leave_note(NothingMeasured("the Trainer has fast_dev_run"))
+        elif self._session.fit is not None:
+            folder = self._session.folder
+            leave_note(MeasurementStarted(str(folder) if folder is not None else None))

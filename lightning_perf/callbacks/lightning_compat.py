@@ -26,6 +26,7 @@ __all__ = [
     "holds_whole_model",
     "is_compiled",
     "is_lightnings_own",
+    "may_wait_for_device",
     "step_number",
 ]
 
@@ -166,3 +167,8 @@ def is_compiled(module: Module) -> bool:
 
 def _is_compiled_function(value: object) -> bool:
     return callable(value) and "_torchdynamo_orig_callable" in getattr(value, "__dict__", ())
+
+
+def may_wait_for_device(trainer: Trainer) -> bool:
+    """Return whether to wait for the device after an error: it may itself wait for a rank that is gone."""
+    return int(trainer.world_size) == 1 or trainer.strategy.root_device.type == "cpu"

@@ -74,9 +74,10 @@ def _send(logger: Any, report: PerfReport, figures: dict[str, float], page: Path
 
 def _summary(report: PerfReport) -> str:
     from lightning_perf.report.key_figures import key_figures
-    from lightning_perf.tables import Table, escape, markdown_table
+    from lightning_perf.show.blocks import Line, table
+    from lightning_perf.show.markdown import to_markdown
 
     verdict = report.verdict
-    table = Table("", ("", ""), tuple((figure.title, figure.text) for figure in key_figures(report)))
-    lines = [("Where", verdict.where), ("Why", verdict.why), ("Next", verdict.next)]
-    return "\n\n".join([*(f"**{name}** {escape(text)}" for name, text in lines), markdown_table(table)])
+    lines = (("Where", verdict.where), ("Why", verdict.why), ("Next", verdict.next))
+    figures = table(("", ""), ((figure.title, figure.text) for figure in key_figures(report)))
+    return to_markdown([*(Line(text, label=name) for name, text in lines), figures]).rstrip("\n")

@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from torch.compiler import is_compiling
-
-from lightning_perf.callbacks.account.fit_account import FitAccountant
+from lightning_perf.callbacks.account_keeper import AccountKeeper, AttachedLog
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.fit_monitors import FitMonitors
 from lightning_perf.callbacks.forecast.monitor import check_share
-from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, may_wait_for_device
 from lightning_perf.callbacks.numerics.shadow import check_interval
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
-from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
-from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe, probe_seconds
+from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.precision_callback import ObservedCallback, Precision, PrecisionCallback
+from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe
 from lightning_perf.callbacks.recording.captures import CaptureOptions
-from lightning_perf.callbacks.recording.recording_plan import check_choice, recording_plan
-from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.report import ReportLength, complete_report, leave_report, print_line, report_fit
-from lightning_perf.callbacks.run_record.fit_record import FitRecord
-from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_run_folder
-from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.callbacks.training_loop import TrainerLoop
-from lightning_perf.run_files.fit.account import FitAccount, write_account
-from lightning_perf.run_files.run_record import study_folder
-
-if TYPE_CHECKING:
-    from lightning_perf.report.document import PerfReport
-
-__all__ = ["PerfCallback"]
+from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
+from lightning_perf.callbacks.report import ReportLength, print_line
+from lightning_perf.callbacks.session import FitSession, SessionOptions
+from lightning_perf.callbacks.steps.observers import Observers
 
 
-class PerfCallback(LightningCallback):
+class PerfCallback(ObservedCallback):
     """Finds out where the step time goes: times every step, profiles a few, and reports at the end of the fit.
 
     Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on. It uses no
@@ -83,7 +68,7 @@ class PerfCallback(LightningCallback):
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty. Default: ``perf`` in the Trainer's log directory.
-        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, before the first step.
+        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, large ones by sample.
             ``light`` skips these hashes. Then ``compare`` cannot tell whether two runs had the same data and weights.
         probe: Run the recorded operators again after the fit, in a worker process, to estimate the savings of findings
             on this device. True for 5 s, a number for other seconds, False for never. None probes after fits of one
@@ -114,8 +99,8 @@ class PerfCallback(LightningCallback):
         skip_first: int | None = None,
         wait: int | None = None,
         warmup: int | None = None,
-        active: int = Schedule.active,
-        repeat: int = Schedule.repeat,
+        active: int = Recording.active,
+        repeat: int = Recording.repeat,
         record_shapes: bool = True,
         profile_memory: bool = False,
         with_stack: bool = False,
@@ -132,378 +117,168 @@ class PerfCallback(LightningCallback):
         log_metrics: bool = True,
         log_report: bool = False,
     ) -> None:
-        self._plan = recording_plan(
-            skip_first=skip_first,
-            wait=wait,
-            warmup=warmup,
-            active=active,
-            repeat=repeat,
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_flops=with_flops,
-            capture_slow_steps=capture_slow_steps,
-            max_overhead=max_overhead,
-            ranks=ranks,
-        )
         check_probe(probe)
-        self._probe = probe
-        self._began_s = 0.0
-        self._forecast_share = check_share(forecast)
-        self._shadow = check_interval(shadow)
-        self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         check_choice("report", report, get_args(ReportLength))
         check_choice("fingerprint", fingerprint, ("full", "light"))
-        self._fingerprint = fingerprint
-        self._report = report
-        self._log_metrics = log_metrics
-        self._log_report = log_report
-        self._trainer_log: TrainerLog | None = None
-        self._fit: Fit | None = None
-        self._monitors: FitMonitors | None = None
-        self._record: FitRecord | None = None
-        self._rank_files: RankFiles | None = None
-        self._account: FitAccountant | None = None
-        self._account_folder: Path | None = None
-        self._reported: tuple[PerfReport, ErrorReporter] | None = None
-        self._precision = EmbeddedPrecision(
-            PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32),
-            asked=precision is not None or bool(keep_fp32) or tf32 is not None,
+        self._options = SessionOptions(
+            recording=Recording.given(locals()),
+            forecast=check_share(forecast),
+            shadow=check_interval(shadow),
+            dirpath=os.fspath(dirpath) if dirpath is not None else None,
+            fingerprint=fingerprint,
+            probe=probe,
+            report=report,
+            log_metrics=log_metrics,
+            log_report=log_report,
         )
+        self._changes_training = precision is not None or bool(keep_fp32) or tf32 is not None
+        self._precision = PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32)
+        self._precision.embed(must_work=self._changes_training)
+        self._reset()
 
-    @property
-    def precision_part(self) -> PrecisionCallback | None:
-        """The part that changes the training, as a callback of its own; None if this one only observes."""
-        return self._precision.callback if self._precision.asked else None
+    def _reset(self) -> None:
+        """Take part in no fit."""
+        self._account = AccountKeeper()
+        self._session: FitSession | None = None
+        self._observers = Observers(ErrorReporter())
+        self._in_charge = self._precision
+        self._parts: tuple[PrecisionCallback, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
         # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
-        return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
-            "_fit": None,
-            "_monitors": None,
-            "_record": None,
-            "_rank_files": None,
-            "_trainer_log": None,
-            "_account": None,
-            "_account_folder": None,
-            "_reported": None,
-        }
+        left_out = ("log", "log_dict", "_account", "_session", "_observers", "_in_charge", "_parts")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copy the settings only."""
+        self.__dict__.update(state)
+        self._reset()
+
+    log = AttachedLog()
+
+    def _on_attach(self, trainer: Trainer | None) -> None:
+        self._account.open(trainer)
 
     @property
-    def log(self) -> Any:
-        """The module's `log`, which the Trainer gives to every callback."""
-        return self.__dict__.get("log")
-
-    @log.setter
-    def log(self, function: Any) -> None:
-        # The Trainer assigns it at the start of every fit, before it prepares data: no hook of a callback is as early.
-        self.__dict__["log"] = function
-        module = getattr(function, "__self__", None)
-        self._open_account(getattr(module, "_trainer", None))
+    def precision_part(self) -> PrecisionCallback | None:
+        """The part that changes the training, as a callback of its own; None if this one only observes."""
+        return self._precision if self._changes_training else None
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has."""
-        if self._account is None:
-            self._open_account(trainer)
-        self._precision.setup(trainer, pl_module, stage)
+        if not self._account.accountants:
+            self._account.open(trainer)
+        others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
+        if others and self._changes_training:
+            raise PrecisionError(
+                "PerfCallback was given a precision, keep_fp32 or tf32, and there is a PrecisionCallback as well",
+                "Give all of it to the PrecisionCallback",
+            )
+        for other in others[:1]:
+            other.hand_over()
+        self._in_charge = others[0] if others else self._precision
+        self._parts = () if others else (self._precision,)
+        for part in self._parts:
+            part.setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Check the precision before the first step, and keep layers in FP32."""
-        self._precision.call(self._precision.callback.on_fit_start, trainer, pl_module)
+        for part in self._parts:
+            part.on_fit_start(trainer, pl_module)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the sanity check."""
-        if self._account is not None:
-            self._account.sanity_check_starts()
+        for accountant in self._account.accountants:
+            accountant.sanity_check_starts()
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the rest of the preparations."""
-        if self._account is not None:
-            self._account.sanity_check_ends()
+        for accountant in self._account.accountants:
+            accountant.sanity_check_ends()
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.call(self._precision.callback.on_validation_start, trainer, pl_module)
+        for part in self._parts:
+            part.on_validation_start(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.call(self._precision.callback.on_test_start, trainer, pl_module)
+        for part in self._parts:
+            part.on_test_start(trainer, pl_module)
 
     def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.call(self._precision.callback.on_predict_start, trainer, pl_module)
+        for part in self._parts:
+            part.on_predict_start(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Start to observe the fit."""
-        self._began_s = time.perf_counter()
-        if self._fit is not None:  # the last fit ended without `teardown`: another callback failed in `on_exception`
-            self._fit.finish()
-            self._fit = None
-        self._close_log()
-        errors = ErrorReporter()
-        if trainer.fast_dev_run and study_folder() is None:
-            self._close_account()
-            self._precision.watch(trainer, pl_module, None, errors, None)
-            if self._report != "none" and trainer.is_global_zero:
-                print_line("PerfCallback: nothing is measured under fast_dev_run.")
-            return
-        # A collective call: every rank makes it, even if one of them has failed.
-        folder = claim_run_folder(trainer, study_folder() or self._dirpath, errors)
-        self._account_folder = folder
-        world_size = int(trainer.world_size)
-        self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, errors=errors)
-        self._trainer_log = TrainerLog(trainer, errors) if self._log_metrics else None
-        if study_folder() is None:  # in a study the monitors would slow down one arm and not the other
-            self._precision.watch(trainer, pl_module, folder, errors, self._trainer_log)
-        self._record = FitRecord(
-            trainer, pl_module, folder, errors, self._precision.fp32_layers, hashed=self._fingerprint == "full"
+        self._end_session()  # the last fit ended without `teardown`: another callback failed in `on_exception`
+        self._session = FitSession(
+            trainer, self._options, self._in_charge, self._account, embedded=self._in_charge is self._precision
         )
-        try:
-            self._fit = Fit(
-                TrainerLoop(trainer),
-                plan=self._plan,
-                folder=folder,
-                errors=errors,
-                trainer_log=self._trainer_log,
-                account=self._account,
-            )
-        except Exception as error:
-            errors.report("this fit is not profiled", error)
-            if self._account is not None:
-                self._account.attach()
-        self._start_monitors(trainer, pl_module, folder, errors)
-        if self._account is not None:
-            self._account.training_starts()
-        self._record.training_begins()
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Record the epoch before."""
-        if self._record is not None:
-            self._record.metrics_complete()
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """Start the batch, and count its samples."""
-        if self._record is not None:
-            self._record.batch_begins(batch)
-        if self._precision.monitors is not None:
-            self._precision.monitors.on_train_batch_start(batch, batch_idx)
-        if self._monitors is not None:
-            self._monitors.on_batch_start(batch, batch_idx)
-        if self._fit is not None:
-            self._fit.on_batch_start(batch)
-
-    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
-        """Start the backward phase."""
-        if is_compiling():
-            return
-        if self._precision.monitors is not None:
-            self._precision.monitors.on_before_backward(loss)
-        if self._fit is not None:
-            self._fit.on_backward_start()
-
-    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
-        """End the backward phase."""
-        if is_compiling():
-            return
-        if self._fit is not None:
-            self._fit.on_backward_end()
-        if self._precision.monitors is not None:
-            self._precision.monitors.on_after_backward()
-        if self._monitors is not None:
-            self._monitors.on_after_backward()
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
-        """Start the optimizer phase."""
-        if is_compiling():
-            return
-        if self._fit is not None:
-            self._fit.on_optimizer_start()
-        if self._precision.monitors is not None:
-            self._precision.monitors.on_before_optimizer_step(optimizer)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End the batch, and with it perhaps the step."""
-        if self._precision.monitors is not None:
-            self._precision.monitors.on_train_batch_end(outputs)
-        if self._monitors is not None:
-            self._monitors.on_batch_end(outputs)
-        if self._fit is not None:
-            self._fit.on_batch_end(automatic=bool(pl_module.automatic_optimization))
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """Note that the epoch has ended."""
-        if self._precision.monitors is not None:
-            self._precision.monitors.on_train_epoch_end()
-        if self._record is not None:
-            self._record.epoch_ends()
+        self._observers = self._session.observers
+        self._session.start(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation."""
-        if self._fit is not None:
-            self._fit.finish()
-        if self._account is not None:
-            self._account.training_ends()
-        self._close_log()
-        if self._record is not None:
-            self._record.metrics_complete()
-        self._end_monitors()
-        self._precision.call(self._precision.callback.on_train_end, trainer, pl_module)
-        if self._rank_files is not None:
-            self._rank_files.ends()
+        if self._session is not None:
+            self._session.finish()
+            self._session.mark_as_done()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Close the run record, analyze the recorded steps, and print the report."""
-        if self._record is not None:
-            self._record.finishes()
-        if self._account is not None:
-            self._save_account(self._account.snapshot("report"))
-        self._report_fit(trainer)
+        if self._session is not None:
+            self._session.report(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
-        self._precision.call(self._precision.callback.on_save_checkpoint, trainer, pl_module, checkpoint)
+        for part in self._parts:
+            part.on_save_checkpoint(trainer, pl_module, checkpoint)
+        self._observers.on_save_checkpoint(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint to resume from has the scaler's state."""
-        self._precision.call(self._precision.callback.on_load_checkpoint, trainer, pl_module, checkpoint)
+        for part in self._parts:
+            part.on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Save everything recorded so far. The error comes from the training and passes unchanged."""
         self._report_out_of_memory(trainer, pl_module, exception)
-        self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
-        if self._fit is not None:
-            self._fit.finish(may_wait=int(trainer.world_size) == 1)
-        self._end_monitors()
-        self._close_log()
-        if self._record is not None:
-            self._record.fails(exception)
-        if self._account is not None:
-            self._account.training_ends()
-            self._save_account(self._account.snapshot("exception"))
-        if self._rank_files is not None:
-            self._rank_files.ends()
-        self._report_fit(trainer, exception)
-        self._record = None
-        if self._account is not None:
-            self._save_account(self._account.snapshot("exception"))  # with the report: the Trainer calls us no more
-        self._close_account()
+        if self._session is not None:
+            self._session.finish(may_wait=may_wait_for_device(trainer))
+        for part in self._parts:
+            part.on_exception(trainer, pl_module, exception)
+        if self._session is not None:
+            self._session.report(trainer, exception)
+        self._account.save("exception")  # with the report: the Trainer calls us no more
+        self._account.close()
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Remove everything that the callback added to the Trainer."""
-        self._end_monitors()
-        self._precision.call(self._precision.callback.teardown, trainer, pl_module, stage)
-        if self._fit is not None:
-            self._fit.finish()
-            self._fit = None
-        self._close_log()
-        self._trainer_log = self._record = None
-        self._rank_files = None
+        self._end_session()
+        for part in self._parts:
+            part.teardown(trainer, pl_module, stage)
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.finish()
 
     def _report_out_of_memory(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
         """Report an error about memory at once: everything else here needs memory itself."""
-        fit = self._fit
-        loader = getattr(trainer, "train_dataloader", None)
-        batch_size = getattr(loader, "batch_size", None)
+        session = self._session
+        batch_size = getattr(getattr(trainer, "train_dataloader", None), "batch_size", None)
         lines = report_out_of_memory(
             exception,
             lambda: (module, trainer.optimizers),
-            fit.errors if fit is not None else ErrorReporter(),
-            folder=self._account_folder,
+            session.errors if session is not None else ErrorReporter(),
+            folder=session.folder if session is not None else None,
             rank=int(trainer.global_rank),
             step=int(trainer.global_step),
             batch_size=batch_size if isinstance(batch_size, int) else None,
         )
-        if self._report != "none":
+        if self._options.report != "none":
             for line in lines:
                 print_line(line)
-
-    def _start_monitors(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
-        self._end_monitors()
-        if study_folder() is not None:  # monitors would slow down one arm and not the other
-            return
-        fit = self._fit
-        monitors = FitMonitors(
-            trainer,
-            module,
-            folder=folder,
-            errors=errors,
-            forecast=self._forecast_share,
-            profiling=lambda: fit is not None and fit.profiling,
-            shadow=self._shadow,
-        )
-        self._monitors = monitors if monitors.active else None
-
-    def _end_monitors(self) -> None:
-        monitors, self._monitors = self._monitors, None
-        if monitors is not None:
-            monitors.finish()
-
-    def _open_account(self, trainer: Trainer) -> None:
-        """Start the account of a fit. Nothing happens for other functions of a Trainer."""
-        try:
-            if trainer is None or trainer.state.fn != "fit":
-                return
-            self._close_account()  # the last fit ended without a call that we see
-            self._account = FitAccountant(trainer, on_end=self._finish_account)
-        except Exception as error:
-            ErrorReporter().report("the account of the fit is left out", error)
-
-    def _save_account(self, account: FitAccount | None) -> None:
-        if account is None or self._account is None or self._account_folder is None:
-            return
-        try:
-            write_account(self._account_folder, account)
-        except Exception as error:
-            self._account.errors.report("the account of the fit is not saved", error)
-
-    def _finish_account(self) -> None:
-        """Save the account of the whole fit, in place of the one until the report."""
-        accountant = self._account
-        if accountant is None:
-            return
-        accountant.close()
-        # Writing the report again takes longer than writing the account, so the account comes last and includes it.
-        if self._reported is not None and self._account_folder is not None:
-            account = accountant.snapshot("returned")
-            if account is not None:
-                report, errors = self._reported
-                complete_report(self._account_folder, report, account, errors)
-        self._save_account(accountant.snapshot("returned"))
-        self._close_account()
-
-    def _close_account(self) -> None:
-        account, self._account, self._account_folder, self._reported = self._account, None, None, None
-        if account is not None:
-            account.close()
-
-    def _close_log(self) -> None:
-        if self._trainer_log is not None:
-            self._trainer_log.close()
-
-    def _report_fit(self, trainer: Trainer, exception: BaseException | None = None) -> None:
-        fit, self._fit = self._fit, None
-        log, self._trainer_log = self._trainer_log, None
-        files, self._rank_files = self._rank_files, None
-        # Without a step the error itself is all there is to report.
-        failed = exception is not None
-        if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
-            return
-        if isinstance(exception, Exception) and int(trainer.world_size) > 1:
-            leave_report(fit, files, self._report)
-            return
-        fit_s = time.perf_counter() - self._began_s
-        probe_s = 0.0 if failed else probe_seconds(self._probe, fit_s, int(trainer.world_size))
-        report = report_fit(
-            fit,
-            files,
-            trainer,
-            precision=self._precision.result,
-            failed=failed,
-            show=self._report,
-            trainer_log=log,
-            probe_s=probe_s,
-            probe_requested=self._probe is not None,
-            to_loggers=self._log_report,
-        )
-        self._reported = (report, fit.errors) if report is not None else None

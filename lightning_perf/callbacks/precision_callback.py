@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, ParamSpec
-
-from torch.compiler import is_compiling
+from typing import Any, Literal
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer, may_wait_for_device
 from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
 from lightning_perf.callbacks.numerics.bad_run import Diagnose
-from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
+from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
 from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
 from lightning_perf.callbacks.precision.switch import (
@@ -27,6 +26,7 @@ from lightning_perf.callbacks.precision.switch import (
 )
 from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
@@ -36,11 +36,8 @@ from lightning_perf.run_files.numerics.precision import (
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
+    write_precision,
 )
-
-__all__ = ["EmbeddedPrecision", "PrecisionCallback"]
-
-P = ParamSpec("P")
 
 Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
 
@@ -48,7 +45,41 @@ _FROM_LIGHTNING = ("log", "log_dict")
 """Methods of the LightningModule that Lightning adds to callbacks. A copy of them would hold the module."""
 
 
-class PrecisionCallback(LightningCallback):
+class ObservedCallback(LightningCallback):
+    """A callback that passes the hooks of the training loop to the observers of the fit."""
+
+    _observers: Observers
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Notify the observers."""
+        self._observers.on_epoch_start()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
+        """Notify the observers."""
+        self._observers.on_batch_start(batch, batch_idx)
+
+    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
+        """Notify the observers."""
+        self._observers.on_before_backward(loss)
+
+    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
+        """Notify the observers."""
+        self._observers.on_after_backward()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
+        """Notify the observers."""
+        self._observers.on_before_optimizer_step(optimizer)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Notify the observers."""
+        self._observers.on_batch_end(outputs)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
+        """Notify the observers."""
+        self._observers.on_epoch_end()
+
+
+class PrecisionCallback(ObservedCallback):
     """Switches a Trainer to mixed precision, and monitors the loss scale and gradient underflow.
 
     ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains like ``Trainer(precision="16-mixed")`` for fit,
@@ -143,13 +174,13 @@ class PrecisionCallback(LightningCallback):
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._switch = PrecisionSwitch(precision, scaler=scaler)
         self._log_metrics = log_metrics
-        self._own_log: TrainerLog | None = None
         self._tf32_override: Tf32Override | None = None
         self._layers: Fp32Layers | None = None
-        self.monitors: NumericsMonitors | None = None
-        """The monitors of the fit under way; None between two fits."""
         self._loaded: PrecisionMistake | None = None
         self._watches = True
+        self._must_work = True
+        self._failed = False
+        self._reset()
         self.setting: PrecisionSetting | None = None
         """The precision of the last run, and which FP32 it was; None before one has begun."""
         self.loss_scale: LossScaleHistory | None = None
@@ -163,18 +194,23 @@ class PrecisionCallback(LightningCallback):
         self.bad_run: BadRun | None = None
         """The diagnosis of the last fit, if its loss turned NaN or infinite; None if it did not."""
 
+    def _reset(self) -> None:
+        """Take part in no fit."""
+        errors = ErrorReporter()
+        self._observers = Observers(errors)
+        self._own_log = TrainerLog(None, errors)
+        self._place: tuple[Path | None, ErrorReporter] | None = None
+
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {
-            **kept,
-            "_tf32_override": None,
-            "_layers": None,
-            "_own_log": None,
-            "monitors": None,
-            "_watches": True,
-            "_loaded": None,
-        }
+        left_out = (*_FROM_LIGHTNING, "_observers", "_own_log", "_place")
+        kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        return {**kept, "_tf32_override": None, "_layers": None, "_watches": True, "_loaded": None, "_failed": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copy the settings only."""
+        self.__dict__.update(state)
+        self._reset()
 
     @property
     def result(self) -> RunPrecision | None:
@@ -185,17 +221,19 @@ class PrecisionCallback(LightningCallback):
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision before anything depends on it."""
-        self._switch.install(trainer)
-        if self._tf32 is not None and self._tf32_override is None:
-            self._tf32_override = Tf32Override(self._tf32)
+        with self._isolated():
+            self._switch.install(trainer)
+            if self._tf32 is not None and self._tf32_override is None:
+                self._tf32_override = Tf32Override(self._tf32)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Check the precision before the first step, and keep layers in FP32."""
         self._begin(trainer, pl_module)
-        check_clipping(trainer, self._precision_of(trainer))  # also where it only observes: Lightning would raise later
-        if self._switch.requested is not None:
-            check_weights(pl_module, self._precision_of(trainer))
-            check_optimizers(trainer, self._precision_of(trainer))
+        with self._isolated():
+            check_clipping(trainer, _precision_of(trainer))  # also where it only observes: Lightning would raise later
+            if self._switch.requested is not None:
+                check_weights(pl_module, _precision_of(trainer))
+                check_optimizers(trainer, _precision_of(trainer))
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
@@ -214,8 +252,43 @@ class PrecisionCallback(LightningCallback):
         if self._watches:
             errors = ErrorReporter()
             folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
-            self._own_log = TrainerLog(trainer, errors) if self._log_metrics else None
+            self._own_log = TrainerLog(trainer if self._log_metrics else None, errors)
             self.watch(trainer, pl_module, folder, errors, self._own_log)
+
+    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
+        """End the monitoring and save its results."""
+        self._finish()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Save the scaler's state also in a checkpoint made after the fit."""
+        with self._isolated():
+            self._switch.add_state(checkpoint)
+        self._observers.on_save_checkpoint(checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint to resume from has the scaler's state."""
+        with self._isolated():
+            self._loaded = loaded_without_scaler(trainer, checkpoint)
+
+    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
+        """Restore the Trainer's own precision: Lightning does not call `teardown` after an error."""
+        self._finish(may_wait=may_wait_for_device(trainer))
+        self._undo()
+
+    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
+        """Restore the Trainer's own precision."""
+        self._finish()
+        self._undo()
+
+    # For a `PerfCallback`: either it has a callback of this class inside, or the Trainer has one beside it.
+
+    def embed(self, *, must_work: bool) -> None:
+        """Let another callback call the hooks.
+
+        Args:
+            must_work: Whether the user asked for a change of the precision. Otherwise an error costs the report only.
+        """
+        self._must_work = must_work
 
     def hand_over(self) -> None:
         """Let another callback call `watch` with its own folder once training starts."""
@@ -227,131 +300,106 @@ class PrecisionCallback(LightningCallback):
         pl_module: Module,
         folder: Path | None,
         errors: ErrorReporter,
-        trainer_log: TrainerLog | None,
+        trainer_log: TrainerLog,
     ) -> None:
-        """Start to monitor the numbers of a fit.
+        """Start to monitor the numbers of a fit, by the hooks of this callback."""
+        self._observers = Observers(errors)
+        self._place = (folder if trainer.is_global_zero else None, errors)
+        self.add_monitors(self._observers, trainer, pl_module, folder, errors, trainer_log)
+
+    def add_monitors(
+        self,
+        observers: Observers,
+        trainer: Trainer,
+        pl_module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog,
+    ) -> None:
+        """Add the monitors of the numbers of a fit to its observers. `keep_results` takes their results.
 
         Args:
+            observers: The observers.
             trainer: The Trainer, at the start of training.
             pl_module: The LightningModule.
             folder: Where files go; None to write none.
             errors: Where errors are reported.
-            trainer_log: Where the loss scale is logged; None to log none.
+            trainer_log: Where the loss scale is logged.
         """
-        self.loss_scale = self.underflow = self.numerics = None
-        self.mistakes = ()
-        self.bad_run = None
-        self._switch.apply_scaler_factors()
-        self.monitors = NumericsMonitors(
-            trainer,
-            pl_module,
-            self._options,
-            folder=folder,
-            errors=errors,
-            trainer_log=trainer_log if self._log_metrics else None,
-            known_mistakes=() if self._loaded is None else (self._loaded,),
-        )
+        self.loss_scale = self.underflow = self.numerics = self.bad_run = None
+        self.mistakes = () if self._loaded is None else (self._loaded,)
+        with self._isolated():
+            self._switch.apply_scaler_factors()
+            add_monitors(
+                observers,
+                trainer,
+                pl_module,
+                self._options,
+                folder=folder,
+                errors=errors,
+                trainer_log=trainer_log if self._log_metrics else TrainerLog(None, errors),
+                known_mistakes=self.mistakes,
+            )
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """Pass the hook to the monitors."""
-        if self.monitors is not None:
-            self.monitors.on_train_batch_start(batch, batch_idx)
+    def keep_results(self, results: Mapping[str, Any], folder: Path | None, errors: ErrorReporter) -> None:
+        """Keep the results of the monitors, and write them to ``precision.json``.
 
-    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
-        """Pass the hook to the monitors."""
-        if is_compiling():
-            return
-        if self.monitors is not None:
-            self.monitors.on_before_backward(loss)
+        Args:
+            results: The results, by the names of `RunPrecision`.
+            folder: Where the file goes; None to write none.
+            errors: Where a failure to write it is reported.
+        """
+        self.loss_scale, self.underflow = results.get("loss_scale"), results.get("underflow")
+        self.numerics, self.bad_run = results.get("numerics"), results.get("bad_run")
+        self.mistakes = results.get("mistakes", self.mistakes)
+        result = self.result
+        if result is not None and folder is not None:
+            with errors.instead("the summary of the run's precision is not saved"):
+                write_precision(folder, result)
 
-    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
-        """Pass the hook to the monitors."""
-        if is_compiling():
-            return
-        if self.monitors is not None:
-            self.monitors.on_after_backward()
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
-        """Pass the hook to the monitors."""
-        if is_compiling():
-            return
-        if self.monitors is not None:
-            self.monitors.on_before_optimizer_step(optimizer)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Pass the hook to the monitors."""
-        if self.monitors is not None:
-            self.monitors.on_train_batch_end(outputs)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """Pass the hook to the monitors."""
-        if self.monitors is not None:
-            self.monitors.on_train_epoch_end()
-
-    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """End the monitoring and save its results."""
-        self._finish()
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
-        """Save the scaler's state also in a checkpoint made after the fit."""
-        self._switch.add_state(checkpoint)
-        if self.monitors is not None:
-            self.monitors.on_save_checkpoint(checkpoint)
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
-        """Check that a checkpoint to resume from has the scaler's state."""
-        self._loaded = loaded_without_scaler(trainer, checkpoint)
-
-    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
-        """Restore the Trainer's own precision: Lightning does not call `teardown` after an error."""
-        self._undo()
-
-    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
-        """Restore the Trainer's own precision."""
-        self._undo()
+    @contextmanager
+    def _isolated(self) -> Iterator[None]:
+        """Let an error cost the report only, unless the training cannot run as the user asked for."""
+        try:
+            yield
+        except Exception as error:
+            if self._must_work or isinstance(error, PrecisionError):
+                raise
+            if not self._failed:
+                ErrorReporter().report("the precision is not reported", error)
+            self._failed = True
 
     def _begin(self, trainer: Trainer, module: Module) -> None:
         """Keep layers in FP32 once all of them exist, and note the setting."""
-        precision = self._precision_of(trainer)
-        plugin = trainer.precision_plugin
-        mixed = isinstance(plugin, plugin_module(trainer).MixedPrecision)
-        if self._keep_fp32 and not mixed:
-            raise PrecisionError(
-                f"keep_fp32 was given, but the Trainer is in '{precision}' by {type(plugin).__name__}",
-                "Give the callback precision='16-mixed' or 'bf16-mixed' as well, or leave out keep_fp32",
+        with self._isolated():
+            precision = _precision_of(trainer)
+            plugin = trainer.precision_plugin
+            mixed = isinstance(plugin, plugin_module(trainer).MixedPrecision)
+            if self._keep_fp32 and not mixed:
+                raise PrecisionError(
+                    f"keep_fp32 was given, but the Trainer is in '{precision}' by {type(plugin).__name__}",
+                    "Give the callback precision='16-mixed' or 'bf16-mixed' as well, or leave out keep_fp32",
+                )
+            if self._layers is None and self._keep_fp32:
+                self._layers = Fp32Layers(module, self._keep_fp32, plugin.device)
+            self.setting = PrecisionSetting(
+                precision=precision,
+                requested=self._switch.requested,
+                switched=self._switch.switched,
+                weight_cache=_weight_cache(plugin) if mixed else None,
+                keep_fp32=self._layers.names if self._layers is not None else (),
+                fp32=read_fp32_arithmetic(trainer.strategy.root_device),
+                note=self._switch.note,
             )
-        if self._layers is None and self._keep_fp32:
-            self._layers = Fp32Layers(module, self._keep_fp32, plugin.device)
-        self.setting = PrecisionSetting(
-            precision=precision,
-            requested=self._switch.requested,
-            switched=self._switch.switched,
-            weight_cache=_weight_cache(plugin) if mixed else None,
-            keep_fp32=self._layers.names if self._layers is not None else (),
-            fp32=read_fp32_arithmetic(trainer.strategy.root_device),
-            note=self._switch.note,
-        )
 
-    def _precision_of(self, trainer: Trainer) -> str:
-        plugin = trainer.precision_plugin
-        return str(getattr(plugin, "precision", type(plugin).__name__))
-
-    def _finish(self) -> None:
-        log, self._own_log = self._own_log, None
-        if log is not None:
-            log.close()
-        monitors, self.monitors = self.monitors, None
-        if monitors is None:
-            return
-        monitors.finish()
-        self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
-        self.mistakes, self.bad_run = monitors.mistakes, monitors.bad_run
-        result = self.result
-        if result is not None:
-            monitors.save_summary(result)
+    def _finish(self, *, may_wait: bool = True) -> None:
+        self._own_log.close()
+        results = self._observers.finish(may_wait=may_wait)
+        place, self._place = self._place, None
+        if place is not None:
+            self.keep_results(results, *place)
 
     def _undo(self) -> None:
-        self._finish()
         if self._layers is not None:
             self._layers.undo()
             self._layers = None
@@ -361,98 +409,14 @@ class PrecisionCallback(LightningCallback):
         self._switch.undo()
         self._loaded = None
         self._watches = True
+        self._failed = False
+
+
+def _precision_of(trainer: Trainer) -> str:
+    plugin = trainer.precision_plugin
+    return str(getattr(plugin, "precision", type(plugin).__name__))
 
 
 def _weight_cache(plugin: Any) -> bool | None:
     """Return whether a mixed-precision plugin has autocast's weight cache on; None if that is unknown."""
     return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)
-
-
-class EmbeddedPrecision:
-    """The `PrecisionCallback` inside a `PerfCallback`. If the Trainer has another one, it leaves the work to that one.
-
-    If the user asked for a precision, errors are raised. If it only observes, the first error causes one warning and
-    ends it.
-
-    Args:
-        callback: The callback.
-        asked: Whether the user asked it to change anything.
-    """
-
-    def __init__(self, callback: PrecisionCallback, *, asked: bool) -> None:
-        self.callback = callback
-        self.asked = asked
-        self.monitors: NumericsMonitors | None = None
-        """The monitors to pass the hooks of each batch to; None where the Trainer's own callback has them."""
-        self._in_force = callback
-        self._failed = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy the settings only: a copy takes no part in a running fit."""
-        return {**self.__dict__, "monitors": None, "_in_force": self.callback, "_failed": False}
-
-    @property
-    def result(self) -> RunPrecision | None:
-        """The results of the last run: its precision and the monitors' figures; None before the first run."""
-        return self._in_force.result
-
-    @property
-    def fp32_layers(self) -> tuple[str, ...]:
-        """Names of the layers kept in FP32."""
-        setting = self._in_force.setting
-        return setting.keep_fp32 if setting is not None else ()
-
-    def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
-        """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has.
-
-        Raises:
-            PrecisionError: Both were asked to, or the precision cannot be had.
-        """
-        self.monitors = None
-        others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
-        if others and self.asked:
-            raise PrecisionError(
-                "PerfCallback was given a precision, keep_fp32 or tf32, and there is a PrecisionCallback as well",
-                "Give all of it to the PrecisionCallback",
-            )
-        if others:
-            self._in_force = others[0]
-            self._in_force.hand_over()
-        else:
-            self._in_force, self._failed = self.callback, False
-            self.call(self.callback.setup, trainer, module, stage)
-
-    def watch(
-        self,
-        trainer: Trainer,
-        module: Module,
-        folder: Path | None,
-        errors: ErrorReporter,
-        trainer_log: TrainerLog | None,
-    ) -> None:
-        """Start to monitor the numbers of a fit, as `PrecisionCallback.watch` does."""
-        if self._in_force is not self.callback:
-            self._in_force.watch(trainer, module, folder, errors, trainer_log)
-            return
-        self.call(self.callback.watch, trainer, module, folder, errors, trainer_log)
-        monitors = self.callback.monitors
-        self.monitors = monitors if monitors is not None and monitors.active and not self._failed else None
-
-    def call(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a hook of the callback. Does nothing if the Trainer has another one: it calls that one's hooks itself.
-
-        Args:
-            hook: A method of `callback`.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
-        if self._in_force is not self.callback or self._failed:
-            return
-        try:
-            hook(*args, **kwargs)
-        except Exception as error:
-            if self.asked or isinstance(error, PrecisionError):  # the training cannot run
-                raise
-            self._failed = True
-            self.monitors = None
-            ErrorReporter().report("the precision is not reported", error)

@@ -56,7 +56,7 @@ def report_fit(
     precision: RunPrecision | None,
     failed: bool,
     show: ReportLength,
-    trainer_log: TrainerLog | None,
+    trainer_log: TrainerLog,
     probe_s: float = 0.0,
     probe_requested: bool = False,
     to_loggers: bool = False,
@@ -70,7 +70,7 @@ def report_fit(
         precision: The precision of the fit, with the results of its monitors.
         failed: Whether the fit ended with an error.
         show: How much of the report to print.
-        trainer_log: Where the report's scalars are logged; None to log none.
+        trainer_log: Where the report's scalars are logged.
         probe_s: Time to run the recorded operators again; 0 to leave that out.
         probe_requested: Whether the user asked for that.
         to_loggers: Whether to send the key figures and the page to the Trainer's loggers.
@@ -102,7 +102,7 @@ def report_fit(
         if trainer is not None:
             _give(fit.errors, "the progress bar is not stopped before the report", stop_live_bar, trainer)
         _give(fit.errors, "the report is not shown", print_fit_report, report, fit.folder, show)
-    if trainer_log is not None and trainer is not None:
+    if trainer is not None:
         _give(fit.errors, "the report is not logged", log_report, report, trainer_log, trainer)
     if to_loggers and trainer is not None:
         _give(fit.errors, "the report is not sent to the loggers", send_report, report, fit.folder, trainer, fit.errors)
@@ -245,9 +245,10 @@ def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLeng
     if length == "full":
         report.print()
         return
-    from lightning_perf.report.console.short import print_short_report
+    from lightning_perf.report.sections.short import short_blocks
+    from lightning_perf.show.console import print_blocks
 
-    print_short_report(report, folder)
+    print_blocks(short_blocks(report, folder))
 
 
 def _give(errors: ErrorReporter, otherwise: str, use: Callable[..., object], *arguments: object) -> None:

@@ -25,7 +25,8 @@ class TrainerLog:
     of curves and waits for the next row; if no row ever came, `finish` writes one.
 
     Args:
-        trainer: The Trainer, at the start of training. Only its global rank 0 has loggers to write to.
+        trainer: The Trainer, at the start of training. Only its global rank 0 has loggers to write to. None to log
+            nothing, as in a loop without a Trainer.
         errors: Where a failing logger is reported.
 
     Example:
@@ -33,11 +34,10 @@ class TrainerLog:
         >>> log.add_source(lambda: {"perf/loss_scale": 65536.0})  # doctest: +SKIP
     """
 
-    def __init__(self, trainer: Trainer, errors: ErrorReporter) -> None:
-        self._errors = errors
+    def __init__(self, trainer: Trainer | None, errors: ErrorReporter) -> None:
         self._due: int | None = None
         self._sources: list[Callable[[], dict[str, float]]] = []
-        loggers = trainer.loggers if trainer.is_global_zero else []
+        loggers = trainer.loggers if trainer is not None and trainer.is_global_zero else []
         self._rows = [_LoggerRows(logger, trainer, self._sources, errors) for logger in loggers]
 
     def add_source(self, source: Callable[[], dict[str, float]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model
+from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.recording.tokens import product_parameters
@@ -17,16 +17,12 @@ from lightning_perf.callbacks.steps.step_tracker import StepCounter
 __all__ = ["TrainerLoop", "TrainingLoop"]
 
 
-class TrainingLoop(Protocol):
+class TrainingLoop(StepCounter, Protocol):
     """A training loop, at the start of training."""
 
     @property
     def name(self) -> str:
         """The class that the user sees, for messages."""
-
-    @property
-    def counter(self) -> StepCounter:
-        """Counts the optimizer steps."""
 
     @property
     def rank(self) -> int:
@@ -83,10 +79,19 @@ class TrainerLoop:
         self.name = "PerfCallback"
 
     @property
-    def counter(self) -> StepCounter:
-        """The Trainer counts its steps itself."""
-        counter: StepCounter = self._trainer
-        return counter
+    def global_step(self) -> int:
+        """Optimizer steps so far, as the Trainer counts them."""
+        steps: int = self._trainer.global_step
+        return steps
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the module uses automatic optimization."""
+        return bool(self._trainer.lightning_module.automatic_optimization)
+
+    def step_number(self) -> int:
+        """Return the number of the current step in the Trainer's own logs."""
+        return step_number(self._trainer)
 
     @property
     def rank(self) -> int:

@@ -150,14 +150,14 @@ def show_result(
 ) -> int:
     """Show a comparison or its refusal, and return the exit code. A refusal is always explained on standard error."""
     from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
-    from lightning_perf.terminal_text import plain
+    from lightning_perf.show.terminal_text import safe
 
     if isinstance(result, InvalidRuns):
         if options.markdown is not None:
             write_output(options.markdown, no_result(result.message))
         if options.json:
             sys.stdout.write(result.to_json())
-        print_error(plain(result.message).plain)
+        print_error(safe(result.message))
         return ExitCode.INVALID_RUNS
     if isinstance(result, Unfair):
         if options.json:
@@ -170,7 +170,7 @@ def show_result(
 
 def no_result(message: str) -> str:
     """Return the Markdown of a comparison that could not be made."""
-    from lightning_perf.tables import escape
+    from lightning_perf.show.markdown import escape
 
     return f"# No result\n\n{escape(message)}\n"
 

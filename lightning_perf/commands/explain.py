@@ -12,7 +12,7 @@ from lightning_perf.commands.show import Shown, show
 from lightning_perf.errors import LocatedError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings.explanation import Explanation, UnknownRuleError, explain
-from lightning_perf.terminal_text import plain
+from lightning_perf.show.terminal_text import safe
 
 HELP = "explain a finding, a NaN, or how good the estimates were"
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         document = _read(options)
     except UnknownRuleError as error:
-        print_error(plain(str(error)).plain)
+        print_error(safe(str(error)))
         sys.stderr.write(_list(explain()))
         return ExitCode.USAGE
     show(document, options)

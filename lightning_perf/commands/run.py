@@ -11,6 +11,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ PAGE = "report.html"
 
 GROUPS = ("lightning.pytorch.callbacks_factory", "pytorch_lightning.callbacks_factory")
 """The entry points from which Trainers take callbacks."""
-
-SCHEDULE = ("skip_first", "wait", "warmup", "active", "repeat")
 
 HEADING = "── lightning-perf ──"
 
@@ -199,15 +198,14 @@ def _check_entry_points() -> None:
 
 
 def _callback_arguments(options: argparse.Namespace) -> dict[str, str | int | float | bool]:
-    arguments: dict[str, str | int | float | bool] = {
-        name: getattr(options, name) for name in SCHEDULE if hasattr(options, name)
+    from lightning_perf.callbacks.recording.recording_plan import Recording
+
+    given = {item.name: getattr(options, item.name, None) for item in fields(Recording)} | {
+        "precision": options.precision
     }
-    if options.max_overhead is not None:
-        arguments["max_overhead"] = options.max_overhead
-    if options.precision is not None:
-        arguments["precision"] = options.precision
-    if options.capture_slow_steps:
-        arguments["capture_slow_steps"] = True
+    arguments: dict[str, str | int | float | bool] = {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
     if options.out is not None:
         arguments["dirpath"] = str(options.out.absolute())  # the script may change its folder
     return arguments
@@ -259,17 +257,19 @@ def _show(folder: Path, options: argparse.Namespace) -> None:
     if options.report == "full":
         report.print(file=sys.stderr)
     elif options.report == "short":
-        from lightning_perf.report.console.short import print_short_report
+        from lightning_perf.report.sections.short import short_blocks
+        from lightning_perf.show.console import print_blocks
 
-        print_short_report(report, folder, file=sys.stderr)
+        print_blocks(short_blocks(report, folder), file=sys.stderr)
     if options.open:
         _open(report, folder)
 
 
 def _read_report(folder: Path) -> PerfReport | None:
     """Return the report that the fit saved, or make it from the files of a script that was killed."""
+    from lightning_perf.errors import ReportError
     from lightning_perf.report.build import analyze
-    from lightning_perf.report.document import PerfReport, ReportError
+    from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.report import REPORT_NAME
 
     try:

@@ -53,17 +53,18 @@ def show(
     given, say = vars(options), progress_printer(options.quiet)
     text = text if text is not None else {"top": given["top"]} if "top" in given else {}
 
-    def write_plots(path: Path) -> None:
-        if save_plots is not None:
-            saved = save_plots(path)
-            say(f"plot: {path}" if saved is None else f"plots: {saved}")
+    def draw(save: Callable[[Path], object], path: Path) -> None:
+        saved = save(path)
+        say(f"plot: {path}" if saved is None else f"plots: {saved}")
 
     writers: dict[str, Callable[[Path], None]] = {
         "html": lambda path: document.write_html(path, title=title),  # type: ignore[attr-defined]
         "markdown": lambda path: write_output(path, document.to_markdown(**text)),
-        "plot": write_plots,
-        "out": lambda path: write_output(path / kept_as, document.to_json()) if kept_as is not None else None,
     }
+    if save_plots is not None:
+        writers["plot"] = lambda path: draw(save_plots, path)
+    if kept_as is not None:
+        writers["out"] = lambda path: write_output(path / kept_as, document.to_json())
     problems = list(_failures(writers, given))
     with suppress(BrokenPipeError):  # the reader has exited, and the exit code still has to give the outcome
         if options.json:

@@ -292,7 +292,8 @@ def _resume_hint(resume: str) -> Iterator[None]:
     """Answer Ctrl-C at once, since a run may take seconds to end, and then print how to resume."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        print_line("Stopping: waiting for the current run to end …")
+        # Without an import: the signal may come in the middle of one.
+        print("Stopping: waiting for the current run to end …", file=sys.stderr, flush=True)  # noqa: T201
         raise KeyboardInterrupt
 
     in_main = threading.current_thread() is threading.main_thread()  # Python allows no handler in another thread
@@ -309,6 +310,6 @@ def _resume_hint(resume: str) -> Iterator[None]:
 
 def print_line(line: str) -> None:
     """Print a line of progress to standard error. Standard output is for the comparison."""
-    from lightning_perf.terminal_text import plain
+    from lightning_perf.show.terminal_text import safe
 
-    print(plain(line).plain, file=sys.stderr, flush=True)  # noqa: T201
+    print(safe(line), file=sys.stderr, flush=True)  # noqa: T201

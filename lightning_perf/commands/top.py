@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         TraceError: There is no such folder, or no step times in it for a single frame.
     """
-    from lightning_perf.report.console.render import ReportConsole
+    from lightning_perf.show.console import ReportConsole
     from lightning_perf.top.frame import render_frame
     from lightning_perf.top.watch import RunWatch
 

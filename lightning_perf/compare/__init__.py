@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from lightning_perf.compare.judge import EXIT_CODES, exit_code, report_errors
     from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values
     from lightning_perf.compare.records.record import RunRecord, find_records
-    from lightning_perf.compare.render.console import print_comparison
-    from lightning_perf.compare.render.markdown import render_markdown
     from lightning_perf.compare.study.definition import Study, StudyArm, read_study
     from lightning_perf.compare.study.results import study_arms, study_notes
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.study_options import settle_options
     from lightning_perf.compare.verdicts.build import compare_arms
-    from lightning_perf.compare.verdicts.comparison import Comparison, VerdictKind
+    from lightning_perf.compare.verdicts.comparison import Comparison, VerdictKind, print_comparison, render_markdown
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
@@ -63,9 +61,9 @@ _HOMES = {
     "minimal_detectable_effect": "lightning_perf.statistics.power",
     "parse_devices": "lightning_perf.compare.engines.local",
     "parse_gate": "lightning_perf.compare.verdicts.gates",
-    "print_comparison": "lightning_perf.compare.render.console",
+    "print_comparison": "lightning_perf.compare.verdicts.comparison",
     "read_study": "lightning_perf.compare.study.definition",
-    "render_markdown": "lightning_perf.compare.render.markdown",
+    "render_markdown": "lightning_perf.compare.verdicts.comparison",
     "report_errors": "lightning_perf.compare.judge",
     "run_study": "lightning_perf.compare.study.run",
     "run_values": "lightning_perf.compare.records.metrics",

@@ -9,9 +9,10 @@ from pathlib import Path
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.study.results import study_arms
 from lightning_perf.compare.verdicts.comparison import Candidate, Comparison
+from lightning_perf.errors import ReportError
 from lightning_perf.estimates.advice import find_followed
 from lightning_perf.estimates.followed import ReportedRun, check_ratio, save_outcomes
-from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.estimates import EstimateOutcome
 from lightning_perf.run_files.report import REPORT_NAME
 

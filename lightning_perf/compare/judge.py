@@ -61,12 +61,12 @@ def report_errors(action: Callable[[], int]) -> int:
     Returns:
         That exit code, or the one of the error.
     """
-    from lightning_perf.terminal_text import plain
+    from lightning_perf.show.terminal_text import safe
 
     try:
         return action()
     except UserError as error:
-        print_error(plain(str(error)).plain)
+        print_error(safe(str(error)))
         return error.exit_code
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lightning_perf import __version__
 from lightning_perf.documents import Format, SavedDocument, TextDocument
@@ -16,6 +16,9 @@ from lightning_perf.errors import UserError
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome, Source, find_outcomes, without_repeats
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
+
+if TYPE_CHECKING:
+    from lightning_perf.show.blocks import Block
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -110,10 +113,11 @@ class Calibration(TextDocument, SavedDocument):
 
     _format = Format("table of measured estimates", "table", SCHEMA_VERSION, "make it again", EstimatesError)
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[Calibration], str]]:
-        from lightning_perf.estimates.rendering import print_calibration, render_markdown
+    def blocks(self) -> Iterator[Block]:
+        """Yield a sentence per source, the rules, and the estimates."""
+        from lightning_perf.estimates.blocks import calibration_blocks
 
-        return print_calibration, render_markdown
+        return calibration_blocks(self)
 
 
 def verdict_of(outcome: EstimateOutcome) -> EstimateVerdict:

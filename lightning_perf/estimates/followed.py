@@ -12,12 +12,12 @@ from pathlib import Path
 from lightning_perf.analysis.comparability import check_comparable
 from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.errors import TraceError
+from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.estimates.advice import Facts, Followed, find_followed
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
-from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.report.document import PerfReport
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.run_files.estimates import EstimateOutcome, Method, Source, add_outcomes
 from lightning_perf.run_files.report import REPORT_NAME

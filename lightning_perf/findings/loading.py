@@ -403,7 +403,7 @@ def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
             f"{_range(low_ns, high_ns)}, measured on this device.",
         )
     batch = batch or _recorded_batch(analysis)
-    if batch is None:
+    if batch is None or not batch.complete:
         return None
     (low_ns, high_ns) = (_received_ns(batch, end) for end in (0, 1))
     return Transfer(

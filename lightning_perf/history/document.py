@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
+    from lightning_perf.show.blocks import Block
 
 __all__ = ["SCHEMA_VERSION", "Baseline", "Commit", "History", "LevelChange", "Row", "Series"]
 
@@ -168,10 +169,11 @@ class History(TextDocument, PageDocument, SavedDocument):
 
     _format = Format("history", "history", SCHEMA_VERSION, "show the history again", HistoryError)
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[History], str]]:
-        from lightning_perf.history.rendering import print_history, render_markdown
+    def blocks(self) -> Iterator[Block]:
+        """Yield per series its changes, then its rows."""
+        from lightning_perf.history.blocks import history_blocks
 
-        return print_history, render_markdown
+        return history_blocks(self)
 
     def save_plot(self, path: str | Path) -> None:
         """Draw the trend of each series with its changes.

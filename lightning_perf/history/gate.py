@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
@@ -30,6 +31,9 @@ from lightning_perf.history.series import (
 from lightning_perf.history.store import open_store, read_store
 from lightning_perf.statistics.change_points import predict
 from lightning_perf.statistics.values import Estimate, Float64Array
+
+if TYPE_CHECKING:
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 
@@ -89,10 +93,11 @@ class HistoryGate(TextDocument, SavedDocument):
 
     _format = Format("gate of a history", "gate", SCHEMA_VERSION, "judge the runs again", HistoryError)
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[HistoryGate], str]]:
-        from lightning_perf.history.rendering import print_gate, render_gate
+    def blocks(self) -> Iterator[Block]:
+        """Yield the outcome and each metric, then the table of the gates."""
+        from lightning_perf.history.blocks import gate_blocks
 
-        return print_gate, render_gate
+        return gate_blocks(self)
 
 
 def slowdown_gate(metric: str, max_slowdown: float) -> Gate:

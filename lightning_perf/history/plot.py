@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.compare.records.metrics import METRICS, Metric
-from lightning_perf.history.document import History, Series
+from lightning_perf.history.blocks import change_text, headline, short_commit
 from lightning_perf.history.entries import HistoryError
-from lightning_perf.history.rendering import change_text, headline, short_commit
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.run_files.atomic import replace_file
-from lightning_perf.terminal_text import plain
+from lightning_perf.show.terminal_text import safe
 from lightning_perf.units import axis_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from lightning_perf.history.document import History, Series
 
 __all__ = ["draw_history", "save_plot"]
 
@@ -48,7 +49,7 @@ def draw_history(history: History) -> Figure:
             _draw_series(axes, series, metric)
         more = len(history.series) - len(shown)
         title = headline(history) + (f" {more} more series are not drawn." if more else "")
-        figure.suptitle(plain(title).plain, x=0.012, ha="left", fontsize=11, fontweight="bold", wrap=True)
+        figure.suptitle(safe(title), x=0.012, ha="left", fontsize=11, fontweight="bold", wrap=True)
     return figure
 
 
@@ -94,12 +95,11 @@ def _draw_series(axes: Any, series: Series, metric: Metric) -> None:
     ticks = list(places)[::every]
     dates = [datetime.fromtimestamp(series.rows[n].date_unix_s, timezone.utc) for n in ticks]
     names = [
-        f"{plain(short_commit(series.rows[n].commit)[:7]).plain}\n{date:%m-%d}"
-        for n, date in zip(ticks, dates, strict=True)
+        f"{safe(short_commit(series.rows[n].commit)[:7])}\n{date:%m-%d}" for n, date in zip(ticks, dates, strict=True)
     ]
     axes.set_xticks(ticks, names, fontsize=8)
     axes.set_xlim(-0.7, len(series.rows) - 0.3)
     axes.set_ylabel(f"{metric.title} ({unit})" if unit else metric.title)
-    axes.set_title(plain(series.name).plain, loc="left", fontsize=9.5, color="#555555")
+    axes.set_title(safe(series.name), loc="left", fontsize=9.5, color="#555555")
     number_axis(axes.yaxis, 5)
     hide_frame(axes, grid="y")

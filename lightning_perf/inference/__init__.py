@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from lightning_perf.commands.infer import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.backbones import sweep_backbones
     from lightning_perf.inference.campaign import MeasureOptions
-    from lightning_perf.inference.command import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.counting.count import count_model
     from lightning_perf.inference.counting.peaks import find_peaks
     from lightning_perf.inference.counting.roofline import bound_latency
@@ -40,22 +40,22 @@ _HOMES = {
     "Tradeoff": "lightning_perf.inference.results.tradeoff",
     "Validation": "lightning_perf.inference.model.samples",
     "VariantError": "lightning_perf.inference.errors",
-    "add_measuring": "lightning_perf.inference.command",
+    "add_measuring": "lightning_perf.commands.infer",
     "bound_latency": "lightning_perf.inference.counting.roofline",
     "count_model": "lightning_perf.inference.counting.count",
     "default_variants": "lightning_perf.inference.variants.variant",
-    "exit_code": "lightning_perf.inference.command",
+    "exit_code": "lightning_perf.commands.infer",
     "find_peaks": "lightning_perf.inference.counting.peaks",
     "load_artefact": "lightning_perf.inference.variants.artefact",
     "measure_storage": "lightning_perf.inference.variants.chains",
     "measure_variants": "lightning_perf.inference.run",
     "parse_variants": "lightning_perf.inference.variants.variant",
     "read_artefact": "lightning_perf.inference.variants.artefact",
-    "require_packages": "lightning_perf.inference.command",
+    "require_packages": "lightning_perf.commands.infer",
     "save_document": "lightning_perf.inference.run",
     "sweep_backbones": "lightning_perf.inference.backbones",
     "usable_device": "lightning_perf.inference.model.subject",
-    "write_outputs": "lightning_perf.inference.command",
+    "write_outputs": "lightning_perf.commands.infer",
 }
 
 __all__ = [

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Literal, TypeAlias
-
-from rich.console import Console
+from typing import Literal, TypeAlias
 
 from lightning_perf.documents import TextDocument
 from lightning_perf.errors import LocatedError
 from lightning_perf.loading.stage_clock import READ
-from lightning_perf.tables import Table, escape, markdown_table, print_table
-from lightning_perf.terminal_text import plain
+from lightning_perf.show.blocks import Block, Cell, Line, table
 from lightning_perf.units import format_count, format_duration, format_rate, format_share
 
 SCHEMA_VERSION = 1
@@ -96,8 +93,9 @@ class LoadingReport(TextDocument):
     advice: str
     iterable: bool = False
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
-        return _print, _to_markdown
+    def blocks(self) -> Iterator[Block]:
+        """Yield the limit, the stages, and the rate of more workers."""
+        return _blocks(self)
 
 
 def judge_loading(
@@ -116,7 +114,9 @@ def judge_loading(
     """Find the limit of a loader from the mean times of its stages per batch.
 
     W workers load W batches in the time that one needs for a batch, as long as the cores suffice for their processor
-    time. `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches.
+    time.
+
+    `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches.
     """
     cores = cores or 1
     loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))
@@ -195,58 +195,29 @@ def _limit(
     return "processor", f"Make {top.name} cheaper: it takes {share} of the loading time. Or use more workers and cores."
 
 
-def _lines(report: LoadingReport) -> list[str]:
+def _blocks(report: LoadingReport) -> Iterator[Block]:
     per_sample = format_duration(report.loading_ns / max(report.batch_size, 1e-9))
     busy = format_share(report.cpu_ns / report.loading_ns)
-    lines = [
-        f"Limit: {report.limit}. {report.advice}",
-        (
-            f"One worker needs {format_duration(report.loading_ns)} per batch of {report.batch_size:.4g} samples "
-            f"({per_sample} per sample), and computes for {busy} of that time."
-        ),
-    ]
+    yield Line(f"Limit: {report.limit}. {report.advice}")
+    yield Line(
+        f"One worker needs {format_duration(report.loading_ns)} per batch of {report.batch_size:.4g} samples "
+        f"({per_sample} per sample), and computes for {busy} of that time."
+    )
     if report.needed_workers is not None and report.step_ms is not None:
-        lines.append(
+        yield Line(
             f"To load a batch per step of {format_duration(report.step_ms * 1e6)}, you need num_workers="
             f"{report.needed_workers}. The loader has num_workers={report.workers}."
         )
     if report.iterable and (report.limit != "none" or report.workers > 1):
-        lines.append(
+        yield Line(
             "More workers help an IterableDataset only if each yields a part of its own, by get_worker_info(). "
             "Otherwise each yields all of it."
         )
-    return lines
-
-
-def _print(report: LoadingReport, *, file: IO[str] | None, width: int | None) -> None:
-    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
-    for line in _lines(report):
-        console.print(plain(line))
-    for table in _tables(report):
-        console.print()
-        print_table(table, console)
-
-
-def _to_markdown(report: LoadingReport) -> str:
-    blocks = [escape(line) for line in _lines(report)]
-    for table in _tables(report):
-        blocks += [f"### {escape(table.title)}", markdown_table(table)]
-    return "\n\n".join(blocks) + "\n"
-
-
-def _tables(report: LoadingReport) -> tuple[Table, Table]:
-    return (
-        Table("Time per batch", ("stage", "time", "share"), tuple(_stage_rows(report))),
-        Table("Estimated rate", ("workers", "at most"), tuple(_rate_rows(report))),
-    )
-
-
-def _stage_rows(report: LoadingReport) -> list[tuple[str, str, str]]:
     total = sum(stage.time_ns for stage in report.stages) or 1
-    return [
-        (stage.name, format_duration(stage.time_ns), format_share(stage.time_ns / total)) for stage in report.stages
-    ]
-
-
-def _rate_rows(report: LoadingReport) -> list[tuple[str, str]]:
-    return [(str(rate.workers), format_rate(rate.samples_per_second, "samples")) for rate in report.rates]
+    stages = ((each.name, each.time_ns, each.time_ns / total) for each in report.stages)
+    yield table(("stage", "time", "share"), stages, "Time per batch", "name duration share")
+    rates = (
+        (str(rate.workers), Cell(format_rate(rate.samples_per_second, "samples"), rate.samples_per_second))
+        for rate in report.rates
+    )
+    yield table(("workers", "at most"), rates, "Estimated rate")

@@ -18,14 +18,15 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.recording.captures import CaptureOptions
-from lightning_perf.callbacks.recording.recording_plan import check_choice, recording_plan
-from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
 from lightning_perf.callbacks.report import ReportLength, leave_report, print_line, report_fit
 from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
 from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, machine_facts, model_facts
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_folder
-from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.callbacks.steps.fit_state import FitState, Signal
+from lightning_perf.callbacks.steps.observers import Observers
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.loop.hooks import CallHooks
 from lightning_perf.loop.plain_loop import PlainLoop, Ranks, model_device
 from lightning_perf.run_files.launch import OwnMeasurement, leave_note
@@ -98,8 +99,8 @@ class PerfLoop:
         skip_first: int | None = None,
         wait: int | None = None,
         warmup: int | None = None,
-        active: int = Schedule.active,
-        repeat: int = Schedule.repeat,
+        active: int = Recording.active,
+        repeat: int = Recording.repeat,
         record_shapes: bool = True,
         profile_memory: bool = False,
         with_stack: bool = False,
@@ -113,20 +114,7 @@ class PerfLoop:
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"PerfLoop(model=…) takes a torch.nn.Module, not {type(model).__name__}")
-        self._plan = recording_plan(
-            skip_first=skip_first,
-            wait=wait,
-            warmup=warmup,
-            active=active,
-            repeat=repeat,
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_flops=with_flops,
-            capture_slow_steps=capture_slow_steps,
-            max_overhead=max_overhead,
-            ranks=ranks,
-        )
+        self._recording = Recording.given(locals())
         if total_steps is not None:
             _check_count("total_steps", total_steps)
         check_choice("report", report, get_args(ReportLength))
@@ -142,10 +130,11 @@ class PerfLoop:
 
     def _reset(self) -> None:
         self._errors = ErrorReporter("PerfLoop")
+        self._observers = Observers(self._errors)
         self._ranks = Ranks(0, 1, connected=False)
         self._loop: PlainLoop | None = None
         self._fit: Fit | None = None
-        self._hooks: CallHooks | None = None
+        self._hooks: list[CallHooks] = []
         self._record: LoopRecord | None = None
         self._rank_files: RankFiles | None = None
         self._folder: Path | None = None
@@ -184,10 +173,10 @@ class PerfLoop:
         self._entered = False
         if error is not None:
             self._report_out_of_memory(error)
-        if self._hooks is not None:
-            self._hooks.remove()
-        if self._fit is not None:
-            self._fit.finish(may_wait=error is None or self._ranks.world_size == 1)
+        for hooks in self._hooks:
+            hooks.remove()
+        on_cpu = self._loop is None or self._loop.device.type == "cpu"
+        self._observers.finish(may_wait=error is None or self._ranks.world_size == 1 or on_cpu)
         if self._record is not None:
             if self._metrics:
                 self._epoch_ended = True
@@ -211,7 +200,7 @@ class PerfLoop:
             precision=None,
             failed=error is not None,
             show=self._report,
-            trainer_log=None,
+            trainer_log=TrainerLog(None, self._errors),
         )
 
     def steps(self, loader: Iterable[Batch], *, accumulate: int | None = None) -> Generator[Batch, None, None]:
@@ -257,14 +246,14 @@ class PerfLoop:
             first_ns = time.perf_counter_ns() - self._entered_ns
             self._start(None, None)
             if self._fit is not None:
-                self._fit.add_step(first_ns)
+                with self._observers.isolate(self._fit.tracker):
+                    self._fit.add_step(first_ns)
             if self._record is not None:
                 self._record.first_batch_ended()
-        elif self._fit is not None:
-            self._loop.counter.global_step += 1
-            self._fit.on_batch_end(automatic=True)
-        if self._fit is not None:
-            self._fit.on_batch_start(None)
+        else:
+            self._loop.global_step += 1
+            self._end_step(automatic=True)
+        self._observers.on_batch_start(None, 0)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -278,14 +267,13 @@ class PerfLoop:
         """
         self._check_entered("pause")
         between = self._loop is not None and not self._iterating
-        if between and self._fit is not None:
-            self._fit.on_batch_end(automatic=True)
+        if between:
+            self._end_step(automatic=True)
         self._end_batch()
-        if self._fit is not None:
-            self._fit.on_action_start(Signal.VALIDATION)
+        self._observers.on_action_start(Signal.VALIDATION)
         yield
-        if between and self._fit is not None:
-            self._fit.on_batch_start(None)
+        if between:
+            self._observers.on_batch_start(None, 0)
 
     def log(self, metrics: Mapping[str, object]) -> None:
         """Record metrics of the epoch that has just ended, for ``lightning-perf compare``.
@@ -376,19 +364,23 @@ class PerfLoop:
                 self._record.add_facts("the data", data)
         connected = ranks.world_size if ranks.connected else 1
         self._rank_files = RankFiles(self._folder, rank=ranks.rank, world_size=connected, errors=self._errors)
-        fit = Fit(
+        self._fit = Fit(
             loop,
-            plan=self._plan,
+            recording=self._recording,
             folder=self._folder,
+            observers=self._observers,
+            state=FitState(),
             errors=self._errors,
+            trainer_log=TrainerLog(None, self._errors),
         )
-        self._hooks = CallHooks(
-            on_backward_start=self._on_backward_start,
-            on_backward_end=fit.on_backward_end,
-            on_scaler_start=self._on_scaler_start,
-            on_scaler_end=fit.on_optimizer_end,
+        self._hooks.append(
+            CallHooks(
+                on_backward_start=self._on_backward_start,
+                on_backward_end=self._observers.on_after_backward,
+                on_scaler_start=self._on_scaler_start,
+                on_scaler_end=self._on_scaler_end,
+            )
         )
-        self._fit = fit
 
     def _follow(self, loader: Iterable[Batch], accumulate: int | None) -> Generator[Batch, None, None]:
         if self._iterating:
@@ -403,60 +395,65 @@ class PerfLoop:
         self._complete_epoch()
         self._iterating = True
         iterator = iter(loader)
-        fit = self._fit
+        observers = self._observers
         try:
             while True:
-                if fit is not None:
-                    fit.on_action_start(Signal.FETCH)
+                observers.on_action_start(Signal.FETCH)
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     break
                 finally:
-                    if fit is not None:
-                        fit.on_action_end(Signal.FETCH)
+                    observers.on_action_end(Signal.FETCH)
                 self._start_batch(batch)
                 yield batch
                 self._end_batch()
         finally:
             self._end_batch()
-            if fit is not None:
-                fit.on_action_end(Signal.EPOCH)
+            observers.on_action_end(Signal.EPOCH)
             self._iterating = False
             self._epoch_ended = True
 
     def _start_batch(self, batch: Any) -> None:
         self._in_batch = True
         if self._record is not None:
-            self._record.batch_begins(batch)
-        if self._fit is not None:
-            self._fit.on_batch_start(batch)
-            self._fit.on_action_start(Signal.FORWARD)
+            self._record.on_batch_start(batch, 0)
+        self._observers.on_batch_start(batch, 0)
+        self._observers.on_action_start(Signal.FORWARD)
 
     def _end_batch(self) -> None:
         if not self._in_batch or self._fit is None or self._loop is None:
             return
         self._in_batch = False
         self._batches += 1
-        self._fit.on_action_end(Signal.FORWARD)
+        self._observers.on_action_end(Signal.FORWARD)
         # The last group of an epoch may be shorter.
-        if self._accumulate is not None and (self._batches >= self._accumulate or self._fit.optimizer_stepped):
+        stepped = self._fit.tracker.optimizer_stepped
+        if self._accumulate is not None and (self._batches >= self._accumulate or stepped):
             self._stepped = True
         if self._stepped:
             self._stepped = False
             self._batches = 0
-            self._loop.counter.global_step += 1
-        self._fit.on_batch_end(automatic=self._accumulate is not None)
+            self._loop.global_step += 1
+        self._end_step(automatic=self._accumulate is not None)
+
+    def _end_step(self, *, automatic: bool) -> None:
+        """End a batch, and with it perhaps the step."""
+        if self._loop is not None:
+            self._loop.automatic = automatic
+        self._observers.on_batch_end(None)
 
     def _on_backward_start(self) -> None:
-        if self._fit is not None:
-            self._fit.on_action_end(Signal.FORWARD)
-            self._fit.on_backward_start()
+        self._observers.on_action_end(Signal.FORWARD)
+        self._observers.on_before_backward(None)
 
     def _on_scaler_start(self) -> None:
-        if self._fit is not None:
-            self._fit.on_action_end(Signal.FORWARD)
-            self._fit.on_optimizer_start()
+        self._observers.on_action_end(Signal.FORWARD)
+        self._observers.on_before_optimizer_step(None)
+
+    def _on_scaler_end(self) -> None:
+        self._observers.on_action_end(Signal.MANUAL_STEP)
+        self._observers.on_optimizer_step_end()
 
     def _complete_epoch(self) -> None:
         """Record the epoch that has ended, if one has, with the metrics that were logged since."""

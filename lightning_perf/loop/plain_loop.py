@@ -16,18 +16,7 @@ from lightning_perf.callbacks.recording.tokens import product_parameters
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
-__all__ = ["Counter", "PlainLoop", "Ranks", "model_device"]
-
-
-@dataclass
-class Counter:
-    """A count of optimizer steps that the loop keeps itself.
-
-    Attributes:
-        global_step: Optimizer steps so far.
-    """
-
-    global_step: int = 0
+__all__ = ["PlainLoop", "Ranks", "model_device"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +60,10 @@ class PlainLoop:
         model: The model; None if it is not known.
         steps: The number of steps that the training will have; None if that is open.
         optimizers: The optimizers, as far as they are known.
+
+    Attributes:
+        global_step: Optimizer steps so far, which the loop counts itself.
+        automatic: Whether that count shows every optimizer step.
     """
 
     name = "PerfLoop"
@@ -86,7 +79,8 @@ class PlainLoop:
         steps: int | None,
         optimizers: Sequence[Any] = (),
     ) -> None:
-        self.counter = Counter()
+        self.global_step = 0
+        self.automatic = True
         self.rank = ranks.rank
         self.world_size = ranks.world_size
         self.device = device
@@ -94,6 +88,10 @@ class PlainLoop:
         self.model = model
         self._steps = steps
         self._optimizers = optimizers
+
+    def step_number(self) -> int:
+        """Return the number of the current step."""
+        return self.global_step
 
     def expected_steps(self) -> int | None:
         """Return the number of steps that the training will have, or None if that is open."""

@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions
+from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
 from lightning_perf.callbacks.report import ReportLength
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
-from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.loop.perf_loop import PerfLoop
 
@@ -67,25 +68,17 @@ class PerfTrainerCallback(TrainerCallback):
         skip_first: int | None = None,
         wait: int | None = None,
         warmup: int | None = None,
-        active: int = 5,
-        repeat: int = 1,
+        active: int = Recording.active,
+        repeat: int = Recording.repeat,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
         report: ReportLength = "short",
     ) -> None:
         import_extra("transformers", "transformers")
         self._dirpath = dirpath
-        self._options: dict[str, Any] = {
-            "skip_first": skip_first,
-            "wait": wait,
-            "warmup": warmup,
-            "active": active,
-            "repeat": repeat,
-            "capture_slow_steps": capture_slow_steps,
-            "max_overhead": max_overhead,
-            "report": report,
-        }
-        PerfLoop(**self._options)  # an error in the options is raised here, not when training starts
+        check_choice("report", report, get_args(ReportLength))
+        self._recording = Recording.given(locals())
+        self._report: ReportLength = report
         self._loop: _EventLoop | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -94,7 +87,12 @@ class PerfTrainerCallback(TrainerCallback):
         dirpath = self._dirpath if self._dirpath is not None else os.path.join(args.output_dir, "perf")  # noqa: PTH118
         remaining = max(int(state.max_steps) - int(state.global_step), 1)
         self._loop = loop = _EventLoop(
-            kwargs.get("model"), kwargs.get("optimizer"), dirpath=dirpath, total_steps=remaining, **self._options
+            kwargs.get("model"),
+            kwargs.get("optimizer"),
+            dirpath=dirpath,
+            total_steps=remaining,
+            report=self._report,
+            **vars(self._recording),
         )
         loop.__enter__()
         loop.begin(kwargs.get("train_dataloader"), int(args.gradient_accumulation_steps), int(state.global_step))
@@ -153,7 +151,7 @@ class _EventLoop(PerfLoop):
     def begin(self, loader: Any, accumulate: int, global_step: int) -> None:
         self._start(loader, None)
         if self._loop is not None:
-            self._loop.counter.global_step = global_step
+            self._loop.global_step = global_step
         self._group = accumulate
         self._fetched: deque[int | None] = deque()
         self._fetches: _FetchHooks | None = None
@@ -177,34 +175,30 @@ class _EventLoop(PerfLoop):
         counts = [self._fetched.popleft() for _ in range(min(self._group, len(self._fetched)))]
         known = [count for count in counts if count is not None]
         samples = _Samples((sum(known),)) if known and len(known) == len(counts) else None
-        if self._fit is not None:
-            self._fit.on_batch_start(samples)
-            self._fit.on_action_start(Signal.FORWARD)
+        self._observers.on_batch_start(samples, 0)
+        self._observers.on_action_start(Signal.FORWARD)
 
     def forward_starts(self) -> None:
-        if self._fit is not None:
-            self._fit.on_action_end(Signal.FORWARD)
-            self._fit.on_action_start(Signal.FORWARD)
+        self._observers.on_action_end(Signal.FORWARD)
+        self._observers.on_action_start(Signal.FORWARD)
 
     def step_ends(self, global_step: int) -> None:
-        if self._fit is not None and self._loop is not None:
-            self._fit.on_action_end(Signal.FORWARD)
-            self._loop.counter.global_step = global_step
-            self._fit.on_batch_end(automatic=True)
+        self._observers.on_action_end(Signal.FORWARD)
+        if self._loop is not None:
+            self._loop.global_step = global_step
+        self._end_step(automatic=True)
 
     def _fetch_starts(self) -> None:
-        if self._fit is not None:
-            self._fit.on_action_start(Signal.FETCH)
+        self._observers.on_action_start(Signal.FETCH)
 
     def _fetch_ends(self, batch: Any) -> None:
-        if self._fit is not None:
-            self._fit.on_action_end(Signal.FETCH)
+        self._observers.on_action_end(Signal.FETCH)
         if batch is None:  # the epoch is over
-            if self._fit is not None and not self._fetched:
-                self._fit.on_action_end(Signal.EPOCH)
+            if not self._fetched:
+                self._observers.on_action_end(Signal.EPOCH)
             return
         if self._record is not None:
-            self._record.batch_begins(batch)
+            self._record.on_batch_start(batch, 0)
         try:
             self._fetched.append(batch_samples(batch))
         except Exception:  # a batch may be any object
@@ -212,8 +206,7 @@ class _EventLoop(PerfLoop):
 
     def _other_fetch(self) -> None:
         """Pause: another loader is read, so this is an evaluation."""
-        if self._fit is not None:
-            self._fit.on_action_start(Signal.VALIDATION)
+        self._observers.on_action_start(Signal.VALIDATION)
 
 
 class _FetchHooks:

@@ -85,7 +85,7 @@ def page_of(value: Any, handle: Callable[[str, int], str], pointer: str, start: 
 
 
 def find_value(root: Any, pointer: str) -> Any:
-    """Return the part of a JSON value at a pointer, or raise a `HandleError` if there is none."""
+    """Return the part of a JSON value at a pointer, or raise a `HandleError` if it is missing."""
     value = root
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from lightning_perf import __version__
-from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
 from lightning_perf.memory_snapshot.categories import CATEGORIES
-from lightning_perf.memory_snapshot.document import (
-    TOP,
-    DeviceMemory,
-    MemoryGroup,
-    MemoryReport,
-    Moment,
-    SnapshotError,
-)
+from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, Moment, SnapshotError
 from lightning_perf.report.compared import join_notes
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
-
-__all__ = ["BytesChange", "DeviceChange", "LineChange", "MemoryDiff", "compare_snapshots"]
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
@@ -89,7 +81,7 @@ class DeviceChange:
 
 
 @dataclass(frozen=True)
-class MemoryDiff(PageDocument, SavedDocument):
+class MemoryDiff(LongDocument, PageDocument, SavedDocument):
     """The changes from one memory snapshot to another.
 
     Attributes:
@@ -112,27 +104,11 @@ class MemoryDiff(PageDocument, SavedDocument):
         "comparison of two memory snapshots", "comparison", SCHEMA_VERSION, "compare them again", SnapshotError
     )
 
-    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
-        """Print the comparison: in colour on a terminal, as plain text anywhere else.
+    def blocks(self, top: int = TOP) -> Iterator[Block]:
+        """Yield a sentence per device, then its tables."""
+        from lightning_perf.memory_snapshot.blocks import snapshot_diff_blocks
 
-        Args:
-            file: The stream to print to; standard output by default.
-            top: Rows of each table.
-            width: Columns; those of the terminal by default.
-        """
-        from lightning_perf.memory_snapshot.rendering import print_diff
-
-        print_diff(self, file=file, top=top, width=width)
-
-    def to_markdown(self, *, top: int = TOP) -> str:
-        """Return the comparison as GitHub-flavoured Markdown.
-
-        Args:
-            top: Rows of each table.
-        """
-        from lightning_perf.memory_snapshot.rendering import diff_to_markdown
-
-        return diff_to_markdown(self, top=top)
+        return snapshot_diff_blocks(self, top)
 
     def _page(self) -> tuple[Kind, str]:
         return "snapshot-diff", f"{Path(self.before).name} and {Path(self.after).name}"

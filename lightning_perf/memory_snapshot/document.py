@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
 from lightning_perf.errors import UserError
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "TOP",
-    "CategoryBytes",
-    "Curve",
-    "CurveArea",
-    "DeviceMemory",
-    "Growth",
-    "GrowthRow",
-    "History",
-    "HistoryState",
-    "MemoryGroup",
-    "MemoryReport",
-    "Moment",
-    "OutOfMemory",
-    "Pool",
-    "Run",
-    "SegmentMap",
-    "SnapshotError",
-]
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
-
-TOP = 8
-"""Rows of each table on the console and in Markdown."""
 
 HistoryState: TypeAlias = Literal["whole", "partial", "none"]
 
@@ -348,7 +326,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True)
-class MemoryReport(PageDocument, SavedDocument):
+class MemoryReport(LongDocument, PageDocument, SavedDocument):
     """The memory of a process, from a snapshot of its CUDA allocator.
 
     Attributes:
@@ -371,27 +349,11 @@ class MemoryReport(PageDocument, SavedDocument):
         "report of a memory snapshot", "report", SCHEMA_VERSION, "analyze the snapshot again", SnapshotError
     )
 
-    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
-        """Print the report: in colour on a terminal, as plain text anywhere else.
+    def blocks(self, top: int = TOP) -> Iterator[Block]:
+        """Yield a sentence per device, then its tables."""
+        from lightning_perf.memory_snapshot.blocks import snapshot_blocks
 
-        Args:
-            file: The stream to print to; standard output by default.
-            top: Rows of each table.
-            width: Columns; those of the terminal by default.
-        """
-        from lightning_perf.memory_snapshot.rendering import print_report
-
-        print_report(self, file=file, top=top, width=width)
-
-    def to_markdown(self, *, top: int = TOP) -> str:
-        """Return the report as GitHub-flavoured Markdown.
-
-        Args:
-            top: Rows of each table.
-        """
-        from lightning_perf.memory_snapshot.rendering import report_to_markdown
-
-        return report_to_markdown(self, top=top)
+        return snapshot_blocks(self, top)
 
     def _page(self) -> tuple[Kind, str]:
         return "snapshot", Path(self.source).name

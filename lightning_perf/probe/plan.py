@@ -145,7 +145,8 @@ def _sent_batch(trace: Trace, step_ns: float) -> Batch | None:
     found = loading(trace)
     if found is None or not found.steps or found.fetch_ns / found.steps < LEAST_FETCH * step_ns:
         return None
-    return trace.metadata.batch
+    batch = trace.metadata.batch
+    return batch if batch is not None and batch.complete else None
 
 
 def _settings(

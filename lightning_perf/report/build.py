@@ -167,7 +167,7 @@ class _RunFiles:
             return None
 
     def read_first(self, part: str, log: RankLog[_Line]) -> tuple[_Line, ...] | None:
-        """Read the log of the first rank that wrote one; return None if there is none, or it cannot be read."""
+        """Read the log of the first rank that wrote one; return None without one, or if it cannot be read."""
         paths = log.paths(self.folder) if self.folder is not None else []
         return self.read(part, log.read, paths[0]) if paths else None
 

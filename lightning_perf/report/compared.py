@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
@@ -13,15 +13,15 @@ from lightning_perf.analysis.diff import Diff, FitDiff, MemoryDiff, diff, diff_f
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
-from lightning_perf.documents import Format, PageDocument, SavedDocument
-from lightning_perf.errors import TraceError
-from lightning_perf.report.document import TOP, PerfReport, ReportError, run_name
+from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
+from lightning_perf.errors import ReportError, TraceError
+from lightning_perf.report.labels import run_name
 from lightning_perf.units import format_duration
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
-
-__all__ = ["SCHEMA_VERSION", "Compared", "compare_reports", "join_notes"]
+    from lightning_perf.report.document import PerfReport
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
@@ -31,7 +31,7 @@ MIXED_SHARE = 0.10
 
 
 @dataclass(frozen=True)
-class Compared(PageDocument, SavedDocument):
+class Compared(LongDocument, PageDocument, SavedDocument):
     """The changes from one recording to another.
 
     Attributes:
@@ -66,27 +66,11 @@ class Compared(PageDocument, SavedDocument):
 
     _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
 
-    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
-        """Print the comparison: in colour on a terminal, as plain text anywhere else.
+    def blocks(self, top: int = TOP) -> Iterator[Block]:
+        """Yield the step time and the categories first, then the other figures."""
+        from lightning_perf.report.sections.diff import diff_blocks
 
-        Args:
-            file: The stream to print to; standard output by default.
-            top: Rows of each table.
-            width: Columns; those of the terminal by default.
-        """
-        from lightning_perf.report.console.compared import print_compared
-
-        print_compared(self, file=file, top=top, width=width)
-
-    def to_markdown(self, *, top: int = TOP) -> str:
-        """Return the comparison as GitHub-flavoured Markdown, e.g. for a pull request.
-
-        Args:
-            top: Rows of each table.
-        """
-        from lightning_perf.report.markdown import compared_to_markdown
-
-        return compared_to_markdown(self, top=top)
+        return diff_blocks(self, top)
 
     def _page(self) -> tuple[Kind, str]:
         return "diff", f"{run_name(self.before)} and {run_name(self.after)}"

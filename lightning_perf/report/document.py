@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,11 +20,13 @@ from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.documents import Format, PageDocument, SavedDocument
-from lightning_perf.errors import UserError
+from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
+from lightning_perf.errors import ReportError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
+from lightning_perf.report.labels import run_name
+from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
@@ -31,46 +34,14 @@ from lightning_perf.run_files.report import read_report_fields
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
     from lightning_perf.report.compared import Compared
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "TOP",
-    "PerfReport",
-    "ReportError",
-    "Verdict",
-    "read_predicted_speedup",
-    "run_name",
-]
-
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
 
-TOP = 8
-"""Rows of a table of operators or kernels, unless you ask for more."""
-
-
-class ReportError(UserError, ValueError):
-    """A file could not be read as a report. The message says why."""
-
 
 @dataclass(frozen=True)
-class Verdict:
-    """The answer in three parts, one or two sentences each.
-
-    Attributes:
-        where: Where the time goes.
-        why: Why it goes there.
-        next: What to do next.
-    """
-
-    where: str
-    why: str
-    next: str
-
-
-@dataclass(frozen=True)
-class PerfReport(PageDocument, SavedDocument):
+class PerfReport(LongDocument, PageDocument, SavedDocument):
     """The report of one run: verdict, findings, and the analyses of every rank.
 
     Attributes:
@@ -134,30 +105,11 @@ class PerfReport(PageDocument, SavedDocument):
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 
-    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
-        """Print the report: in colour on a terminal, as plain text anywhere else.
+    def blocks(self, top: int = TOP) -> Iterator[Block]:
+        """Yield verdict, notes and findings first, then the figures."""
+        from lightning_perf.report.sections.report import report_blocks
 
-        Args:
-            file: The stream to print to; standard output by default.
-            top: Rows of the tables of operators, kernels and the like.
-            width: Columns; those of the terminal by default.
-        """
-        from lightning_perf.report.console.render import print_report
-
-        print_report(self, file=file, top=top, width=width)
-
-    def to_markdown(self, *, top: int = TOP) -> str:
-        """Return the report as GitHub-flavoured Markdown, e.g. for a pull request.
-
-        Args:
-            top: Rows of the tables of operators, kernels and the like.
-
-        Returns:
-            The report as `print` shows it: verdict, notes and findings first, then the tables, folded away.
-        """
-        from lightning_perf.report.markdown import report_to_markdown
-
-        return report_to_markdown(self, top=top)
+        return report_blocks(self, top)
 
     def diff(self, other: PerfReport) -> Compared:
         """Compare this report with the report of another recording.
@@ -177,14 +129,6 @@ class PerfReport(PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "run", run_name(self.sources)
-
-
-def run_name(sources: tuple[str, ...]) -> str:
-    """Name the run of trace files: by the file, or by the folder that holds several."""
-    if not sources:
-        return "run"
-    path = Path(sources[0])
-    return path.name if len(sources) == 1 else path.parent.name
 
 
 class _ReportRank(msgspec.Struct, frozen=True):

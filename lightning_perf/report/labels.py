@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from lightning_perf.trace.description import Processor
+from pathlib import Path
 
-__all__ = [
-    "CATEGORY_CLAUSES",
-    "CATEGORY_LABELS",
-    "GAP_LABELS",
-    "MEMORY_LABELS",
-    "PHASE_LABELS",
-    "count_of",
-    "processor_text",
-]
+from lightning_perf.trace.description import Processor
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -95,6 +87,14 @@ def count_of(number: int, noun: str) -> str:
         ('1 step', '1,200 steps')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def run_name(sources: tuple[str, ...]) -> str:
+    """Name the run of trace files: by the file, or by the folder that holds several."""
+    if not sources:
+        return "run"
+    path = Path(sources[0])
+    return path.name if len(sources) == 1 else path.parent.name
 
 
 def processor_text(processor: Processor) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lightning_perf.documents import TextDocument
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, BadRun, read_precision
+from lightning_perf.show.blocks import Block, Line
 
-__all__ = ["SCHEMA_VERSION", "NanDiagnosis", "diagnose_nan"]
+HEALTHY = "No step of this run had a loss of NaN or infinity, as far as it was checked."
 
 SCHEMA_VERSION = 1
 
@@ -30,10 +30,14 @@ class NanDiagnosis(TextDocument):
     bad_run: BadRun | None
     schema_version: int = SCHEMA_VERSION
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
-        from lightning_perf.report.console.nan_diagnosis import diagnosis_to_markdown, print_diagnosis
+    def blocks(self) -> Iterator[Block]:
+        """Yield the diagnosis."""
+        from lightning_perf.report.sections.precision import bad_run_blocks
 
-        return print_diagnosis, diagnosis_to_markdown
+        if self.bad_run is None:
+            yield Line(HEALTHY)
+        else:
+            yield from bad_run_blocks(self.bad_run)
 
 
 def diagnose_nan(folder: Path) -> NanDiagnosis:

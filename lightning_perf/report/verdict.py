@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
@@ -10,11 +11,8 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import BASIS_TEXT, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
-from lightning_perf.report.document import Verdict
 from lightning_perf.report.labels import CATEGORY_CLAUSES, count_of
 from lightning_perf.units import format_duration, format_rate, format_share
-
-__all__ = ["judge", "saving_text"]
 
 NAMED_SHARE = 0.05
 NAMED_CATEGORIES = 3
@@ -25,6 +23,21 @@ TELLING_SHARE = 0.9
 
 BUSY_SHARE = 0.80
 """From this share of device compute on, only faster or less arithmetic can save time."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer in three parts, one or two sentences each.
+
+    Attributes:
+        where: Where the time goes.
+        why: Why it goes there.
+        next: What to do next.
+    """
+
+    where: str
+    why: str
+    next: str
 
 
 def judge(

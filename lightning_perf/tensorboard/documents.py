@@ -17,10 +17,10 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
-from lightning_perf.errors import TraceError
+from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.steps import STEPS
 from lightning_perf.tensorboard.cache import Document, write

@@ -143,7 +143,7 @@ class Queue:
         return "small runs" if passes and "small runs" not in self.lanes else None
 
     def _next(self, lane: Lane) -> _Entry | None:
-        """Return the oldest job of a lane that waits, or None if there is none (for a while)."""
+        """Return the oldest job of a lane that waits, or None if no job comes for a while."""
         end = time.monotonic() + (self.idle_s if lane == "queries" else 0.0)
         with self._changed:
             while True:

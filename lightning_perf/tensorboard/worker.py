@@ -84,8 +84,8 @@ def _answer_table(query: TableQuery) -> Answer:
 
 
 def _answer_diff(query: DiffQuery) -> Answer:
-    from lightning_perf.errors import TraceError
-    from lightning_perf.report.document import PerfReport, ReportError
+    from lightning_perf.errors import ReportError, TraceError
+    from lightning_perf.report.document import PerfReport
     from lightning_perf.tensorboard.cache import is_intact
 
     _tables.clear()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.run_record import Outcome
-from lightning_perf.terminal_text import plain
+from lightning_perf.show.terminal_text import plain
 from lightning_perf.top.watch import LATEST_STEPS, RankState, RunState
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 

@@ -25,8 +25,7 @@ from lightning_perf.tune.measurement import LossGuard, Measurement, is_confirmed
 from lightning_perf.tune.messages import Order, Scouted
 from lightning_perf.tune.pairs import Pair, Pairs
 from lightning_perf.tune.progress import Progress, describe_left
-from lightning_perf.tune.rendering import describe_ratio
-from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
+from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult, describe_ratio
 from lightning_perf.tune.runner import WORKER
 from lightning_perf.tune.settings import Budget, TuneSettings
 from lightning_perf.workers.process import WorkerProcess

@@ -1,19 +1,19 @@
-"""`TuneResult`: the versioned document that the renderers show."""
+"""`TuneResult`: the versioned document of a tuning, and its blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.run_files.estimates import Source
+from lightning_perf.show.blocks import Block, Cell, Code, Heading, Line, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.measurement import FAMILY_ERROR
-
-__all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult"]
+from lightning_perf.tune.measurement import FAMILY_ERROR, is_gain, is_loss, noise_share
+from lightning_perf.units import NOT_AVAILABLE
 
 SCHEMA_VERSION = 1
 
@@ -115,7 +115,123 @@ class TuneResult(TextDocument, SavedDocument):
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[TuneResult], str]]:
-        from lightning_perf.tune.rendering import print_result, render_markdown
+    def blocks(self) -> Iterator[Block]:
+        """Yield the outcome, the lines to change, then the levers."""
+        return _blocks(self)
 
-        return print_result, render_markdown
+
+def _blocks(result: TuneResult) -> Iterator[Block]:
+    yield Line(_verdict(result), "strong")
+    if result.lines:
+        yield Heading("Change")
+        yield Code(result.lines)
+    applicable = [trial for trial in result.trials if trial.outcome is not Outcome.NOT_APPLICABLE]
+    yield table(("lever", "predicted", "measured", "outcome"), map(_row, applicable), "Levers")
+    for title, reasons in (("Why", _reasons(result)), ("Does not apply", _not_applicable(result))):
+        by_reason: dict[str, list[str]] = {}
+        for lever, reason in reasons:
+            by_reason.setdefault(reason, []).append(lever)
+        if by_reason:
+            yield Line(title, "strong")
+            yield from listing((f"{', '.join(levers)}: {reason}" for reason, levers in by_reason.items()), indent=2)
+    yield from listing(_footnotes(result), "quiet")
+
+
+def _verdict(result: TuneResult) -> str:
+    """Return the outcome in a sentence or two."""
+    if not result.kept:
+        tried = any(trial.measured is not None for trial in result.trials)
+        if not tried:
+            return "No lever could be measured on this training. The reasons are below."
+        return "No lever makes this training certainly faster: leave it unchanged."
+    names = ", ".join(result.kept)
+    ratio = result.combined
+    if ratio is None or ratio.value is None:
+        return f"Kept: {names}. They were not measured all together in fresh processes."
+    change = f"{_change(ratio)} time per step, {1 / ratio.value:.3g} times as fast"
+    if not result.confirmed:
+        return f"Kept: {names}. All together, in fresh processes, the gain is not certain: {change}."
+    return f"Kept: {names}. All together, in fresh processes: {change}."
+
+
+def _row(trial: Trial) -> TableRow:
+    measured = None if trial.measured is None else trial.measured.value
+    return trial.lever, _predicted(trial), Cell(_change(trial.measured), measured), trial.outcome.value
+
+
+def _reasons(result: TuneResult) -> Iterator[tuple[str, str]]:
+    """Yield levers that were not kept, each with the reason, if the measurement alone does not say it."""
+    unclear = set(Outcome) - {Outcome.KEPT, Outcome.NO_GAIN, Outcome.NOT_APPLICABLE}
+    for trial in result.trials:
+        if trial.outcome in unclear and trial.reason:
+            yield trial.lever, trial.reason
+        elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
+            certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
+            doubt = "" if certain else "within the noise of the training; "
+            yield trial.lever, f"{doubt}another training, for you to choose: {'; '.join(trial.lines)}"
+
+
+def _not_applicable(result: TuneResult) -> Iterator[tuple[str, str]]:
+    for trial in result.trials:
+        if trial.outcome is Outcome.NOT_APPLICABLE:
+            yield trial.lever, trial.reason or ""
+
+
+def _footnotes(result: TuneResult) -> tuple[str, ...]:
+    """Return notes on the origin of the figures."""
+    return (
+        f"Step time of the unchanged training: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
+        _noise(result.noise),
+        (
+            "The measured change is that of the time per step (for batch sizes: per sample) against the best setting "
+            f"before, with its 95 % interval. Each side had {result.rounds} windows of {result.window_steps} steps."
+        ),
+        (
+            "A lever is kept if three pairs of processes agree. If no lever gained anything, the chance to keep any of "
+            f"them would be at most {result.family_error:.0%}."
+        ),
+        f"Took {result.seconds / 60:.1f} of {result.budget_s / 60:g} minutes.",
+        *result.notes,
+    )
+
+
+def _noise(noise: Estimate) -> str:
+    """Return the difference of the training from itself, and its meaning for all other figures."""
+    reach = 1 + noise_share(noise)
+    text = (
+        f"The training against itself: {_change(noise)}. A change from {_percent(1 / reach)} to {_percent(reach)} % "
+        "counts as none."
+    )
+    if noise.low is not None and noise.high is not None and not noise.low <= 1 <= noise.high:
+        text += (
+            " Its own interval does not contain 0: processes of one training differ by more than the intervals show."
+        )
+    return text
+
+
+def _predicted(trial: Trial) -> str:
+    if trial.predicted is None:
+        return NOT_AVAILABLE
+    mark = " (probed)" if trial.source == "probed" else ""
+    return " to ".join(f"{100 * (ratio - 1):+.0f}" for ratio in sorted(trial.predicted)) + f" %{mark}"
+
+
+def describe_ratio(ratio: Estimate, *, interval: bool = True) -> str:
+    """Return a ratio of times as a change, for lines of progress."""
+    if ratio.value is None:
+        return "not measured"
+    return f"{_change(ratio)} time" if interval else f"{_percent(ratio.value)} %"
+
+
+def _change(ratio: Estimate | None) -> str:
+    if ratio is None or ratio.value is None:
+        return NOT_AVAILABLE
+    change = f"{_percent(ratio.value)} %"
+    if ratio.low is None or ratio.high is None:
+        return change
+    return f"{change} ({_percent(ratio.low)} to {_percent(ratio.high)})"
+
+
+def _percent(ratio: float) -> str:
+    percent = 100 * (ratio - 1)
+    return f"{percent:+.0f}" if abs(percent) >= 100 else f"{percent:+.1f}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from lightning_perf import ExitCode
 from lightning_perf.arguments import CommandParser
-from lightning_perf.terminal_text import ASCII_FALLBACK
+from lightning_perf.show.terminal_text import ASCII_FALLBACK
 from recipes.signlang.commands import compare, infer, predict, train
 from recipes.signlang.errors import RecipeError
 

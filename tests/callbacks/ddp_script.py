@@ -21,7 +21,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks import perf
+from lightning_perf.callbacks import session
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 from tests.callbacks.training import loader, make_trainer, package
 
@@ -76,7 +76,7 @@ def own_disk(folder: str) -> None:
         elsewhere.mkdir()
         return elsewhere
 
-    mock.patch.object(perf, "claim_run_folder", claim).start()
+    mock.patch.object(session, "claim_run_folder", claim).start()
 
 
 def fsdp2() -> Any:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_perf import PerfCallback, PrecisionCallback
 from tests.callbacks.run_record.test_fit_record import only
 from tests.callbacks.training import Points, make_module, make_trainer
+from tests.compare.records.test_fingerprint import Guarded
 from tests.compare.records.test_fingerprint_fuzz import generator_states
 
 HOOKS = [name for name in vars(PerfCallback) if name.startswith("on_")] + ["setup", "teardown"]
@@ -30,7 +31,7 @@ class Augmented(Sequence):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
+    def __getitem__(self, index: Any) -> Any:
         if index >= len(self.rows):
             raise IndexError(index)
         drawn = random.random() + np.random.rand() + self.rng.random()
@@ -87,7 +88,7 @@ def train(
     """Train on batches of some make, and return the weights and the states of all generators."""
 
     def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        return self.layer(plain_rows(batch)).square().mean() * random.random()
+        return self.layer(plain_rows(batch)).tanh().square().mean() * random.random()
 
     def keep(self: Any, batch: Any, *args: Any) -> Any:
         return batch
@@ -95,9 +96,14 @@ def train(
     module = make_module(training_step=step, transfer_batch_to_device=keep)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
+    data = Noisy(24)
+    for owner in (module, data):
+        vars(owner)["held"] = [augmented([torch.zeros(4)]), {"guarded": Guarded()}, Guarded()]
     trainer = make_trainer(folder, callback, **options)
-    trainer.fit(module, DataLoader(Noisy(24), 2, shuffle=True, collate_fn=collate))
-    return [parameter.detach().clone() for parameter in module.parameters()], generator_states()
+    trainer.fit(module, DataLoader(data, 2, shuffle=True, collate_fn=collate))
+    weights = [parameter.detach().clone() for parameter in module.parameters()]
+    assert all(bool(weight.isfinite().all()) for weight in weights)
+    return weights, generator_states()
 
 
 def watched(kind: type, **options: Any) -> Any:

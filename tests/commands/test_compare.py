@@ -134,7 +134,7 @@ def test_json_and_markdown_are_the_same_comparison(folders, tmp_path, capsys):
     assert document["gates"][0]["outcome"] == "passed"
     text = report.read_text()
     assert text.startswith("# Comparison with ")
-    assert "**" + document["candidates"][0]["verdict"]["headline"] in text
+    assert f"**Verdict** {document['candidates'][0]['verdict']['headline']}" in text
 
 
 def test_arms_are_named_and_gathered_from_several_folders(folders, tmp_path, capsys):

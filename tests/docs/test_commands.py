@@ -37,8 +37,9 @@ def cheap(block: Block) -> list[list[str]]:
     """The commands of a block that take a moment, given the files that they name."""
     found = commands(console(block))
     known = (words for words in found if not any(word.startswith("$") for word in words))  # $LIGHTNING_PERF_CORPUS
+    quick = (words for words in known if not {"--probe", "--schema"} & set(words))
     return [
-        words for words in known if words[0] == "lightning-perf" and words[1] in {"analyze", "compare", "demo", "diff"}
+        words for words in quick if words[0] == "lightning-perf" and words[1] in {"analyze", "compare", "demo", "diff"}
     ]
 
 

@@ -7,7 +7,6 @@ in ``LIGHTNING_PERF_CORPUS``.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import tempfile
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lightning_perf
-from lightning_perf.report.console.render import ReportConsole, findings_section
 from lightning_perf.report.document import PerfReport
+from lightning_perf.report.sections.report import findings_blocks
 from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.analysis.host.test_stop_flags import training as stopping
 from tests.findings import accounts, compilations
@@ -28,6 +27,7 @@ from tests.findings.test_cpu import recording as faulting
 from tests.findings.test_host import periodic_run, waiting
 from tests.findings.test_loading import copying
 from tests.findings.test_model import attending, padded, repeating
+from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
 __all__ = ["EXAMPLES", "PAGES", "Example", "example_text", "with_example"]
@@ -204,12 +204,8 @@ EXAMPLES = {
 def example_text(rule: str, report: PerfReport) -> str:
     """Return the console text of a rule's finding in a report."""
     finding = next(finding for finding in (*report.findings, *report.fit_findings) if finding.kind == rule)
-    file = io.StringIO()
-    console = ReportConsole(file=file, width=WIDTH, highlight=False, emoji=False, markup=False)
-    for part in findings_section([finding], None if report.lead is None else report.ranks[report.lead]):
-        console.print(part)
-    lines = file.getvalue().strip("\n").splitlines()
-    return "\n".join(lines[1:-1])  # without the section's title and last line
+    *blocks, _ = findings_blocks([finding], None if report.lead is None else report.ranks[report.lead])
+    return console_text(blocks, WIDTH).strip("\n")
 
 
 def with_example(page: str, rule: str, corpus: Path | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import find_in_fit
-from lightning_perf.report.console.short import print_short_report
+from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.fit.account import account_paths
 from lightning_perf.run_files.fit.compilations import GraphBreak
 from tests.findings import compilations
@@ -18,6 +17,7 @@ from tests.findings.accounts import STEPS_MADE, S, fit_time
 from tests.findings.compilations import BROKEN, CALLS, COSTLY, ITEM, SHAPES, SKIPPED, again, compilation
 from tests.findings.compilations import report as made
 from tests.findings.recordings import saving_of
+from tests.support.shown import console_text
 
 
 def kinds(report: CompileReport) -> list[str]:
@@ -169,6 +169,4 @@ def test_the_short_report_names_them_without_an_account(tmp_path: Path) -> None:
     assert report.fit_time is None
     assert report.compilation is not None
     assert report.compilation.fit_ns == 60 * S // 10  # 60 steps of 100 ms
-    printed = io.StringIO()
-    print_short_report(report, None, file=printed, width=100)
-    assert "[recompiles]" in printed.getvalue()
+    assert "[recompiles]" in console_text(short_blocks(report, None))

@@ -17,12 +17,13 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.fit import leak
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.rules import fit_rule
-from lightning_perf.report.console.short import render_short
+from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, TensorCensus, TensorGroup
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
 from tests.findings.recordings import saving_of
+from tests.support.shown import console_text
 
 
 def found(*args: Any, **kwargs: Any) -> list[Finding]:
@@ -193,14 +194,9 @@ def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None
     assert "Time of the whole fit" in text
     assert "Slow checkpoints" in report.to_markdown()
     assert PerfReport.from_json(report.to_json()) == report
-    short = io.StringIO()
-    from lightning_perf.report.console.render import ReportConsole
-
-    console = ReportConsole(file=short, width=100, highlight=False, emoji=False, markup=False)
-    for part in render_short(report, tmp_path):
-        console.print(part)
-    assert "Fit    The fit takes 2.1 min:" in short.getvalue() or "The fit takes" in short.getvalue()
-    assert "saves 10.0 s to 16.0 s of the fit" in short.getvalue()
+    short = console_text(short_blocks(report, tmp_path))
+    assert "Fit    The fit takes " in short
+    assert "saves 10.0 s to 16.0 s of the fit" in short
 
 
 def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:

@@ -168,8 +168,9 @@ def test_a_measured_transfer_decides(received_ms: float, advised: str) -> None:
         assert finding.saving_high_ms == pytest.approx(16.5 - received_ms)
 
 
-def test_a_recording_without_the_contents_of_a_batch_asks_to_measure() -> None:
-    finding = on_cpu(20_000, 20_000, threads=1, batch=None)
+@pytest.mark.parametrize("batch", [None, ONE_TENSOR | {"complete": 0}])
+def test_a_recording_without_the_contents_of_a_batch_asks_to_measure(batch: dict[str, int] | None) -> None:
+    finding = on_cpu(20_000, 20_000, threads=1, batch=batch)
     assert finding.saving_low_ms == 0
     assert finding.action.startswith(
         "Measure before you use worker processes: lightning-perf data --step-ms 20 PKG:NAME."

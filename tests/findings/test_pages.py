@@ -16,11 +16,12 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
 from lightning_perf.findings.registry import RULE_IDS
 from lightning_perf.report.build import build_report
-from lightning_perf.report.console.short import print_short_report
+from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, with_example
 from tests.findings.recordings import training
+from tests.support.shown import console_text
 
 FINDINGS = PAGES.parent
 SECTIONS = ["Symptom", "Example", "Threshold", "Fix", "How to verify", "When not to"]
@@ -150,7 +151,7 @@ def test_titles_and_evidence_count_in_english() -> None:
 def test_all_reports_name_a_mistake() -> None:
     setting = PrecisionSetting("16-mixed", None, False, False, (), Fp32Arithmetic(False, False, True))
     report = build_report((), precision=RunPrecision(setting, mistakes=(MISTAKE,)))
-    printed, short = io.StringIO(), io.StringIO()
+    printed = io.StringIO()
     report.print(file=printed, width=100)
     assert "Mistakes in mixed precision\n" in printed.getvalue()
     assert "1. A loss is in FP16 in net.0 (model.py:31)  [half-loss · high]" in printed.getvalue()
@@ -161,9 +162,9 @@ def test_all_reports_name_a_mistake() -> None:
     assert f"[half-loss]({rule_page_url('half-loss')})" in markdown
     (saved,) = json.loads(report.to_json())["precision"]["mistakes"]
     assert saved["line"] == "model.py:31"
-    print_short_report(report, None, file=short, width=100)
-    assert "A loss is in FP16 in net.0 (model.py:31)" in short.getvalue()
-    assert "Fix: Call .float()." in short.getvalue()
+    short = console_text(short_blocks(report, None))
+    assert "A loss is in FP16 in net.0 (model.py:31)" in short
+    assert "Fix: Call .float()." in short
 
 
 def test_markdown_links_the_rule(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import cpu_bf16, cpu_channels_last, cpu_overhead, cpu_threads
 from lightning_perf.findings.savings import choose_graph_saving
-from lightning_perf.report.console.short import print_short_report  # noqa: F401  (the renderer takes a basis)
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from tests.findings.host_recordings import convolving, on_processor

@@ -1,5 +1,3 @@
-import shutil
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,16 +13,6 @@ from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import write_run
 from tests.history.support import GPU, commit_name, write_commit, write_history
 from tests.support.schemas import load_document
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return write_history(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture
-def store(template, tmp_path):
-    return shutil.copytree(template, tmp_path / "store")
 
 
 @pytest.fixture

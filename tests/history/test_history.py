@@ -1,6 +1,5 @@
 import math
 import os
-import shutil
 import subprocess
 
 import msgspec
@@ -11,17 +10,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.history import History, HistoryError, add_runs, read_history, set_baseline
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
-from tests.history.support import DAY_S, GPU, commit_name, write_commit, write_history
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return write_history(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture
-def store(template, tmp_path):
-    return shutil.copytree(template, tmp_path / "store")
+from tests.history.support import DAY_S, GPU, commit_name, write_commit
 
 
 def test_a_row_per_commit_and_the_change(store, tmp_path):

@@ -64,7 +64,7 @@ def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp
     printed = capsys.readouterr().out
     assert Tradeoff.from_json(printed) == advised(latency)
     assert load_document("infer", printed)
-    assert files[0].read_text().startswith("**Deploy ")
+    assert files[0].read_text().startswith("**Deploy** ")
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 

@@ -16,11 +16,10 @@ from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison, Prediction
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.page import html
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.units import format_change
+from lightning_perf.units import format_change, format_detectable
 from tests.compare.support import write_run
 from tests.page.samples import HOSTILE, poisoned
 
@@ -99,7 +98,7 @@ def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Com
             if result.estimate.low is not None and result.estimate.low != result.estimate.high:
                 assert f"{format_change(result.estimate.low)} to {format_change(result.estimate.high)}" in row
             if result.detectable is not None:
-                assert row.endswith(detectable_text(result.detectable))
+                assert row.endswith(format_detectable(result.detectable))
     assert "passed" in opened.texts("#table-gates tbody tr")[0]
     steps = chart_number(opened, "step time of every run")
     assert sorted(points(opened, steps)) == pytest.approx(values(comparison, "step_time"))

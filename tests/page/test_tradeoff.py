@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.inference.command import write_outputs
+from lightning_perf.commands.infer import write_outputs
 from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.page.samples import HOSTILE, poisoned

@@ -11,9 +11,10 @@ import pytest
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.report.build import analyze
-from lightning_perf.report.console.render import step_times_section
+from lightning_perf.report.sections.fit_time import step_times_section
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
 from lightning_perf.run_files.steps import StepSample
+from lightning_perf.show.blocks import Line
 from lightning_perf.units import format_duration, format_share
 from tests.page.samples import HOSTILE, hand_made_report, poisoned, trained_precision
 from tests.support.trace_builder import TraceBuilder
@@ -142,10 +143,9 @@ def test_step_times_are_told_as_on_the_console(tmp_path: Path, open_page: Any) -
     times = summarize_step_times(samples)
     opened = open_page(replace(hand_made_report(tmp_path), step_times=times))
     shown = " ".join(opened.page.inner_text("main").replace("\u00a0", " ").split())
-    section: Any = step_times_section(times)
-    _, facts, *sentences = section.renderables
+    facts, *sentences = (block.text for block in step_times_section(times) if isinstance(block, Line))
     assert len(sentences) == 3  # the run became slower, after the profiler too, and a step stood out
-    for text in (*facts.plain.split(" · "), *(line.plain for line in sentences)):
+    for text in (*str(facts).split(" · "), *sentences):
         assert text in shown
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.steps.step_times import summarize_step_times
+from lightning_perf.errors import ReportError
 from lightning_perf.findings.finding import Finding
-from lightning_perf.report.document import SCHEMA_VERSION, PerfReport, ReportError, Verdict
+from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
+from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.steps import StepSample
 from tests.support.trace_builder import FETCH, TraceBuilder
 

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.errors import ReportError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
-from lightning_perf.report.document import PerfReport, ReportError
+from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import key_of, make_task
 from lightning_perf.tensorboard.documents import READ_SHARE, ReadingProgress, make_document, make_report, make_study

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger
 from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, ScaleEvent
 from lightning_perf.run_files.run_record import Outcome, RunRecorder
 from lightning_perf.run_files.steps import STEPS, StepSample, StepsTail
+from lightning_perf.show.console import ReportConsole
 from lightning_perf.top.frame import render_frame
 from lightning_perf.top.watch import LATEST_STEPS, RunState, RunWatch, find_newest_log
 from tests.support.absent_packages import without

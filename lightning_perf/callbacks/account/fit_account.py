@@ -16,7 +16,8 @@ from lightning_perf.callbacks.account.time_stack import TimeStack
 from lightning_perf.callbacks.account.wrapped import LoaderStarts, WrappedMethods
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
-from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks, Signal
+from lightning_perf.callbacks.steps.fit_state import Signal
+from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks
 from lightning_perf.run_files.fit.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
 
 __all__ = ["FitAccountant"]

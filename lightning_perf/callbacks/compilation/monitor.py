@@ -77,7 +77,7 @@ class CompileMonitor(StepObserver):
         """Attribute compilations of the pause to the time between steps."""
         self.on_step_start()
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Write the last compilations, and take the hook out of torch."""
         self._look()
         if self._compiler is not None:

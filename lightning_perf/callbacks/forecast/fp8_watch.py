@@ -14,6 +14,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.formats import round_values
 from lightning_perf.callbacks.host_copy import HostCopy, copy_scalars
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.fp8 import FP8, Fp8Sample, Fp8Tensor
 
@@ -43,7 +44,7 @@ def fp8_layers(module: Module) -> dict[str, Any]:
     }
 
 
-class Fp8Monitor:
+class Fp8Monitor(FitObserver):
     """Samples the FP8 layers of a training on every 100th step.
 
     torchao computes new scales for every tensor, and keeps none. Hooks on one batch read the tensors, and the
@@ -57,6 +58,8 @@ class Fp8Monitor:
         errors: Where errors are reported.
     """
 
+    consequence = "the FP8 layers are not watched any more"
+
     def __init__(self, trainer: Trainer, layers: dict[str, Any], *, path: Path, errors: ErrorReporter) -> None:
         self._trainer = trainer
         self._layers = layers
@@ -68,7 +71,7 @@ class Fp8Monitor:
         self._waiting: deque[tuple[HostCopy, Callable[[list[float]], list[Fp8Sample]]]] = deque()
         self._failed: Exception | None = None
 
-    def on_batch_start(self) -> None:
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts: attach hooks on every 100th step."""
         step = step_number(self._trainer)
         self._step = step if step % EVERY_N_STEPS == 0 and step != self._last else None
@@ -81,7 +84,7 @@ class Fp8Monitor:
             if _is_torchao(layer)
         ]
 
-    def on_batch_end(self) -> None:
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended: keep its figures, and write those that have arrived from the device."""
         self._remove_hooks()
         if self._failed is not None:
@@ -91,6 +94,14 @@ class Fp8Monitor:
             self._keep_transformer_engine(self._step)
         while self._waiting and self._waiting[0][0].arrived:
             self._write()
+
+    def stop_waiting(self) -> None:
+        """Forget the figures that have not arrived."""
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Remove the hooks of the layers."""
+        self._remove_hooks()
 
     def finish(self) -> None:
         """Training has ended or failed: write the rest."""

@@ -16,6 +16,8 @@ from lightning_perf.callbacks.forecast.cost import ForecastBudget
 from lightning_perf.callbacks.forecast.matrices import MatrixSampler, covered_layers
 from lightning_perf.callbacks.forecast.rounding import RoundedLayer
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
+from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.forecast import FORECAST, LayerSample
 
@@ -78,7 +80,7 @@ class _Captured:
     gradient_scale: torch.Tensor
 
 
-class ForecastMonitor:
+class ForecastMonitor(FitObserver):
     """Samples linear layers and convolutions, and counts how number formats would round them.
 
     A sample takes two batches. On the first, hooks read the largest magnitudes of all tensors, for delayed scaling and
@@ -92,9 +94,11 @@ class ForecastMonitor:
         errors: Where errors are reported.
         share: Share of the fit's time to spend at most. The first sample of every layer is always finished, at the
             latest at the end of the fit.
-        profiling: Returns whether the profiler runs. The hooks then wait.
+        state: The state of the fit. The hooks wait while the profiler runs.
         expected_batches: Batches of the fit; None if that is open.
     """
+
+    consequence = "number formats are not forecast"
 
     def __init__(
         self,
@@ -104,13 +108,13 @@ class ForecastMonitor:
         path: Path,
         errors: ErrorReporter,
         share: float = BUDGET,
-        profiling: Callable[[], bool] = lambda: False,
+        state: FitState | None = None,
         expected_batches: int | None = None,
     ) -> None:
         device = trainer.strategy.root_device
         self._trainer = trainer
         self._errors = errors
-        self._profiling = profiling
+        self._state = state if state is not None else FitState()
         self._file = LogWriter(FORECAST, path, errors.report, "samples for the forecast are no longer saved")
         self._budget = ForecastBudget(share, device)
         self._generator = torch.Generator(device=device)
@@ -138,9 +142,9 @@ class ForecastMonitor:
         self._capture_cost_ns = 0
         self._failed: Exception | None = None
 
-    def on_batch_start(self) -> None:
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts: attach hooks if it is to be sampled."""
-        if self._failed is not None or self._waiting or self._batch < self._next or self._profiling():
+        if self._failed is not None or self._waiting or self._batch < self._next or self._state.profiling:
             return
         first = not any(self._sampled.values())
         if not self._warm and not first and not self._budget.allows(self._capture_cost_ns):
@@ -153,7 +157,7 @@ class ForecastMonitor:
                 layer.register_forward_hook(self._on_forward(name)) for name, layer in self._layers.items()
             ]
 
-    def on_batch_end(self) -> None:
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended: remove the hooks, and round layers while the budget lasts."""
         self._batch += 1
         if self._failed is not None:
@@ -165,6 +169,15 @@ class ForecastMonitor:
         while self._waiting and self._budget.allows(self._layer_cost_ns):
             self._round()
         self._write()
+
+    def stop_waiting(self) -> None:
+        """Forget the samples that have not arrived."""
+        self._waiting.clear()
+        self._rounded.clear()
+
+    def close(self) -> None:
+        """Remove the hooks of the layers."""
+        self._remove_hooks()
 
     def finish(self) -> None:
         """Training has ended or failed: finish the first sample of each layer, and write the rest."""

@@ -84,37 +84,37 @@ class HalfAverages:
         )
 
     def _versions(self) -> dict[str, _Version]:
-        module = self._module
-        stepped = [p for o in self._trainer.optimizers for group in o.param_groups for p in group["params"]]
-        trained = {id(p) for p in stepped if p.requires_grad}
-        shapes = {tuple(p.shape) for p in module.parameters() if id(p) in trained and p.dim()}
-        found: dict[str, _Version] = {}
+        """Return all 16-bit tensors that nobody trains and that have the shape of a trainable weight."""
+        half: dict[str, torch.Tensor] = {}
 
-        def add(place: str, tensor: Any) -> None:
-            if (
-                isinstance(tensor, torch.Tensor)
-                and tensor.dtype in HALF_TYPES
-                and id(tensor) not in trained
-                and tuple(tensor.shape) in shapes
-                and not tensor.is_inference()
-            ):
-                found.setdefault(place, _Version(id(tensor), tensor._version, tensor.dtype))
+        def add(place: str, tensor: torch.Tensor) -> None:
+            if tensor.dtype in HALF_TYPES and not tensor.is_inference():
+                half.setdefault(place, tensor)
 
         def add_module(place: str, layers: nn.Module) -> None:
             for name, layer in layers.named_modules():
                 if isinstance(layer, _NORMS):
                     continue
-                own = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
-                for tensor_name, tensor in own:
-                    add(".".join(part for part in (place, layer_name(name), tensor_name) if part), tensor)
+                for tensor_name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+                    if tensor is not None and tensor.dtype in HALF_TYPES:
+                        add(".".join(part for part in (place, layer_name(name), tensor_name) if part), tensor)
 
-        add_module("", module)
-        for owner, prefix in [(module, ""), *((one, type(one).__name__) for one in self._trainer.callbacks)]:
+        add_module("", self._module)
+        for owner, prefix in [(self._module, ""), *((one, type(one).__name__) for one in self._trainer.callbacks)]:
             for name, value in list(vars(owner).items()):
                 if name.startswith("_") and name in _INTERNAL:
                     continue
                 _visit(".".join(part for part in (prefix, name) if part), value, add, add_module, _DEPTH)
-        return found
+        if not half:
+            return {}
+        stepped = [p for o in self._trainer.optimizers for group in o.param_groups for p in group["params"]]
+        trained = {id(p) for p in stepped if p.requires_grad}
+        shapes = {tuple(p.shape) for p in self._module.parameters() if id(p) in trained and p.dim()}
+        return {
+            place: _Version(id(tensor), tensor._version, tensor.dtype)
+            for place, tensor in half.items()
+            if id(tensor) not in trained and tuple(tensor.shape) in shapes
+        }
 
 
 _INTERNAL = ("_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_jit_module")

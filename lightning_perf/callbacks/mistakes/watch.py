@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +20,7 @@ from lightning_perf.callbacks.mistakes.scaler_calls import ScalerCalls
 from lightning_perf.callbacks.mistakes.schedule import schedule_ahead
 from lightning_perf.callbacks.mistakes.weights import check_weights_and_optimizers, half_accumulation
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
 
 __all__ = ["MistakeWatch"]
@@ -32,7 +33,15 @@ MOST_BATCHES = 64
 """Calls of scalers and of `log` are followed until this many optimizer steps were made, or this many batches."""
 
 
-class MistakeWatch:
+class ScaleMonitor(Protocol):
+    """Keeps the history of a loss scale."""
+
+    @property
+    def history(self) -> LossScaleHistory:
+        """The history so far."""
+
+
+class MistakeWatch(FitObserver):
     """Looks for mistakes in the use of 16 bits during the first steps of a fit.
 
     The training computes the same with and without it.
@@ -43,7 +52,10 @@ class MistakeWatch:
         errors: Where failing checks are reported.
         known: Mistakes that were found before the training started.
         warned: Kinds that another monitor warns about.
+        scale: The monitor of the loss scale, if there is one.
     """
+
+    consequence = "mistakes in mixed precision are not looked for any more"
 
     def __init__(
         self,
@@ -53,10 +65,12 @@ class MistakeWatch:
         *,
         known: Iterable[PrecisionMistake] = (),
         warned: Iterable[str] = (),
+        scale: Sequence[ScaleMonitor] = (),
     ) -> None:
         self._trainer = trainer
         self._module = module
         self._errors = errors
+        self._scale = scale
         self._found = FoundMistakes(silent=not trainer.is_global_zero, warned=warned)
         precision = str(getattr(trainer.precision_plugin, "precision", ""))
         mixed = precision in ("16-mixed", "bf16-mixed")
@@ -87,7 +101,7 @@ class MistakeWatch:
         """The mistakes so far."""
         return self._found.mistakes
 
-    def on_batch_start(self) -> None:
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts."""
         self._check_saved()
         if not self._first:
@@ -140,21 +154,21 @@ class MistakeWatch:
         """Training on an epoch has ended."""
         self._log.on_epoch_end(self._loss, step_number(self._trainer))
 
-    def on_save_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is about to be saved. Other hooks still change it, so it is checked at the next batch."""
         self._saved = checkpoint
 
-    def finish(self, history: LossScaleHistory | None) -> None:
-        """Training has ended or failed.
+    def results(self) -> dict[str, Any]:
+        """Return the mistakes."""
+        return {"mistakes": self.mistakes}
 
-        Args:
-            history: The loss scale's history; None without a loss scale.
-        """
+    def finish(self) -> None:
+        """Training has ended or failed."""
         self._end_first()
         self._check_saved()
         for mistake in self._averages.check(step_number(self._trainer)):
             self._found.add(mistake)
-        if history is not None:
+        for history in (scale.history for scale in self._scale):
             line = f'PrecisionCallback("16-mixed", init_scale={history.lowest_scale:g})'
             ahead = schedule_ahead(history, line)
             if ahead is not None:
@@ -184,4 +198,4 @@ class MistakeWatch:
                 self._found.add(mistake)
 
     def _failed(self, error: Exception) -> None:
-        self._errors.report("mistakes in mixed precision are not looked for any more", error)
+        self._errors.report(self.consequence, error)

@@ -67,8 +67,8 @@ def _half_weights(module: Module, precision: str) -> Iterator[PrecisionMistake]:
 
 def _half_statistics(module: Module, *, mixed: bool) -> Iterator[PrecisionMistake]:
     for name, layer in module.named_modules():
-        mean = getattr(layer, "running_mean", None)
-        if not isinstance(layer, _NORMS) or not isinstance(mean, torch.Tensor) or mean.dtype not in HALF_TYPES:
+        mean = layer.running_mean if isinstance(layer, _NORMS) else None
+        if not isinstance(mean, torch.Tensor) or mean.dtype not in HALF_TYPES:
             continue
         place = layer_name(name)
         yield PrecisionMistake(
@@ -90,7 +90,6 @@ def _half_statistics(module: Module, *, mixed: bool) -> Iterator[PrecisionMistak
 
 
 def _optimizer_epsilon(trainer: Trainer, module: Module) -> Iterator[PrecisionMistake]:
-    names = {id(parameter): layer_name(name) for name, parameter in module.named_parameters()}
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
             epsilon = group.get("eps")
@@ -100,7 +99,7 @@ def _optimizer_epsilon(trainer: Trainer, module: Module) -> Iterator[PrecisionMi
             half = [parameter for parameter in group["params"] if parameter.dtype == torch.float16]
             if not half:
                 continue
-            name = names.get(id(half[0]), "")
+            name = next((layer_name(name) for name, parameter in module.named_parameters() if parameter is half[0]), "")
             yield PrecisionMistake(
                 "epsilon-underflow",
                 "high",

@@ -19,6 +19,7 @@ from lightning_perf.callbacks.numerics.replay import TorchRandomState, plain_pre
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import BadRun, finite_or_none
 
 __all__ = ["Diagnose", "LossWatch", "check_diagnose"]
@@ -60,7 +61,7 @@ class _Pass:
     gradients: torch.Tensor | None
 
 
-class LossWatch:
+class LossWatch(FitObserver):
     """Checks the loss of each step, and diagnoses the first batch with NaN or an infinity.
 
     On a CPU the check costs nothing. On other devices the host does not wait for the loss. It learns of a bad one some
@@ -73,6 +74,8 @@ class LossWatch:
         diagnose: What to check.
         scale: Returns the loss scale, as far as the host knows; 1 without a scaler.
     """
+
+    consequence = "NaN and infinities are not diagnosed"
 
     def __init__(self, trainer: Trainer, module: Module, diagnose: Diagnose, scale: Callable[[], float]) -> None:
         self.result: BadRun | None = None
@@ -133,8 +136,12 @@ class LossWatch:
         if self.result is None and self._batch is not None:
             self._diagnose("drift")
 
+    def results(self) -> dict[str, Any]:
+        """Return the diagnosis."""
+        return {"bad_run": self.result}
+
     def close(self) -> None:
-        """Training has ended: let go of the batch."""
+        """Let go of the batch."""
         self._batch, self._pending = None, []
 
     def _overflows_without_scale(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from lightning_perf.callbacks.numerics.replay import (
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 
 __all__ = ["NumericsGuard"]
@@ -37,7 +38,7 @@ DRIFT_SEED = 11
 _Values = dict[int, torch.Tensor]
 
 
-class NumericsGuard:
+class NumericsGuard(FitObserver):
     """Keeps a run's first batches and where it started from, and replays them in FP32 once it has made its steps.
 
     The replays go through `training_step`, gradient clipping and the optimizer with the learning rates that the run
@@ -48,12 +49,15 @@ class NumericsGuard:
         trainer: The Trainer, at the start of training.
         module: The LightningModule.
         steps: Optimizer steps to look at, at least 2.
+        on_drift: Called if mixed precision changes the run more than another seed would. It must not raise.
 
     Raises:
         PrecisionError: The run is one that cannot be replayed.
     """
 
-    def __init__(self, trainer: Trainer, module: Module, steps: int) -> None:
+    consequence = "the run is not compared with FP32"
+
+    def __init__(self, trainer: Trainer, module: Module, steps: int, on_drift: Callable[[], None]) -> None:
         if not module.automatic_optimization or trainer.world_size > 1:
             raise PrecisionError(
                 "the first steps can be replayed in FP32 in automatic optimization and on one device only",
@@ -63,6 +67,7 @@ class NumericsGuard:
         self._module = module
         self._optimizer = trainer.optimizers[0]
         self._left = steps
+        self._on_drift = on_drift
         self._steps: list[tuple[list[Batch], list[dict[str, Any]]]] = []
         self._batches: list[Batch] = []
         self._losses: list[torch.Tensor] = []
@@ -109,6 +114,12 @@ class NumericsGuard:
             if self._left == 0:
                 self.result = self._replay()
                 self._forget()
+                if self.result.beyond_seed_noise:
+                    self._on_drift()
+
+    def results(self) -> dict[str, Any]:
+        """Return the comparison."""
+        return {"numerics": self.result}
 
     def _forget(self) -> None:
         self._steps, self._batches, self._losses, self._buffers = [], [], [], []

@@ -14,7 +14,8 @@ import torch
 
 from lightning_perf.analysis.precision.loss_scale import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
@@ -80,7 +81,7 @@ class _Attempt:
         return not self.executed if self.verdict is None else self.verdict.read(wait=wait)
 
 
-class LossScaleMonitor:
+class LossScaleMonitor(FitObserver):
     """Mirrors a scaler on the host: which optimizer steps it skipped, and the loss scale that follows from it.
 
     torch runs the hooks of an optimizer's step only if the scaler lets it step, so the host knows of each skip without
@@ -89,6 +90,7 @@ class LossScaleMonitor:
 
     Args:
         trainer: The Trainer, at the start of training, its scaler's state restored.
+        module: The LightningModule.
         path: File to append events to; None to write none.
         errors: Where a failing file is reported.
         locate: Looks for the origin of an overflow; None not to.
@@ -97,9 +99,12 @@ class LossScaleMonitor:
         clock: Tells the time in nanoseconds.
     """
 
+    consequence = "the loss scale is not monitored any more"
+
     def __init__(
         self,
         trainer: Trainer,
+        module: Module,
         *,
         path: Path | None,
         errors: ErrorReporter,
@@ -108,6 +113,7 @@ class LossScaleMonitor:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._trainer = trainer
+        self._module = module
         self._scaler = trainer.scaler
         state = self._scaler.state_dict()  # waits for the device, if at all, before the first step
         self._state = ScalerState(
@@ -161,22 +167,18 @@ class LossScaleMonitor:
         """The history so far."""
         return summarize_loss_scale(self._events)
 
-    def on_batch_start(self) -> None:
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts."""
         self._began_ns = self._clock()
         self._backward_in_batch = False
 
-    def on_before_backward(self) -> None:
+    def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
         """A backward pass starts."""
         self._backward_in_batch = self._backward_since_step = True
 
-    def on_before_optimizer_step(self, optimizer: Any, *, automatic: bool) -> None:
-        """An optimizer is about to step, or to be skipped.
-
-        Args:
-            optimizer: The optimizer.
-            automatic: Whether the module uses automatic optimization.
-        """
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step, or to be skipped."""
+        automatic = bool(self._module.automatic_optimization)
         self._close_attempt()
         if automatic and not self._backward_in_batch:
             return  # training_step returned None: Lightning asks the scaler for nothing
@@ -195,7 +197,7 @@ class LossScaleMonitor:
             schedulers=self._schedulers_of(optimizer, automatic=automatic),
         )
 
-    def on_batch_end(self) -> None:
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended, its learning-rate schedulers have stepped."""
         self._trained_ns = self._trained_now()
         self._began_ns = self._clock()
@@ -203,13 +205,24 @@ class LossScaleMonitor:
         self._settle_schedulers()
         self._resolve()
 
-    def finish(self) -> None:
-        """Training has ended or failed."""
-        if not self._handles:
-            return
+    def stop_waiting(self) -> None:
+        """Forget the steps with a verdict that only the device knows."""
+        self._open = None
+        self._unresolved.clear()
+
+    def results(self) -> dict[str, Any]:
+        """Return the history."""
+        return {"loss_scale": self.history}
+
+    def close(self) -> None:
+        """Remove the hooks of the optimizers."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def finish(self) -> None:
+        """Training has ended or failed."""
+        self.close()
         if self._open is not None and not self._open.executed and self._open.verdict is None:
             self._open = None  # cut off by an error before the scaler had its say
         self._close_attempt()

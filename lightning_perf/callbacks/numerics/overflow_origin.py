@@ -12,6 +12,7 @@ import torch
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
 
 __all__ = ["Batch", "OverflowLocator", "find_origin"]
@@ -32,7 +33,7 @@ class Batch:
     random_state: TorchRandomState
 
 
-class OverflowLocator:
+class OverflowLocator(FitObserver):
     """Keeps the batches of a step, and runs them again when the step was skipped.
 
     Args:
@@ -40,6 +41,8 @@ class OverflowLocator:
         module: The LightningModule.
         limit: Overflows to look into; further ones cost nothing.
     """
+
+    consequence = "the origin of overflows is not looked for any more"
 
     def __init__(self, trainer: Trainer, module: Module, limit: int) -> None:
         self._trainer = trainer

@@ -18,6 +18,7 @@ from lightning_perf.callbacks.numerics.replay import fresh_batch, plain_precisio
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.precision import finite_or_none
 from lightning_perf.run_files.numerics.shadow import SHADOW, LayerShadow, ShadowSample
@@ -51,7 +52,7 @@ class _Open:
     sums: torch.Tensor | None = None
 
 
-class ShadowMonitor:
+class ShadowMonitor(FitObserver):
     """Runs the first batch of every n-th step through a second forward and backward pass in FP32.
 
     The pass comes before the run's own. It uses the same weights, buffers and random numbers, and leaves all of them as
@@ -69,6 +70,8 @@ class ShadowMonitor:
     Raises:
         PrecisionError: The training uses manual optimization or several devices.
     """
+
+    consequence = "the training is not compared with FP32 any more"
 
     def __init__(self, trainer: Trainer, module: Module, *, every: int, path: Path, errors: ErrorReporter) -> None:
         if not module.automatic_optimization or trainer.world_size > 1:
@@ -145,6 +148,10 @@ class ShadowMonitor:
                 self._waiting.append(_Sums(opened.step, opened.sums, losses, self._cost_ns, elapsed_ns))
         while self._waiting and self._waiting[0].arrived:
             self._write(self._waiting.popleft())
+
+    def stop_waiting(self) -> None:
+        """Forget the figures that have not arrived."""
+        self._waiting.clear()
 
     def finish(self) -> None:
         """Training has ended or failed: write the rest."""

@@ -14,8 +14,9 @@ import torch
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
-from lightning_perf.callbacks.lightning_compat import Module
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.gradient_samples import (
     GRADIENT_SAMPLES,
@@ -67,7 +68,7 @@ class _Probe:
     counts: CountedGradients
 
 
-class UnderflowMonitor:
+class UnderflowMonitor(FitObserver):
     """Counts scaled gradient values by magnitude, on every n-th step.
 
     The counting is one small histogram on the device, copied to the host without waiting and read steps later. If a
@@ -75,6 +76,7 @@ class UnderflowMonitor:
     sampled step makes one more backward pass with a larger loss scale, and throws its gradients away.
 
     Args:
+        trainer: The Trainer.
         module: The LightningModule.
         every_n_steps: Steps between samples.
         scale: Tells the loss scale.
@@ -84,8 +86,11 @@ class UnderflowMonitor:
         errors: Where a failing file is reported.
     """
 
+    consequence = "gradients are not monitored any more"
+
     def __init__(
         self,
+        trainer: Trainer,
         module: Module,
         *,
         every_n_steps: int,
@@ -94,6 +99,7 @@ class UnderflowMonitor:
         path: Path | None,
         errors: ErrorReporter,
     ) -> None:
+        self._trainer = trainer
         self._module = module
         self._every_n_steps = every_n_steps
         self._scale = scale
@@ -120,13 +126,11 @@ class UnderflowMonitor:
         """The table of all samples so far; None before the first one."""
         return tabulate_underflow(self._samples) if self._samples else None
 
-    def on_batch_start(self, step: int, *, first_of_step: bool) -> None:
-        """A training batch starts.
-
-        Args:
-            step: Number of the step it belongs to.
-            first_of_step: Whether gradients start from zero with it. Later batches of an accumulation add to them.
-        """
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        """A training batch starts."""
+        step = step_number(self._trainer)
+        # Gradients start from zero with the first batch of a step. Later ones of an accumulation add to them.
+        first_of_step = batch_idx % self._trainer.accumulate_grad_batches == 0
         self._batch = step if first_of_step and step % self._every_n_steps == 0 else None
 
     def on_before_backward(self, loss: torch.Tensor) -> None:
@@ -155,10 +159,18 @@ class UnderflowMonitor:
             arithmetic = self._arithmetic(graph)
             self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
 
-    def on_batch_end(self) -> None:
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended: read the counts that have arrived."""
         while self._waiting and self._waiting[0].counts.arrived:
             self._take(self._waiting.pop(0))
+
+    def stop_waiting(self) -> None:
+        """Forget the counts that have not arrived."""
+        self._waiting = []
+
+    def results(self) -> dict[str, Any]:
+        """Return the table."""
+        return {"underflow": self.table}
 
     def finish(self) -> None:
         """Training has ended or failed: take in the rest."""

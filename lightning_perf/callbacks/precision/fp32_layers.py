@@ -103,7 +103,7 @@ def layer_name(name: str) -> str:
         >>> layer_name("net._orig_mod.fc")
         'net.fc'
     """
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+    return ".".join(part for part in name.split(".") if part != "_orig_mod") if "_orig_mod" in name else name
 
 
 def _fp32_forward(forward: Callable[..., Any], device_type: str, *args: Any, **kwargs: Any) -> Any:

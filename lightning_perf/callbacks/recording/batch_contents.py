@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.trace.description import Batch
 
-MAX_OBJECTS = 5_000
+MAX_OBJECTS = 2_000
 """Objects of a batch that are counted, in a few milliseconds of a step that is not recorded."""
 
 SMALL = (bool, int, float, complex, type(None))
 NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, torch.nn.Module)
 
 
-class BatchContents:
+class BatchContents(StepObserver):
     """Counts the contents of the first batch of each window.
 
     A batch may be any object, and no code of it runs. Plain containers are read by the methods of their base class, and

@@ -314,7 +314,7 @@ class Captures(StepObserver):
             self._samples.append(sample)
 
     def listen(self) -> None:
-        """Start to handle signals if the options ask for it; `close` ends it."""
+        """Start to handle signals if the options ask for it, until `close`."""
         if not self._config.on_signal:
             return
         try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from lightning_perf.callbacks.lightning_compat import Trainer
@@ -105,12 +106,15 @@ def reaches_model(root: Any, module: Any) -> bool:
         >>> reaches_model({"policy": model}, model), reaches_model([torch.nn.ReLU()], model)
         (True, False)
     """
-    own = {id(part) for part in module.modules()} | {id(parameter) for parameter in module.parameters()}
+    own: set[int] | None = None
     queue, seen = deque([root]), {id(root)}
     while queue and len(seen) < MAX_OBJECTS:
         value = queue.popleft()
-        if id(value) in own:
-            return True
+        if issubclass(type(value), (torch.nn.Module, torch.nn.Parameter)):
+            if own is None:
+                own = {id(part) for part in module.modules()} | {id(parameter) for parameter in module.parameters()}
+            if id(value) in own:
+                return True
         for child in _children(value):
             if id(child) not in seen:
                 seen.add(id(child))

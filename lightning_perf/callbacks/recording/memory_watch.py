@@ -100,7 +100,7 @@ class MemoryWatch(StepObserver):
             self._threshold = first + 2 * max(level - first, self._least(first))
             self._take_census(step)
 
-    def save(self) -> None:
+    def finish(self) -> None:
         """Write the record.
 
         Raises:

@@ -16,10 +16,10 @@ from torch.torch_version import TorchVersion
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
-    RecordingOptions,
     new_recorder,
     recorder_is_taken,
     without_thread_error,
@@ -63,7 +63,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
     Args:
         state: The state of the fit. The profiler writes `FitState.profiling` and `FitState.recording`.
         plan: Which steps to record, and where to.
-        options: What to record of them.
+        recording: What to record of them.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
         rank: This process's rank.
         errors: Where a failing export is reported.
@@ -82,7 +82,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         state: FitState,
         *,
         plan: WindowPlan,
-        options: RecordingOptions,
+        recording: Recording,
         device_type: str,
         rank: int,
         errors: ErrorReporter,
@@ -92,7 +92,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
     ) -> None:
         self._state = state
         self._plan = plan
-        self._options = options
+        self._recording = recording
         self._device_type = device_type
         self._rank = rank
         self._errors = errors
@@ -168,19 +168,20 @@ class WindowProfiler(StepObserver, PhaseObserver):
             self._phase_mark.__exit__(None, None, None)
             self._phase_mark = None
 
-    def abandon(self) -> None:
-        """Stop without writing a file."""
-        self._trained = False
-        self._whole_steps = 0
-        self._stop()
-
     def stop_waiting(self) -> None:
         """Do not wait for the device any more: it may wait for a rank that is gone."""
         self._may_wait = False
 
+    def finish(self) -> None:
+        """End the window: training has ended."""
+        self._stop()
+
     def close(self) -> None:
-        """Look out for other profilers no longer; call it when the fit ends."""
+        """Look out for other profilers no longer, and stop without writing a file."""
         self._watch.remove()
+        self._trained = False
+        self._whole_steps = 0
+        self._stop()
 
     def _begin(self, step: int) -> bool:
         """Begin a window, if it may."""
@@ -217,7 +218,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         return True
 
     def _prepared(self) -> profile:
-        prepared = new_recorder(self._options, self._device_type)
+        prepared = new_recorder(self._recording, self._device_type)
         for key, note in self._notes.before_window(self._device_type):
             prepared.preset_metadata_json(key, note)
         with _no_advice_on_cycles(), without_thread_error():
@@ -235,7 +236,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         """
         if WindowProfiler._preparing:
             return  # one of our own, which takes it only when no other has it, and stops by itself
-        self.close()
+        self._watch.remove()
         self.foreign_profiler = self._gave_way = True
         try:
             self._stop()

@@ -1,74 +1,87 @@
-"""Which steps are recorded, with which details and by which ranks: the options of `PerfCallback` and `PerfLoop`."""
+"""`Recording`: which steps are recorded, with which details and by which ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from typing import Any
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
-
-__all__ = ["RecordingPlan", "check_choice", "checked_ranks", "recording_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordingPlan:
-    """Which steps are recorded, with which details and by which ranks.
+class Recording:
+    """The options that `PerfCallback`, `PerfLoop`, `PerfTrainerCallback` and ``lightning-perf run`` share.
+
+    Each of them has these parameters in its own signature, with these defaults, and passes them on by `given`.
 
     Attributes:
-        schedule: Which steps to record.
-        open_fields: The fields of the schedule that the user left open. A short fit may shorten them.
-        details: Which details the profiler records.
-        captures: When to record steps outside of the schedule; None for never.
-        max_overhead: The most that the profiler may cost; None for no limit.
-        ranks: The ranks that record; None for all.
-    """
-
-    schedule: Schedule
-    open_fields: frozenset[str]
-    details: RecordingOptions
-    captures: CaptureOptions | None
-    max_overhead: float | timedelta | None
-    ranks: frozenset[int] | None
-
-
-def recording_plan(
-    *,
-    skip_first: int | None,
-    wait: int | None,
-    warmup: int | None,
-    active: int,
-    repeat: int,
-    record_shapes: bool,
-    profile_memory: bool,
-    with_stack: bool,
-    with_flops: bool,
-    capture_slow_steps: CaptureOptions | bool,
-    max_overhead: float | timedelta | None,
-    ranks: Collection[int] | None,
-) -> RecordingPlan:
-    """Check the options of `PerfCallback` and `PerfLoop` with these names, and combine them into a plan.
+        skip_first: Steps to skip at the start. None for 10, or fewer in a short training.
+        wait: Steps to skip at the start of each cycle. None for 0.
+        warmup: Steps in each cycle in which the profiler runs but keeps nothing. None for 3, or fewer in a short
+            training.
+        active: Steps recorded in each cycle.
+        repeat: Number of cycles, each with its own trace file; 0 to repeat until the training ends.
+        record_shapes: Whether to record shapes and types of operator inputs.
+        profile_memory: Whether to record allocations.
+        with_stack: Whether to record the Python code that called each operator.
+        with_flops: Whether to record floating-point operations, by formula.
+        capture_slow_steps: When to record outside of the schedule: True for the defaults, False for never.
+        max_overhead: The most that the profiler may cost: a share of the training's time or a time. None for no limit.
+        ranks: Ranks that record; None for all.
 
     Raises:
         TypeError: An option has the wrong type.
         ValueError: An option is out of its range.
     """
-    given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
-    numbers = {name: value for name, value in given.items() if value is not None}
-    check_budget(max_overhead)
-    return RecordingPlan(
-        schedule=Schedule(**numbers, active=active, repeat=repeat),
-        open_fields=frozenset(given) - frozenset(numbers),
-        details=RecordingOptions(
-            record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack, with_flops=with_flops
-        ),
-        captures=capture_config(capture_slow_steps),
-        max_overhead=max_overhead,
-        ranks=checked_ranks(ranks),
-    )
+
+    skip_first: int | None = None
+    wait: int | None = None
+    warmup: int | None = None
+    active: int = Schedule.active
+    repeat: int = Schedule.repeat
+    record_shapes: bool = True
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    capture_slow_steps: CaptureOptions | bool = False
+    max_overhead: float | timedelta | None = None
+    ranks: Collection[int] | None = None
+
+    def __post_init__(self) -> None:
+        check_budget(self.max_overhead)
+        _ = self.schedule, self.captures
+        object.__setattr__(self, "ranks", checked_ranks(self.ranks))
+
+    @classmethod
+    def given(cls, arguments: Mapping[str, Any]) -> Recording:
+        """Take the options out of the arguments of a constructor, as `locals` returns them."""
+        return cls(**{item.name: arguments[item.name] for item in fields(cls) if item.name in arguments})
+
+    @property
+    def open_fields(self) -> frozenset[str]:
+        """The fields of the schedule that a short training may shorten, because the user left them open."""
+        given = {"skip_first": self.skip_first, "wait": self.wait, "warmup": self.warmup}
+        return frozenset(name for name, value in given.items() if value is None)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, with its defaults for open fields."""
+        return Schedule(
+            skip_first=Schedule.skip_first if self.skip_first is None else self.skip_first,
+            wait=Schedule.wait if self.wait is None else self.wait,
+            warmup=Schedule.warmup if self.warmup is None else self.warmup,
+            active=self.active,
+            repeat=self.repeat,
+        )
+
+    @property
+    def captures(self) -> CaptureOptions | None:
+        """When to record steps outside of the schedule; None for never."""
+        return capture_config(self.capture_slow_steps)
 
 
 def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:

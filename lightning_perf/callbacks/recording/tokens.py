@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,10 +25,11 @@ class TokenCounter(StepObserver):
 
     Args:
         state: The state of the fit.
-        parameters: Parameters of the model that products use, by `product_parameters`; None if unknown.
+        parameters: Counts the parameters of the model that products use, by `product_parameters`; None if unknown. A
+            model may have many layers, so nothing is counted before there are tokens.
     """
 
-    def __init__(self, state: FitState, parameters: int | None) -> None:
+    def __init__(self, state: FitState, parameters: Callable[[], int | None]) -> None:
         self._state = state
         self._parameters = parameters
         self.start()
@@ -75,7 +77,7 @@ class TokenCounter(StepObserver):
             return None
         padding = sum((count_padding(copy.read().numpy(), labels=labels) for copy, labels in self._marks), Padding())
         facts: dict[str, int | None] = {
-            "parameters": self._parameters,
+            "parameters": self._parameters(),
             "steps": self._steps,
             "tokens": self._tokens,
         }

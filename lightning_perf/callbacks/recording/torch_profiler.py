@@ -7,42 +7,26 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken", "without_thread_error"]
+from lightning_perf.callbacks.recording.recording_plan import Recording
+
+__all__ = ["RecorderWatch", "new_recorder", "recorder_is_taken", "without_thread_error"]
 
 _METHOD = "_prepare_trace"  # private; all of torch's profilers come by here before they touch the recorder
 
 _ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordingOptions:
-    """Details that `torch.profiler.profile` records in addition to times. The names are torch's own.
-
-    Attributes:
-        record_shapes: Shapes and types of operator inputs.
-        profile_memory: Allocations and frees.
-        with_stack: The Python code that called each operator.
-        with_flops: Floating-point operations of matrix products and convolutions, by formula.
-    """
-
-    record_shapes: bool = True
-    profile_memory: bool = False
-    with_stack: bool = False
-    with_flops: bool = False
-
-
-def new_recorder(options: RecordingOptions, device_type: str) -> profile:
+def new_recorder(recording: Recording, device_type: str) -> profile:
     """Make a profiler for one window, with no schedule of its own.
 
     Args:
-        options: What to record.
+        recording: What to record.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
             torch has a recorder for it.
 
@@ -56,10 +40,10 @@ def new_recorder(options: RecordingOptions, device_type: str) -> profile:
     device = [_ACTIVITIES[device_type]] if device_type in _ACTIVITIES else []
     return profile(
         activities=[ProfilerActivity.CPU, *device],
-        record_shapes=options.record_shapes,
-        profile_memory=options.profile_memory,
-        with_stack=options.with_stack,
-        with_flops=options.with_flops,
+        record_shapes=recording.record_shapes,
+        profile_memory=recording.profile_memory,
+        with_stack=recording.with_stack,
+        with_flops=recording.with_flops,
     )
 
 

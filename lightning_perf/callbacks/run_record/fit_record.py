@@ -23,13 +23,14 @@ from lightning_perf.callbacks.run_record.run_facts import (
     surroundings_facts,
     training_facts,
 )
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.machine.environment import host_notes
 from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
 __all__ = ["FitRecord", "LoopRecord"]
 
 
-class LoopRecord:
+class LoopRecord(FitObserver):
     """Records a training, on rank 0. On other ranks it does nothing.
 
     The hashes are taken before the first step, within the limits of `lightning_perf.compare.records.fingerprint`. The
@@ -47,6 +48,8 @@ class LoopRecord:
         sources: Functions that return further facts, by a name for errors. They are called before the first step.
         later: Functions that return facts after the first batch, by a name for errors.
     """
+
+    consequence = "the run record is incomplete"
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class LoopRecord:
         self._recorder.training_begins()
         self._reset_peak_memory()
 
-    def batch_begins(self, batch: Any) -> None:
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Hash the first batch that is trained on. The second one shows that the first is over."""
         if self._recorder is None:
             return
@@ -261,11 +264,15 @@ class FitRecord(LoopRecord):
             later={"its surroundings": functools.partial(surroundings_facts, trainer)},
         )
 
-    def epoch_ends(self) -> None:
+    def on_epoch_end(self) -> None:
         """Note that an epoch has ended. Its metrics are complete when the next epoch or the end of training comes."""
         self._finished_epoch = int(self._trainer.current_epoch)
 
-    def metrics_complete(self) -> None:
+    def finish(self) -> None:
+        """Record the last epoch."""
+        self.on_epoch_start()
+
+    def on_epoch_start(self) -> None:
         """Record the epoch that has ended, if one has."""
         epoch, self._finished_epoch = self._finished_epoch, None
         if epoch is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
@@ -20,13 +20,13 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.compare.records.content import UnreadableError
 from lightning_perf.compare.records.fingerprint import (
     MAX_BLOCKS,
     MAX_FILES,
     MAX_NAMES,
     NOT_HASHED,
     Budget,
-    UnreadableError,
     at_even_distances,
     fact_of_hash,
     hash_files,
@@ -50,8 +50,8 @@ Later: TypeAlias = Callable[[], FactValue]
 """Finds a fact by reading files or asking other programs, which may take long."""
 
 Facts = dict[str, FactValue]
-OpenFacts = dict[str, FactValue | Later]
-"""Facts of which some are not known yet."""
+OpenFacts = Mapping[str, FactValue | Later]
+"""Facts. Some may not be known yet."""
 
 
 def training_facts(trainer: Trainer) -> Facts:
@@ -118,13 +118,16 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
         its parameters and buffers. If the model is sharded, the hash is over the shards of this rank. If weights are in
         channels last, ``model.channels_last`` says so.
     """
-    parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
     # Not the state dict: building it may be a collective call, and runs the user's hooks.
-    named = [*module.named_parameters(), *module.named_buffers()]
+    named = [
+        (name, tensor)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        if not torch.nn.parameter.is_lazy(tensor)
+    ]
+    parameters = [tensor for _, tensor in named if isinstance(tensor, torch.nn.Parameter)]
     weights: dict[str, Any] = {
         name.replace("_orig_mod.", ""): _local(tensor)  # the same weights, compiled or not
         for name, tensor in at_even_distances(named, MAX_BLOCKS)
-        if not torch.nn.parameter.is_lazy(tensor)
     }
     if len(named) > MAX_BLOCKS:
         weights["tensors"] = len(named)
@@ -161,7 +164,7 @@ def data_facts(trainer: Trainer, *, hashed: bool = True) -> OpenFacts:
     """
     budget = Budget()
     train = dataset_facts("data.", trainer.train_dataloader, budget, hashed=hashed)
-    return train | dataset_facts("data.val_", trainer.val_dataloaders, budget, hashed=hashed)
+    return {**train, **dataset_facts("data.val_", trainer.val_dataloaders, budget, hashed=hashed)}
 
 
 def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, hashed: bool = True) -> OpenFacts:
@@ -247,7 +250,7 @@ def dataset_files(dataset: Any, depth: int = MAX_DEPTH) -> SampleFiles | None:
         return None
     if issubclass(type(dataset), Subset):
         files = dataset_files(own.get("dataset"), depth - 1)
-        indices = own.get("indices")
+        indices: Any = own.get("indices")
         if files is None or type(indices) not in (list, tuple, range, np.ndarray):
             return None
         return SampleFiles(len(indices), lambda number: files[int(indices[number])])
@@ -296,7 +299,7 @@ def _is_compiled(module: Module) -> bool:
 def _manifest(dataset: Any, budget: Budget, depth: int = MAX_DEPTH) -> FactValue | Later:
     files = dataset_files(dataset)
     if files is not None and len(files):
-        return functools.partial(_hash_dataset_files, files)
+        return functools.partial(hash_dataset_files, files)
     return fact_of_hash(lambda: _hash_arrays(dataset, budget, depth))
 
 
@@ -322,7 +325,7 @@ def _hash_indices(indices: Any, budget: Budget) -> str | None:
     return some if len(indices) <= MAX_INDICES else f"{some}-sampled-2:{len(indices)}"
 
 
-def _hash_dataset_files(files: SampleFiles) -> str:
+def hash_dataset_files(files: SampleFiles) -> str:
     """Hash some files of a data set: `hash_files` reads a sample of them."""
     paths = [files[number] for number in at_even_distances(range(len(files)), MAX_NAMES)]
     root = os.path.commonpath({os.path.dirname(path) for path in paths})  # noqa: PTH120

@@ -1,12 +1,10 @@
-"""The state of a fit that its collaborators share, and the hooks with which they follow its steps."""
+"""The state of a fit that its observers share, and the hooks with which they follow its steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
-
-__all__ = ["FitState", "Phase", "PhaseObserver", "StepObserver"]
+from typing import Any, Protocol
 
 
 class Phase(Enum):
@@ -20,6 +18,22 @@ class Phase(Enum):
     CHECKPOINT = "perf::checkpoint"
 
     # Members are singletons. Enum's own hash is a Python function, called several times in each action of a step.
+    __hash__ = object.__hash__
+
+
+class Signal(Enum):
+    """The position in the training loop that a call of the Trainer's profiler implies."""
+
+    FETCH = "the next batch is fetched"
+    TRANSFER = "the batch is moved to the device"
+    FORWARD = "training_step runs"
+    AUTOMATIC_STEP = "optimizer_step runs, with forward and backward inside"
+    MANUAL_STEP = "an optimizer steps in manual optimization"
+    ZERO_GRAD = "gradients are zeroed"
+    CHECKPOINT = "a checkpoint is saved"
+    VALIDATION = "validation begins"
+    EPOCH = "an epoch of training batches runs"
+
     __hash__ = object.__hash__
 
 
@@ -69,6 +83,9 @@ class StepObserver:
     def on_step_start(self) -> None:
         """The step `FitState.step` starts."""
 
+    def add_batch(self, batch: Any) -> None:
+        """The open step trains on a batch."""
+
     def on_step_end(self) -> None:
         """The step is whole: its optimizer has stepped, and callbacks and logging are done."""
 
@@ -80,6 +97,15 @@ class StepObserver:
 
     def on_training_resume(self) -> None:
         """Training resumes inside the step that was open at the pause."""
+
+    def stop_waiting(self) -> None:
+        """Do not wait for the device any more: it may wait for a rank that is gone."""
+
+    def finish(self) -> None:
+        """Training has ended or failed: write the rest."""
+
+    def close(self) -> None:
+        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
 
 
 class PhaseObserver(Protocol):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.steps.observers import FitObserver
 
 __all__ = ["HookTimes"]
 
@@ -20,7 +21,7 @@ _OWN = {"InjectedCallback", "PerfCallback", "PrecisionCallback"}
 _HOOK = re.compile(r"^\[(?:Callback|LightningModule|LightningDataModule)\](?P<owner>\w+).*\.(?P<hook>\w+)$")
 
 
-class HookTimes:
+class HookTimes(FitObserver):
     """Times the hooks of callbacks and modules during a window, and notes facts about the loop.
 
     Args:
@@ -51,7 +52,7 @@ class HookTimes:
             self._around_ns += time.perf_counter_ns() - self._since_ns
             self._since_ns = None
 
-    def optimizer_ends(self) -> None:
+    def on_optimizer_step_end(self) -> None:
         """Time ``optimizer_step`` again: the optimizer's own step has ended."""
         if self.timing:
             self._since_ns = time.perf_counter_ns()

@@ -6,32 +6,16 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 
-__all__ = ["ActionPlan", "Actions", "OptimizerHooks", "ProfilerHooks", "Signal", "read_signal"]
-
-
-class Signal(Enum):
-    """The position in the training loop that a call of the Trainer's profiler implies."""
-
-    FETCH = "the next batch is fetched"
-    TRANSFER = "the batch is moved to the device"
-    FORWARD = "training_step runs"
-    AUTOMATIC_STEP = "optimizer_step runs, with forward and backward inside"
-    MANUAL_STEP = "an optimizer steps in manual optimization"
-    ZERO_GRAD = "gradients are zeroed"
-    CHECKPOINT = "a checkpoint is saved"
-    VALIDATION = "validation begins"
-    EPOCH = "an epoch of training batches runs"
-
-    __hash__ = object.__hash__
+__all__ = ["ActionPlan", "Actions", "OptimizerHooks", "ProfilerHooks", "read_signal"]
 
 
 _EXACT = {
@@ -108,7 +92,6 @@ class Actions(Protocol):
 
 
 Listener = Callable[[Signal], None]
-OnError = Callable[[Exception], None]
 
 _OWNER = "_lightning_perf_hooks"
 _LIGHTNING = ("lightning", "pytorch_lightning")
@@ -117,15 +100,14 @@ _LIGHTNING = ("lightning", "pytorch_lightning")
 class ProfilerHooks:
     """Listens to a Trainer's calls of ``profiler.start`` and ``profiler.stop`` until it is removed.
 
-    It wraps the methods of the instance and leaves the class alone. The profiler does its own work as before, also when
-    a listener fails. If the profiler has no work of its own (the Trainer's default), actions without a signal no longer
-    call it. There are two dozen of them in each step, and this saves about as much time as the hooks take.
+    It wraps the methods of the instance and leaves the class alone. The profiler does its own work as before. If it has
+    no work of its own (the Trainer's default), actions without a signal no longer call it. There are two dozen of them
+    in each step, and this saves about as much time as the hooks take.
 
     Args:
         profiler: The Trainer's profiler, of whichever kind.
-        on_start: Called before an action with a signal starts; None to listen to no signal.
-        on_stop: Called after an action with a signal has ended.
-        on_error: Called with the exception of a listener, which goes no further.
+        on_start: Called before an action with a signal starts; None to listen to no signal. It must not raise.
+        on_stop: Called after an action with a signal has ended. It must not raise.
         times: Times the other actions while a window records; only with the Trainer's default profiler.
         account: Follows all actions.
     """
@@ -136,12 +118,10 @@ class ProfilerHooks:
         *,
         on_start: Listener | None = None,
         on_stop: Listener | None = None,
-        on_error: OnError | None = None,
         times: HookTimes | None = None,
         account: Actions | None = None,
     ) -> None:
         self._profiler = profiler
-        self._on_error = on_error
         self._actions: dict[str, tuple[Signal | None, ActionPlan]] = {}
         self._times = times
         self._account = account
@@ -180,13 +160,6 @@ class ProfilerHooks:
         read = self._actions[action] = (signal, plan or _NO_PLAN)
         return read
 
-    def _notify(self, listener: Listener, signal: Signal) -> None:
-        try:
-            listener(signal)
-        except Exception as error:
-            if self._on_error is not None:
-                self._on_error(error)
-
     # The wrappers run dozens of times per step, nearly always for an action without a signal.
 
     def _before(self, start: Callable[[str], None], listener: Listener | None) -> Callable[[str], None]:
@@ -208,7 +181,7 @@ class ProfilerHooks:
                         self._times.step_starts()
                     elif signal is Signal.FORWARD:
                         self._times.closure_starts()
-                self._notify(listener, signal)
+                listener(signal)
             start(action_name)
             if plan.started is not None:
                 plan.started()
@@ -231,7 +204,7 @@ class ProfilerHooks:
             if signal is not None and listener is not None:
                 if signal is Signal.AUTOMATIC_STEP and self._times is not None:
                     self._times.step_ends(action_name)
-                self._notify(listener, signal)
+                listener(signal)
             if plan.stopped is not None:
                 plan.stopped()
 
@@ -294,25 +267,21 @@ class OptimizerHooks:
     It listens to any optimizer in the thread that made the hooks: another thread trains something else.
 
     Args:
-        on_start: Called when a step starts.
-        on_end: Called when it ends, not if it raised.
-        on_error: Called with the exception of a listener, which goes no further.
+        on_start: Called when a step starts. It must not raise.
+        on_end: Called when it ends, not if it raised. It must not raise.
     """
 
-    def __init__(self, *, on_start: Callable[[], None], on_end: Callable[[], None], on_error: OnError) -> None:
+    def __init__(self, *, on_start: Callable[[], None], on_end: Callable[[], None]) -> None:
         thread = threading.get_ident()
         self._on = True
-        self._in_error = False
+        self._inside = False
 
         def hook(listener: Callable[[], None]) -> Callable[..., None]:
             def hooked_step(*_: Any) -> None:
-                if self._on and not torch.compiler.is_compiling() and threading.get_ident() == thread:
-                    try:
-                        listener()
-                    except Exception as error:
-                        self._in_error = True
-                        on_error(error)
-                        self._in_error = False
+                if self._on and not torch.compiler.is_dynamo_compiling() and threading.get_ident() == thread:
+                    self._inside = True
+                    listener()
+                    self._inside = False
 
             return hooked_step
 
@@ -324,7 +293,7 @@ class OptimizerHooks:
     def remove(self) -> None:
         """Remove the hooks. A second call does nothing."""
         self._on = False
-        if self._in_error:
+        if self._inside:
             return  # torch iterates over its hooks just now: the next call removes them
         for handle in self._handles:
             handle.remove()

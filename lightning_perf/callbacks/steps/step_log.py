@@ -31,7 +31,7 @@ class StepLog(StepObserver):
     Args:
         state: The state of the fit.
         path: The file to append to; None to write none.
-        trainer_log: Puts their means into the Trainer's rows; None to log none.
+        trainer_log: Puts their means into the Trainer's rows.
         log_every: Steps between two logs; 0 for never.
         errors: Where a failing file is reported.
     """
@@ -41,7 +41,7 @@ class StepLog(StepObserver):
         state: FitState,
         *,
         path: Path | None,
-        trainer_log: TrainerLog | None,
+        trainer_log: TrainerLog,
         log_every: int,
         errors: ErrorReporter,
     ) -> None:
@@ -59,7 +59,7 @@ class StepLog(StepObserver):
         if self._file.path is not None:
             self._unwritten.append(sample)
         # A profiled step is slower than the others and would distort their mean.
-        if self._trainer_log is not None and not sample.profiled:
+        if not sample.profiled:
             self._trainer_log.add_sample(sample)
 
     def unsaved(self) -> tuple[StepSample, ...]:
@@ -71,9 +71,17 @@ class StepLog(StepObserver):
         """Write and log if it is time to."""
         if len(self._unwritten) >= FLUSH_EVERY or time.monotonic() - self._flushed_s >= FLUSH_EVERY_S:
             self.write()
-        if self._trainer_log is not None and self._log_every and (self._state.number + 1) % self._log_every == 0:
+        if self._log_every and (self._state.number + 1) % self._log_every == 0:
             self._trainer_log.due(self._state.number)
             self._trainer_log.settle()
+
+    def finish(self) -> None:
+        """Write the rest."""
+        self.write()
+
+    def close(self) -> None:
+        """Write the rest, also if another observer has failed."""
+        self.write()
 
     def write(self) -> None:
         """Append the samples that are not in the file yet."""

@@ -203,7 +203,7 @@ class StepTimer(StepObserver, PhaseObserver):
         self._has_tokens = True  # until a batch has none: the search takes longer than the rest of the timer
         self._profiled = False
 
-    def count_samples(self, batch: Any) -> None:
+    def add_batch(self, batch: Any) -> None:
         """Count the samples and the tokens of a batch towards the open step."""
         if self._samples is None:
             return

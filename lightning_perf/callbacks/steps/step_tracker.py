@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from contextlib import ExitStack
+from typing import Any, Protocol
 
-from lightning_perf.callbacks.lightning_compat import step_number
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
-from lightning_perf.callbacks.steps.lightning_hooks import Signal
-
-__all__ = ["StepCounter", "StepTracker"]
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, Signal, StepObserver
+from lightning_perf.callbacks.steps.observers import FitObserver
 
 _PHASES = {
     Signal.FETCH: Phase.FETCH,
@@ -30,14 +28,21 @@ _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 
 
 class StepCounter(Protocol):
-    """A count of optimizer steps: a Trainer's own, or one of a loop without a Trainer."""
+    """Counts optimizer steps: the loop of a Trainer, or one without a Trainer."""
 
     @property
     def global_step(self) -> int:
         """Optimizer steps so far."""
 
+    @property
+    def automatic(self) -> bool:
+        """Whether the count shows every optimizer step, as in automatic optimization."""
 
-class StepTracker:
+    def step_number(self) -> int:
+        """Return the number of the current step in the loop's own logs."""
+
+
+class StepTracker(FitObserver):
     """Follows the training loop and calls the observers of its steps and phases.
 
     A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended.
@@ -50,7 +55,7 @@ class StepTracker:
 
     Args:
         state: The state of the fit. The tracker writes its steps.
-        counter: Counts the optimizer steps: the Trainer, if there is one.
+        counter: Counts the optimizer steps.
         at_start: Called in this order when a step starts, and when training resumes.
         at_end: Called in this order when a step ends or is dropped, and when training pauses.
         phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are
@@ -70,6 +75,9 @@ class StepTracker:
         self._counter = counter
         self._at_start = at_start
         self._at_end = at_end
+        self._batch_takers = tuple(
+            observer.add_batch for observer in at_start if type(observer).add_batch is not StepObserver.add_batch
+        )
         self._phase_starts = tuple(observer.on_phase_start for observer in phases)
         self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
         self._numbered = False
@@ -110,26 +118,31 @@ class StepTracker:
         elif (phase := _PHASES.get(signal)) in self._followed:
             self._end_phase(phase)
 
-    def on_batch_start(self) -> None:
-        """Training on a batch starts (`on_train_batch_start`)."""
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002 - not every loop numbers its batches
+        """Start a step if none is open, and count the batch towards it."""
         # Without a fetch before it when `training_step` takes the iterator and fetches for itself.
         if not self._open or self._whole:
             self._open_or_resume()
         self._in_batch = True
+        for take in self._batch_takers:
+            take(batch)
 
-    def on_backward_start(self) -> None:
-        """Backward starts (`on_before_backward`)."""
+    def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
+        """Start the backward phase."""
         if Phase.BACKWARD in self._followed:
             self._start_phase(Phase.BACKWARD)
 
-    def on_backward_end(self) -> None:
-        """Backward has ended (`on_after_backward`)."""
+    def on_after_backward(self) -> None:
+        """End the backward phase."""
         self._end_phase(Phase.BACKWARD)
         if self._in_automatic_step:
-            self.on_optimizer_start()  # unscaling and clipping come before the optimizer's own hook
+            self._start_optimizer()  # unscaling and clipping come before the optimizer's own hook
 
-    def on_optimizer_start(self) -> None:
-        """The optimizer's part starts (`on_before_optimizer_step`)."""
+    def on_before_optimizer_step(self, optimizer: Any) -> None:  # noqa: ARG002
+        """Start the optimizer phase."""
+        self._start_optimizer()
+
+    def _start_optimizer(self) -> None:
         if Phase.OPTIMIZER in self._followed and Phase.OPTIMIZER not in self._phases:
             self._began_in_optimizer = self._in_optimizer
             self._start_phase(Phase.OPTIMIZER)
@@ -151,28 +164,37 @@ class StepTracker:
         """Whether an optimizer has stepped in the open step."""
         return self._optimizer_stepped
 
-    def on_batch_end(self, *, automatic: bool) -> None:
-        """Training on a batch has ended (`on_train_batch_end`).
-
-        Args:
-            automatic: Whether the module uses automatic optimization.
-        """
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
+        """See whether the step is whole."""
         self._in_batch = False
         self._in_automatic_step = False
         self._batches += 1
         if self._counter.global_step != self._optimizer_steps:
             self._steps_by_optimizer = True
             self._whole = True
-        elif not automatic and not self._steps_by_optimizer:
+        elif not self._steps_by_optimizer and not self._counter.automatic:
             # The Trainer does not count the steps of raw optimizers, but torch's hooks see them. If neither sees any,
             # each batch counts as a step after a while.
             self._unseen_batches = 0 if self._optimizer_stepped else self._unseen_batches + 1
             self._whole = self._optimizer_stepped or self._unseen_batches > UNSEEN_BATCHES
 
     def finish(self) -> None:
-        """Training has ended or failed. An open step that is not whole is dropped."""
+        """Drop an open step that is not whole, and let all observers write the rest."""
         if self._open:
             self._close()
+        for observer in self._at_end:
+            observer.finish()
+
+    def stop_waiting(self) -> None:
+        """Let no observer wait for the device any more."""
+        for observer in self._at_end:
+            observer.stop_waiting()
+
+    def close(self) -> None:
+        """Close all observers, also if one of them fails."""
+        with ExitStack() as stack:
+            for observer in reversed(self._at_end):
+                stack.callback(observer.close)
 
     def _open_or_resume(self) -> None:
         if self._open and self._whole:
@@ -186,7 +208,7 @@ class StepTracker:
                 # Not earlier: until the first step has started, the loops of a resumed Trainer still stand where its
                 # checkpoint was saved, in the middle of the step before.
                 self._numbered = True
-                state.first_number = step_number(self._counter)
+                state.first_number = self._counter.step_number()
             state.step, state.checkpoint_saved = state.whole_steps, False
             for observer in self._at_start:
                 observer.on_step_start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
@@ -23,8 +23,10 @@ from lightning_perf.compare.plots.style import (
     wrapped,
 )
 from lightning_perf.compare.records.metrics import METRICS, Scale
-from lightning_perf.compare.verdicts.comparison import Comparison, MetricResult
 from lightning_perf.units import format_change
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.verdicts.comparison import Comparison, MetricResult
 
 __all__ = ["draw_prediction", "draw_ratios"]
 
@@ -38,7 +40,7 @@ FARTHEST = 1000.0
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-_Row = tuple[str, MetricResult, ArmLook]
+_Row: TypeAlias = "tuple[str, MetricResult, ArmLook]"
 
 
 def draw_ratios(comparison: Comparison) -> Figure | None:

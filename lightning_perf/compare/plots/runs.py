@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -24,8 +24,10 @@ from lightning_perf.compare.plots.style import (
     wrapped,
 )
 from lightning_perf.compare.records.metrics import METRICS, Metric
-from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
 from lightning_perf.units import axis_unit, format_change
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
 
 __all__ = ["draw_accuracy", "draw_order", "draw_pairs", "draw_times"]
 

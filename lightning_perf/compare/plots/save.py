@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.run_files.atomic import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from lightning_perf.compare.verdicts.comparison import Comparison
 
 __all__ = ["SavedPlots", "draw_plots", "save_plots"]
 

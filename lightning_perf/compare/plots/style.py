@@ -7,14 +7,16 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from lightning_perf.compare.verdicts.comparison import Arm, Comparison
-from lightning_perf.terminal_text import plain
+from lightning_perf.show.terminal_text import safe
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison
 
 __all__ = [
     "ArmLook",
@@ -114,7 +116,7 @@ def row_height(names: list[str]) -> float:
 
 def wrapped(name: str, characters: int = NAME_CHARACTERS) -> str:
     """Wrap a name into lines. A very long name loses its middle, since names of runs differ at their ends."""
-    text = plain(name).plain
+    text = safe(name)
     room = characters * NAME_LINES - 2
     if len(text) > room:
         text = f"{text[: room // 2]}…{text[-(room // 2) :]}"
@@ -123,7 +125,7 @@ def wrapped(name: str, characters: int = NAME_CHARACTERS) -> str:
 
 def short_name(name: str, characters: int = 40) -> str:
     """Shorten a name to one line, for legends and titles."""
-    text = plain(name).plain
+    text = safe(name)
     return text if len(text) <= characters else f"{text[: characters // 2]}…{text[-(characters // 2 - 1) :]}"
 
 
@@ -151,7 +153,7 @@ def finish(figure: Figure, comparison: Comparison, title: str, detail: str | Non
         title: The title, without the numbers of runs.
         detail: A further sentence.
     """
-    hardware = ", ".join(plain(name).plain for name in comparison.hardware) or "hardware not recorded"
+    hardware = ", ".join(safe(name) for name in comparison.hardware) or "hardware not recorded"
     small = [f"{runs_text(comparison)} · {hardware}", *([detail] if detail else [])]
     lines = [line for text in small for line in textwrap.wrap(text, TITLE_CHARACTERS)]
     head = 0.48 + 0.18 * len(lines)

@@ -21,8 +21,8 @@ RUN_ELEMENTS = 16
 
 SPREAD_BYTES = 2**28
 SPREAD_SAMPLE_ELEMENTS = 128
-"""Fewer are read of an array that is spread over more memory: each may lie in a page of a memory-mapped file of its
-own, which takes 0.1 ms and adds 64 KiB of resident memory."""
+"""Fewer are read of an array that is spread over more memory. Each may lie in another page of a memory-mapped file,
+which takes 0.1 ms and adds 64 KiB of resident memory."""
 
 CHUNK_ELEMENTS = 64
 """Elements of a sample that are read between two looks at the time."""

@@ -142,7 +142,7 @@ def check_fairness(
 
 
 def fairness_facts(run: RunRecord) -> FairnessFacts:
-    """Return what `check_fairness` asks of a run."""
+    """Return the facts of a run for `check_fairness`."""
     host = host_name(run)
     facts = run.facts if "host.name" in run.facts or not host else {**run.facts, "host.name": host}
     return FairnessFacts(facts, run.place.block if run.place else None)

@@ -50,7 +50,7 @@ MAX_TENSORS = 4000
 """Most tensors and arrays in a batch: each takes longer than other objects."""
 
 MAX_BLOCKS = 1000
-"""Most tensors and arrays whose content is read. Of more, as many are read at even distances."""
+"""The content of at most so many tensors and arrays is read. Of more, as many are read at even distances."""
 
 MAX_FILES = 100
 FILE_BYTES = 2**14
@@ -58,10 +58,10 @@ MAX_NAMES = 2000
 """Of a data set with more files, so many are read at even distances, up to so many bytes at both ends, and so many
 names are hashed."""
 
-CPU_LIMIT_S = 0.05
-WALL_LIMIT_S = 0.2
-"""Most time for all hashes before the first step, and again for the first batch: of the processor, and on the wall
-clock, e.g. for memory-mapped files on a slow disk. This is the last resort. Typical content takes a tenth of it."""
+CPU_LIMIT_S = 0.03
+WALL_LIMIT_S = 0.1
+"""Most time, each for the weights, the data sets and the first batch. The wall clock matters e.g. for
+memory-mapped files on a slow disk. This is the last resort: typical content takes a tenth of it."""
 
 NOT_HASHED = "not hashed, because "
 """A fact that starts with this is unknown."""
@@ -71,7 +71,7 @@ _LONG = 2**4096
 
 
 class Budget:
-    """What is left of the limits of some hashes."""
+    """The objects, text and time that some hashes may still use."""
 
     def __init__(self) -> None:
         self._cpu_end_s = time.thread_time() + CPU_LIMIT_S
@@ -103,7 +103,7 @@ class Budget:
 
 
 def fact_of_hash(take: Callable[[], str | None]) -> str | None:
-    """Return a hash as a fact of a run record: the hash, or why there is none."""
+    """Return a hash as a fact of a run record: the hash, or the reason for a missing one."""
     try:
         return take()
     except UnreadableError as reason:
@@ -214,8 +214,8 @@ class _Walk:
                 self._budget.take_objects(64)
                 self._budget.check_time()
             kind = type(value)
-            if kind in PLAIN or (text := self._odd_text(value)) is not None:
-                text = self._plain_text(value) if kind in PLAIN else text
+            text = self._plain_text(value) if kind in PLAIN else self._odd_text(value)
+            if text is not None:
                 self._add(name, text, old=kind in PLAIN or _is_of_numpy(value, PLAIN))
                 continue
             children = self._children(name, value)

@@ -118,7 +118,8 @@ class Study:
     revision: str | None = field(default_factory=lambda: git_revision(Path.cwd()))
 
     def __post_init__(self) -> None:
-        for problem in _problems(self):
+        problem = next(_problems(self), None)
+        if problem is not None:
             raise CompareError(problem)
 
     def order(self, block: int) -> tuple[str, ...]:

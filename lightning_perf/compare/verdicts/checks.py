@@ -1,4 +1,4 @@
-"""The checks of a comparison: `CHECKS` can refuse it, `NOTES` says what affects how far you can trust it.
+"""The checks of a comparison: `CHECKS` can refuse it, `NOTES` says how far you can trust it.
 
 Each check is a row: a pure function of the facts. The rows are in the order in which problems are reported.
 """

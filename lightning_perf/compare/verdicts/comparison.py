@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
@@ -24,6 +24,7 @@ from lightning_perf.statistics.values import Estimate, Probability
 if TYPE_CHECKING:
     from lightning_perf.compare.plots.save import SavedPlots
     from lightning_perf.page.html import Kind
+    from lightning_perf.show.blocks import Block
 
 
 _Entry = TypeVar("_Entry")
@@ -262,11 +263,11 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
 
     _format = Format("comparison", "comparison", SCHEMA_VERSION, "compare the runs again", CompareError)
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[Comparison], str]]:
-        from lightning_perf.compare.render.console import print_comparison
-        from lightning_perf.compare.render.markdown import render_markdown
+    def blocks(self) -> Iterator[Block]:
+        """Yield the verdicts, then the tables."""
+        from lightning_perf.compare.verdicts.blocks import comparison_blocks
 
-        return print_comparison, render_markdown
+        return comparison_blocks(self)
 
     def candidate(self, arm: str) -> Candidate:
         """Return the results of one arm against the baseline.
@@ -302,3 +303,13 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "study", " and ".join(arm.name for arm in self.arms)
+
+
+def print_comparison(comparison: Comparison, *, file: IO[str] | None, width: int | None) -> None:
+    """Print a comparison; see `Comparison.print`."""
+    comparison.print(file=file, width=width)
+
+
+def render_markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown, with names from the runs escaped; see `Comparison.to_markdown`."""
+    return comparison.to_markdown()

@@ -29,7 +29,7 @@ _Unit = int | str
 
 @dataclass(frozen=True)
 class Facts:
-    """The runs of each arm, the baseline first. What follows from them is computed once, when it is first read.
+    """The runs of each arm, the baseline first. Each property is computed once, when it is first read.
 
     `CHECKS` holds the conditions under which all properties have a value.
     """
@@ -219,8 +219,8 @@ def count_unfinished(
     """Count for each candidate the blocks with a run that did not finish; outside a study, count the runs.
 
     A run that failed and was repeated counts, so that a candidate that often crashes is not called faster. A run that
-    the user stopped does not count. A run that was cut off and repeated in the same attempt, e.g. after a reboot, does
-    not count either. `failed_blocks` has further blocks, in which a run failed without leaving a record.
+    the user stopped does not count. A run that was cut off and repeated in the same attempt does not count either.
+    `failed_blocks` has more blocks: a run in them failed without leaving a record.
     """
     by_start = sorted((run for runs in arms.values() for run in runs), key=lambda run: run.started_unix_s)
     running = None  # the last to start, which may still be running

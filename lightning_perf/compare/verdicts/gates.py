@@ -129,7 +129,7 @@ _FIELD_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("goal", "collapse_below"), lambda value: value is None or _is_share(value), "a number from 0 to 1"),
     (("confidence",), lambda value: 0 < value < 1, "above 0 and below 1"),
 )
-"""The names of fields of `Settings`, the test of their values, and what they must be."""
+"""The names of fields of `Settings`, the test of their values, and the valid ones."""
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ def judge(
     fails if all of them collapsed, or if the exact test shows that this is not chance. It also fails if it fails with
     each collapsed run counted at the limit, since each of them lost more than that.
 
-    `collapsed` counts the collapsed runs of both arms, `with_collapsed` is the metric's result with these runs counted
-    at the collapse limit, and `diverged` says whether so many more of the candidate's runs collapsed that this is not
-    chance. With `deterministic`, every run of an arm gave the same number, which then is its own interval.
+    Collapsed runs of both arms are counted in `collapsed`. The result in `with_collapsed` counts them at the limit. If
+    `diverged` is true, more of the candidate's runs collapsed than by chance. With `deterministic`, all runs of an arm
+    gave the same number, which is its own interval.
     """
     result = _judge_interval(gate, arm, estimate, deterministic)
     if gate.metric not in QUALITY_METRICS or collapsed is None or not collapsed.worse:

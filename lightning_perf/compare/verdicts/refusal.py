@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -12,8 +13,7 @@ from lightning_perf.documents import Document, PageDocument
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
-
-__all__ = ["SCHEMA_VERSION", "InvalidRuns", "Unfair", "UnfairError", "UnfairRow"]
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 
@@ -84,6 +84,12 @@ class Unfair(PageDocument):
     advice: str | None = None
     schema_version: int = SCHEMA_VERSION
 
+    def blocks(self, notes: Sequence[str] = ()) -> Iterator[Block]:
+        """Yield the unfair differences, further notes on the runs, and the way out."""
+        from lightning_perf.compare.verdicts.blocks import unfair_blocks
+
+        return unfair_blocks(self, notes)
+
     def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
         """Print the reasons of the refusal.
 
@@ -92,9 +98,9 @@ class Unfair(PageDocument):
             file: Output stream; standard error by default.
             width: Columns; the width of the terminal by default.
         """
-        from lightning_perf.compare.render.console import print_unfair
+        from lightning_perf.show.console import print_blocks
 
-        print_unfair(self, notes, file=file, width=width)
+        print_blocks(self.blocks(notes), file=sys.stderr if file is None else file, width=width)
 
     def to_markdown(self, notes: Sequence[str] = ()) -> str:
         """Return the refusal as GitHub-flavoured Markdown.
@@ -102,9 +108,9 @@ class Unfair(PageDocument):
         Args:
             notes: Further notes on the runs.
         """
-        from lightning_perf.compare.render.markdown import render_refusal
+        from lightning_perf.show.markdown import to_markdown
 
-        return render_refusal(self, notes)
+        return to_markdown(self.blocks(notes))
 
     def _page(self) -> tuple[Kind, str]:
         return "study", " and ".join(dict.fromkeys([self.baseline, *(row.arm for row in self.rows)]))

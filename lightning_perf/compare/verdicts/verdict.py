@@ -14,7 +14,14 @@ from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.margins import Kept
 from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.units import NOT_AVAILABLE, TENFOLD, format_change, format_factor, format_points, two_digits
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    format_change,
+    format_detectable,
+    format_factor,
+    format_points,
+    two_digits,
+)
 
 TIMES = ("step_time", "train_time")
 """The verdict is decided by the first of these metrics that the runs have."""
@@ -237,7 +244,7 @@ def _certainty_details(evidence: Evidence) -> Iterator[str]:
             floor = f" (the smallest possible with {time.exact.n} {unit} is {time.exact.smallest:.3g})"
         yield f"{time.exact.n} {unit}, {time.exact.method}: p = {time.exact.p:.3g}{floor}."
     if time.detectable is not None:
-        size = detectable_text(time.detectable, percent="a difference of ", factor="a factor of ")
+        size = format_detectable(time.detectable, percent="a difference of ", factor="a factor of ")
         yield f"With this spread, these runs detect {size} with 80 % power."
 
 
@@ -346,20 +353,3 @@ def _blocks_for(time: MetricResult) -> int | None:
 
 def _roughly(blocks: int) -> str:
     return f" (the spread is uncertain with {blocks} blocks)" if blocks < EXACT_BLOCKS else ""
-
-
-def detectable_text(detectable: float, *, percent: str = "", factor: str = "") -> str:
-    """Format the smallest detectable change of a ratio.
-
-    Args:
-        detectable: The ratio minus 1.
-        percent: Prefix of a percentage.
-        factor: Prefix of a factor, which replaces the percentage from tenfold on; ``×`` without it.
-
-    Example:
-        >>> detectable_text(0.126), detectable_text(33.2), detectable_text(1e20, factor="a factor of ")
-        ('13 %', '×34.2', 'a factor of over 10⁶')
-    """
-    if 1 + detectable < TENFOLD:
-        return f"{percent}{two_digits(100 * detectable)} %"
-    return factor + format_factor(1 + detectable) if factor else format_factor(1 + detectable, "×")

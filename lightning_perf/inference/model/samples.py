@@ -30,6 +30,12 @@ __all__ = [
 ]
 
 
+NOISE = (
+    "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants on real "
+    "inputs are unknown."
+)
+
+
 @dataclass(frozen=True)
 class Validation:
     """Held-out inputs with their labels, for measuring accuracy.
@@ -103,6 +109,12 @@ def gather_samples(data: Any, limit: int, calibration: int) -> Samples:
     if hasattr(data, "val_dataloader") and hasattr(data, "setup"):
         return _from_module(data, limit, calibration)
     return _judged(*_pairs(data, limit, "validation data"))
+
+
+def noise_samples(count: int, shape: Sequence[int]) -> Samples:
+    """Return random inputs, to measure latency and size without data."""
+    inputs = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+    return Samples(inputs, None, notes=(NOISE,))
 
 
 def _from_module(data: Any, limit: int, calibration: int) -> Samples:

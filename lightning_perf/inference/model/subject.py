@@ -49,6 +49,13 @@ def shape_text(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, ('n', *shape)))})"
 
 
+def choose_device(name: str) -> str:
+    """Return the device for the value of ``--device``: ``auto`` is ``cuda`` if PyTorch sees a GPU, else ``cpu``."""
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def usable_device(name: torch.device | str) -> torch.device:
     """Return the device with this name, after checking that it is available.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Latency, Rounds, speedup
-from lightning_perf.inference.results.tradeoff import Cell, Machine, Recommendation, Row
+from lightning_perf.inference.results.tradeoff import Cell, Machine, Recommendation, Row, measured_rows
 from lightning_perf.units import format_milliseconds, format_ratio
 
 BUSY = 0.5
@@ -58,12 +58,6 @@ def cell_of(rows: Sequence[Row], *, threads: int, batch: int, baseline: Rounds, 
         if row.size_bytes:
             small[row.variant] = min(row.size_bytes, row.packed_bytes or row.size_bytes), accuracy
     return Cell(threads, batch, noise, tie, pareto_front(fast, tie), pareto_front(small))
-
-
-def measured_rows(rows: Sequence[Row], threads: int, batch: int) -> list[tuple[Row, Latency]]:
-    """Return the variants with a latency, without those that failed, even at another batch size."""
-    pairs = [(row, row.latency(threads, batch)) for row in rows if row.reason is None]
-    return [(row, latency) for row, latency in pairs if latency is not None]
 
 
 def condition_notes(machine: Machine, rows: Sequence[Row], cells: Sequence[Cell]) -> tuple[str, ...]:

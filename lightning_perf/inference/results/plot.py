@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Latency
-from lightning_perf.inference.results.conclusions import measured_rows
-from lightning_perf.inference.results.sweep import Sweep
-from lightning_perf.inference.results.tables import sweep_title
-from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
+from lightning_perf.inference.results.blocks import sweep_title
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from lightning_perf.inference.results.sweep import Sweep
+    from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
 
 OFFSETS = tuple((x, y) for y in (6, -12, 18, -24, 30, -36, 42, -48, 54, -60) for x in (8, -8))
 """Positions of a name relative to its point, in points, the best first."""
@@ -86,7 +86,7 @@ def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
     from lightning_perf.compare.plots.style import drawing, new_figure
 
     cell = cell or tradeoff.cells[0]
-    shown = measured_rows(tradeoff.rows, cell.threads, cell.batch)
+    shown = tradeoff.measured(cell)
     if not shown:
         raise InferenceError("There is nothing to draw: no variant was measured. Their rows show the reasons.")
     has_accuracy = all(row.accuracy is not None for row, _ in shown)

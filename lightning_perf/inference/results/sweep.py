@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.inference.counting.roofline import Peaks
@@ -13,6 +14,9 @@ from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Effort, Latency
 from lightning_perf.inference.results.tradeoff import Machine
 from lightning_perf.statistics.values import Estimate
+
+if TYPE_CHECKING:
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
@@ -80,10 +84,11 @@ class Sweep(TextDocument, SavedDocument):
 
     _format = Format("sweep", "sweep", SCHEMA_VERSION, "time the backbones again", InferenceError)
 
-    def _renderers(self) -> tuple[Callable[..., None], Callable[[Sweep], str]]:
-        from lightning_perf.inference.results.render import print_sweep, render_sweep
+    def blocks(self) -> Iterator[Block]:
+        """Yield the table of the backbones, and remarks on the figures."""
+        from lightning_perf.inference.results.blocks import sweep_blocks
 
-        return print_sweep, render_sweep
+        return sweep_blocks(self)
 
     def save_plot(self, path: str | os.PathLike[str]) -> None:
         """Plot median latency against multiply-accumulates.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -17,6 +18,7 @@ from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
+    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
@@ -172,6 +174,12 @@ class Recommendation:
     reason: str
 
 
+def measured_rows(rows: Sequence[Row], threads: int, batch: int) -> list[tuple[Row, Latency]]:
+    """Return the variants with a latency, without those that failed, even at another batch size."""
+    pairs = [(row, row.latency(threads, batch)) for row in rows if row.reason is None]
+    return [(row, latency) for row, latency in pairs if latency is not None]
+
+
 @dataclass(frozen=True)
 class Tradeoff(PageDocument, SavedDocument):
     """Accuracy, latency and size of all variants of one model.
@@ -221,6 +229,20 @@ class Tradeoff(PageDocument, SavedDocument):
                 return row
         raise KeyError(variant)
 
+    def measured(self, cell: Cell) -> list[tuple[Row, Latency]]:
+        """Return the variants with a latency in a cell, without those that failed, even at another batch size."""
+        return measured_rows(self.rows, cell.threads, cell.batch)
+
+    def blocks(self, layers: int = LAYERS) -> Iterator[Block]:
+        """Yield the recommendation, then the tables.
+
+        Args:
+            layers: Rows of the table of layers.
+        """
+        from lightning_perf.inference.results.blocks import tradeoff_blocks
+
+        return tradeoff_blocks(self, layers)
+
     def print(self, *, file: IO[str] | None = None, layers: int = LAYERS, width: int | None = None) -> None:
         """Print the recommendation, then the tables.
 
@@ -229,9 +251,9 @@ class Tradeoff(PageDocument, SavedDocument):
             layers: Rows of the table of layers.
             width: Width in columns; the width of the terminal if not given.
         """
-        from lightning_perf.inference.results.render import print_tradeoff
+        from lightning_perf.show.console import print_blocks
 
-        print_tradeoff(self, file=file, layers=layers, width=width)
+        print_blocks(self.blocks(layers), file=file, width=width)
 
     def to_markdown(self, *, layers: int = LAYERS) -> str:
         """Return the trade-off as GitHub-flavoured Markdown, e.g. for a pull request or a results page.
@@ -239,9 +261,9 @@ class Tradeoff(PageDocument, SavedDocument):
         Args:
             layers: Rows of the table of layers.
         """
-        from lightning_perf.inference.results.render import render_markdown
+        from lightning_perf.show.markdown import to_markdown
 
-        return render_markdown(self, layers=layers)
+        return to_markdown(self.blocks(layers))
 
     def save_plot(self, path: str | os.PathLike[str]) -> None:
         """Plot accuracy against latency, with the first batch size and number of threads.

@@ -86,8 +86,8 @@ TENSORRT_OPTIONS = {
     "DedicatedQDQPair": True,
     "QuantizeBias": False,
 }
-"""Options of the quantizer (``extra_options``) for TensorRT: all zero points are 0, biases are float, and each weight
-has its own quantize-dequantize pair (NVIDIA TensorRT developer guide, "Working with quantized types")."""
+"""Options of the quantizer for TensorRT (NVIDIA TensorRT developer guide, "Working with quantized types"). All zero
+points are 0, biases are float, and each weight has its own quantize-dequantize pair."""
 
 
 def write_qdq_onnx(subject: Subject, path: Path, *, for_tensorrt: bool = False) -> Mapping[str, str]:

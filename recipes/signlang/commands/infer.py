@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lightning_perf import ExitCode
 from lightning_perf.arguments import add_count, describe, positive, progress_printer
+from lightning_perf.commands.infer import INFER_EXIT_CODES, to_points
 from lightning_perf.inference import add_measuring
-from lightning_perf.inference.command import INFER_EXIT_CODES, choose_device, to_points
 from recipes.signlang.commands.options import (
     MODELS,
     add_checkpoint_argument,
@@ -95,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _infer(arguments: argparse.Namespace) -> int:
     from lightning_perf.inference import InferenceError, exit_code, write_outputs
+    from lightning_perf.inference.model.subject import choose_device
     from recipes.signlang.inference.variants import InferSettings, infer
     from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint
 

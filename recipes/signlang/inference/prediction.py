@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.variants.artefact import load_artefact, read_artefact
-from lightning_perf.terminal_text import plain
+from lightning_perf.show.terminal_text import plain, safe
 from recipes.signlang.data.decoding import decode_picture, unwarned
 from recipes.signlang.data.layouts import PICTURE_SUFFIXES
 from recipes.signlang.data.sources import MAX_FILE_BYTES, open_source
@@ -257,7 +257,7 @@ def print_table(predictions: Sequence[Prediction], console: Console) -> None:
     console.print(table)
     unreadable = sum(prediction.reason is not None for prediction in predictions)
     bad = f", {unreadable} unreadable" if unreadable else ""
-    where = f" in {plain(folder).plain}" if within else ""
+    where = f" in {safe(folder)}" if within else ""
     console.print(
         f"{len(predictions)} picture{'s' if len(predictions) != 1 else ''}{where}{bad}", markup=False, soft_wrap=True
     )

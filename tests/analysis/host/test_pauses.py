@@ -28,10 +28,12 @@ def test_pauses_by_phase() -> None:
     assert found.steps == 3
     forward = found.phase("forward")
     assert forward is not None
-    assert forward == PhasePause("forward", 3, forward.mean_ns, 5e6, 5_000_000, "net.py(7): forward")
+    assert forward == PhasePause(
+        "forward", 3, forward.mean_ns, 5e6, 5_000_000, "net.py(7): forward", "aten::stack", "aten::mm"
+    )
     assert forward.mean_ns == pytest.approx(19e6 / 3)
-    assert found.phase("other") == PhasePause("other", 3, 3e6, 3e6, 3_000_000, None)
-    assert found.phase("fetch") == PhasePause("fetch", 3, 2e6, 2e6, 2_000_000, None)
+    assert found.phase("other") == PhasePause("other", 3, 3e6, 3e6, 3_000_000, None, "aten::mm", "aten::stack")
+    assert found.phase("fetch") == PhasePause("fetch", 3, 2e6, 2e6, 2_000_000, None, "aten::stack", "aten::mm")
     assert [pause.phase for pause in found.phases] == ["forward", "other", "fetch"]
     assert found.phase("backward") is None
 

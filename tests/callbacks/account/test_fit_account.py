@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import lightning_perf.callbacks.perf
 from lightning_perf import PerfCallback
+from lightning_perf.callbacks import account_keeper
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
-from tests.callbacks.perf_training import quick
+from tests.callbacks.perf_training import assert_untapped, quick
 from tests.callbacks.training import (
     PACKAGES,
     Points,
@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(lightning_perf.callbacks.perf, "FitAccountant", functools.partial(FitAccountant, now_ns=clock))
+    monkeypatch.setattr(account_keeper, "FitAccountant", functools.partial(FitAccountant, now_ns=clock))
     return clock
 
 
@@ -340,8 +340,9 @@ def test_the_account_covers_the_fit_and_the_process_before_it(tmp_path: Path) ->
 
 def test_other_functions_of_a_trainer_have_no_account(tmp_path: Path) -> None:
     callback = quick()
-    make_trainer(tmp_path, callback).validate(make_module(), loader(2), verbose=False)
-    assert callback._account is None
+    trainer = make_trainer(tmp_path, callback)
+    trainer.validate(make_module(), loader(2), verbose=False)
+    assert_untapped(trainer)
     assert not list(tmp_path.rglob("account.*"))
 
 

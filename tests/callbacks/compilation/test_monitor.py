@@ -81,7 +81,7 @@ def test_each_compilation_gets_its_moment(tmp_path: Path, monkeypatch: pytest.Mo
     monitor.on_step_end()
     state.step = state.whole_steps = 1
     monitor.on_step_start()
-    monitor.finish()
+    monitor.close()
     found = [(each.moment, each.step, each.recorded) for each in COMPILATIONS.read(path)]
     assert found == [
         ("before training", None, False),
@@ -106,7 +106,7 @@ def test_an_error_is_reported_once_and_ends_the_monitor(tmp_path: Path, monkeypa
     with pytest.warns(RuntimeWarning, match="compilations are not followed any more.*another torch"):
         monitor = CompileMonitor(FitState(), path=tmp_path / "compile.rank0.jsonl", model=None, errors=errors)
     monitor.on_step_start()
-    monitor.finish()
+    monitor.close()
     assert len(errors.messages) == 1
     assert broken.closed
     assert list(tmp_path.iterdir()) == []
@@ -118,7 +118,7 @@ def test_modules_are_named_by_the_lines_of_their_functions(tmp_path: Path, monke
     monkeypatch.setattr(monitor_module, "TorchCompiler", lambda since_ns: Compiled(looks))
     path = tmp_path / "compile.rank0.jsonl"
     model = nn.ModuleList([Block(), Block(), Block()])
-    CompileMonitor(FitState(), path=path, model=model, errors=ErrorReporter()).finish()
+    CompileMonitor(FitState(), path=path, model=model, errors=ErrorReporter()).close()
     assert [each.module for each in COMPILATIONS.read(path)] == ["0 and 2 more (Block)", ""]
 
 
@@ -168,4 +168,4 @@ def test_compilations_of_the_sanity_check_are_before_training(tmp_path: Path) ->
 
 
 def test_a_state_is_enough_of_a_model(tmp_path: Path) -> None:
-    CompileMonitor(FitState(), path=None, model=SimpleNamespace(), errors=ErrorReporter()).finish()
+    CompileMonitor(FitState(), path=None, model=SimpleNamespace(), errors=ErrorReporter()).close()

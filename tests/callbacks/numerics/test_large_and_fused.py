@@ -13,6 +13,7 @@ from torch import nn
 from lightning_perf.callbacks.numerics import fp32_replay
 from lightning_perf.callbacks.numerics.fp32_replay import DRIFT_VALUES, NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
+from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import Recipe, batches, fit, make_net, same, stock_options
 
@@ -106,7 +107,9 @@ def test_the_host_waits_for_fused_verdicts_only_until_the_origins_are_found(
     assert waits == []
 
 
-def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(tmp_path: Path) -> None:
+def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two overflows in a row: the second batch is run again with half the scale."""
     module = make_net(Recipe(fused=True))
     plain = module.loss
@@ -120,19 +123,12 @@ def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(tmp_pa
     module.on_train_batch_start = lambda batch, batch_idx: setattr(calls, "batch", batch_idx)
     scales: list[float] = []
     callback = PrecisionCallback("16-mixed", locate_overflows=2)
-    setup = callback.on_train_start
+    locate = OverflowLocator.locate
 
-    def started(trainer: Any, pl_module: Any) -> None:
-        setup(trainer, pl_module)
-        monitor: Any = callback.monitors._scale.monitor  # type: ignore[union-attr]
-        locate = monitor._locate
+    def watched(self: OverflowLocator, optimizer: Any, scale: float) -> Any:
+        scales.append(scale)
+        return locate(self, optimizer, scale)
 
-        def watched(optimizer: Any, scale: float) -> Any:
-            scales.append(scale)
-            return locate(optimizer, scale)
-
-        monitor._locate = watched
-
-    callback.on_train_start = started  # type: ignore[method-assign]
+    monkeypatch.setattr(OverflowLocator, "locate", watched)
     fit(tmp_path, callback, module)
     assert scales == [65536.0, 32768.0]

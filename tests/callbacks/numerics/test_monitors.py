@@ -8,15 +8,16 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
+from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from tests.callbacks.precision_training import make_net
 
 
 def monitors(
     module: Any, strategy: Any, *, world_size: int = 2, loggers: tuple[Any, ...] = (), **options: int
-) -> NumericsMonitors:
+) -> Observers:
     trainer = SimpleNamespace(
         strategy=strategy.__new__(strategy),
         scaler=torch.amp.GradScaler("cpu"),
@@ -37,7 +38,9 @@ def monitors(
     wanted = MonitorOptions(**chosen)
     errors = ErrorReporter()
     log = TrainerLog(trainer, errors)
-    return NumericsMonitors(trainer, module, wanted, folder=None, errors=errors, trainer_log=log)
+    observers = Observers(errors)
+    add_monitors(observers, trainer, module, wanted, folder=None, errors=errors, trainer_log=log)
+    return observers
 
 
 class Passes(torch.autograd.Function):
@@ -55,18 +58,18 @@ class Passes(torch.autograd.Function):
         return gradient
 
 
-def train(watched: NumericsMonitors, module: Any, batches: int) -> int:
-    """Train on batches that leave zeros as gradients, and count the backward passes that were made."""
+def train(watched: Observers, module: Any, batches: int) -> tuple[int, dict[str, Any]]:
+    """Train on batches that leave zeros as gradients. Return the backward passes that were made, and the results."""
     Passes.count = 0
     for number in range(batches):
-        watched.on_train_batch_start(None, number)
+        watched.on_batch_start(None, number)
         loss = Passes.apply(torch.stack([(parameter.double() * 0.0).sum() for parameter in module.parameters()]).sum())
         watched.on_before_backward(loss)
         loss.backward()
         watched.on_after_backward()
-        watched.on_train_batch_end(None)
-    watched.finish()
-    return Passes.count
+        watched.on_batch_end(None)
+    results = watched.finish()
+    return Passes.count, results
 
 
 @pytest.mark.parametrize(("world_size", "passes"), [(1, 3), (2, 2)])
@@ -74,17 +77,17 @@ def test_a_further_backward_pass_is_made_by_a_process_that_is_alone(world_size: 
     """Rank 0 looks at the gradients. In a pass of its own it would wait for the others in `SyncBatchNorm` for ever."""
     module = make_net()
     watched = monitors(module, DDPStrategy, world_size=world_size)
-    assert train(watched, module, 2) == passes
-    assert watched.underflow is not None
-    assert {layer.vanished for layer in watched.underflow.layers} == {False if world_size == 1 else None}
+    made, results = train(watched, module, 2)
+    assert made == passes
+    assert {layer.vanished for layer in results["underflow"].layers} == {False if world_size == 1 else None}
 
 
 def test_a_shard_is_not_computed_with() -> None:
     module = make_net()
     watched = monitors(module, FSDPStrategy)
-    train(watched, module, 2)
-    assert watched.loss_scale is not None
-    assert watched.underflow is None
+    _, results = train(watched, module, 2)
+    assert results["loss_scale"] is not None
+    assert "underflow" not in results
     with pytest.raises(PrecisionError, match=r"FSDPStrategy shards the model.*Leave out locate_overflows"):
         monitors(module, FSDPStrategy, locate_overflows=1)
 
@@ -97,14 +100,12 @@ def test_a_failing_logger_costs_its_metrics_only() -> None:
     module = make_net()
     watched = monitors(module, DDPStrategy, loggers=(Away(),))
     loss = module.fc(torch.ones(8, 16)).sum()
-    watched.on_train_batch_start(None, 0)
+    watched.on_batch_start(None, 0)
     watched.on_before_backward(loss)
     loss.backward()
     watched.on_after_backward()
     watched.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
-    watched.on_train_batch_end(None)
+    watched.on_batch_end(None)
     with pytest.warns(RuntimeWarning, match="metrics of PerfCallback are no longer logged.*server is away"):
-        watched.on_train_batch_start(None, 1)
-    watched.finish()
-    assert watched.loss_scale is not None
-    assert watched.loss_scale.attempts == 1
+        watched.on_batch_start(None, 1)
+    assert watched.finish()["loss_scale"].attempts == 1

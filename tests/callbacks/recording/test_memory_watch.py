@@ -31,7 +31,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: list[int]) ->
     for step in range(memory_watch.WARMUP_STEPS + len(levels)):
         state.step = step
         watch.on_step_end()
-    watch.save()
+    watch.finish()
     record = read_growth(folder)
     assert record is not None
     return [sample.step for sample in record.samples], counted
@@ -61,7 +61,7 @@ def test_counting_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_windows_of_the_profiler_are_left_out(tmp_path: Path) -> None:
     watch = MemoryWatch(FitState(step=100, profiling=True), device=torch.device("cpu"), folder=tmp_path, rank=0)
     watch.on_step_end()
-    watch.save()
+    watch.finish()
     assert read_growth(tmp_path) is None
 
 

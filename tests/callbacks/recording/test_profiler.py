@@ -16,8 +16,9 @@ import torch
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions, recorder_is_taken
+from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from tests.callbacks.training import events, marks, step_marks, trace_files
@@ -41,20 +42,17 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.undo()
     while Window.opened:
         window = Window.opened.pop()
-        window.abandon()
         window.close()
 
 
-def profiler(
-    folder: Path, *, options: RecordingOptions | None = None, device_type: str = "cpu", **schedule: int
-) -> Window:
+def profiler(folder: Path, *, recording: Recording | None = None, device_type: str = "cpu", **schedule: int) -> Window:
     errors = ErrorReporter()
     return Window(
         FitState(first_number=10),
         plan=WindowPlan(
             Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
         ),
-        options=options or RecordingOptions(),
+        recording=recording or Recording(),
         device_type=device_type,
         rank=3,
         errors=errors,
@@ -127,7 +125,7 @@ def test_abandoning_writes_nothing_and_stops_the_recorder(tmp_path: Path) -> Non
     window = profiler(tmp_path)
     step(window, 0)
     assert recorder_is_taken()
-    window.abandon()
+    window.close()
     assert not recorder_is_taken()
     assert list(tmp_path.iterdir()) == []
 
@@ -148,7 +146,7 @@ def test_a_recorder_that_fails_to_start_is_left_alone(
     window = profiler(tmp_path)
     with pytest.raises(RuntimeError, match="injected"):
         start(window, 0)
-    window.abandon()
+    window.close()
     assert not recorder_is_taken()
     assert trace_files(tmp_path) == []
 
@@ -284,9 +282,9 @@ def test_cupti_leaves_between_two_windows_and_not_in_the_second(
 
 
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
-    def recorded(folder: str, **options: bool) -> list[dict[str, Any]]:
+    def recorded(folder: str, **options: Any) -> list[dict[str, Any]]:
         (tmp_path / folder).mkdir()
-        window = profiler(tmp_path / folder, options=RecordingOptions(**options), active=1)
+        window = profiler(tmp_path / folder, recording=Recording(**options), active=1)
         step(window, 0)
         return events(window.files[0])
 

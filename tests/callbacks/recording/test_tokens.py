@@ -22,7 +22,7 @@ def batch(rows: int, length: int, real: int) -> dict[str, torch.Tensor]:
 class Loop:
     def __init__(self) -> None:
         self.state = FitState()
-        self.counter = TokenCounter(self.state, 10)
+        self.counter = TokenCounter(self.state, lambda: 10)
 
     def step(self, *batches: Any, profiling: bool = True, recording: bool = True) -> None:
         self.state.profiling, self.state.recording = profiling, recording

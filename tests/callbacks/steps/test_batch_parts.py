@@ -47,10 +47,10 @@ class Content(torch.Tensor):
 
     @staticmethod
     def __new__(cls, rows: int) -> Content:
-        return torch.Tensor._make_wrapper_subclass(cls, (rows, 2), dtype=torch.int64)  # type: ignore[attr-defined,no-any-return]
+        return torch.Tensor._make_wrapper_subclass(cls, (rows, 2), dtype=torch.int64)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise AssertionError(f"called {func}")
 
 

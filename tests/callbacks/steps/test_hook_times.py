@@ -27,7 +27,7 @@ def hook_times() -> HookTimes:
 
 def hooked(times: HookTimes, profiler: Any = None) -> Any:
     profiler = profiler or PassThroughProfiler()
-    ProfilerHooks(profiler, on_start=print, on_stop=print, on_error=lambda error: None, times=times)
+    ProfilerHooks(profiler, on_start=print, on_stop=print, times=times)
     return profiler
 
 
@@ -80,7 +80,7 @@ def test_optimizer_step_counts_around_its_closure_and_the_optimizer(clock: list[
         with profiler.profile("[Strategy]SingleDeviceStrategy.training_step"):
             clock[0] += 100
         clock[0] += 100  # backward, and the optimizer itself
-        times.optimizer_ends()
+        times.on_optimizer_step_end()
         clock[0] += 20  # after it
     assert times.stop(1)["hooks_ns"] == {"Net.optimizer_step": 23}
 

@@ -10,14 +10,11 @@ import pytest
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 
-from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks, Signal, read_signal
+from lightning_perf.callbacks.steps.fit_state import Signal
+from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks, read_signal
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
 
 FORWARD = "[Strategy]DDPStrategy.training_step"
-
-
-def fail(error: Exception) -> None:
-    raise error
 
 
 def hook(profiler: object, heard: list[object]) -> ProfilerHooks:
@@ -25,7 +22,6 @@ def hook(profiler: object, heard: list[object]) -> ProfilerHooks:
         profiler,
         on_start=lambda signal: heard.append(("start", signal)),
         on_stop=lambda signal: heard.append(("stop", signal)),
-        on_error=fail,
     )
 
 
@@ -99,7 +95,7 @@ def test_stop_is_heard_when_the_action_fails() -> None:
 
 def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> None:
     heard: list[str] = []
-    hooks = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
+    hooks = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"))
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], 0.1)
     optimizer.step(lambda: heard.append("closure"))
@@ -112,7 +108,7 @@ def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> Non
 
 def test_optimizers_of_another_thread_are_not_heard() -> None:
     heard: list[str] = []
-    hooks = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
+    hooks = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
     thread = threading.Thread(target=optimizer.step)
     thread.start()
@@ -168,33 +164,16 @@ def test_a_default_profiler_with_methods_of_its_own_hears_of_all_actions() -> No
     assert calls == ["run_training_batch"] * 2
 
 
-def test_the_error_of_a_listener_goes_no_further() -> None:
-    profiler = SimpleProfiler()
-    errors: list[Exception] = []
-
-    def broken(signal: Signal) -> None:
-        raise RuntimeError("a fault of ours")
-
-    hooks = ProfilerHooks(profiler, on_start=broken, on_stop=broken, on_error=errors.append)
-    with profiler.profile(FORWARD):
-        pass
-    hooks.remove()
-    assert len(profiler.recorded_durations[FORWARD]) == 1
-    assert [str(error) for error in errors] == ["a fault of ours"] * 2
-
-
-def test_hooks_that_are_removed_by_their_own_error_leave_the_optimizer_and_other_hooks_working() -> None:
-    def broken() -> None:
-        raise RuntimeError("a fault of ours")
-
+def test_hooks_that_are_removed_from_inside_leave_the_optimizer_and_other_hooks_working() -> None:
     heard: list[str] = []
-    first = OptimizerHooks(on_start=broken, on_end=broken, on_error=lambda error: first.remove())
-    second = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
+    first = OptimizerHooks(on_start=lambda: first.remove(), on_end=lambda: heard.append("not removed"))
+    second = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"))
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], 0.1)
     for _ in range(2):
         weight.grad = torch.ones(2)
         optimizer.step()
+    first.remove()
     second.remove()
     assert torch.allclose(weight, torch.full((2,), 0.8))
     assert heard == ["start", "end"] * 2

@@ -10,6 +10,7 @@ import pytest
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.step_log import StepLog
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 
@@ -27,7 +28,7 @@ def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     state = FitState()
-    log = StepLog(state, path=path, trainer_log=None, log_every=4, errors=ErrorReporter())
+    log = StepLog(state, path=path, trainer_log=TrainerLog(None, ErrorReporter()), log_every=4, errors=ErrorReporter())
     run(log, state, range(60))
     assert [s.step for s in STEPS.read(path)] == list(range(50))
     assert len(path.read_bytes().splitlines()) == 1
@@ -39,7 +40,7 @@ def test_slow_steps_are_written_every_five_seconds(tmp_path: Path, monkeypatch: 
     path = tmp_path / "steps.jsonl"
     state, now_s = FitState(), [0.0]
     monkeypatch.setattr("lightning_perf.callbacks.steps.step_log.time.monotonic", lambda: now_s[0])
-    log = StepLog(state, path=path, trainer_log=None, log_every=50, errors=ErrorReporter())
+    log = StepLog(state, path=path, trainer_log=TrainerLog(None, ErrorReporter()), log_every=50, errors=ErrorReporter())
     for step in range(5):
         now_s[0] += 2.0
         run(log, state, range(step, step + 1))

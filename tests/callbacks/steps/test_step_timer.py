@@ -44,7 +44,7 @@ def test_wall_time_and_data_wait() -> None:
         bench.now += wait
         bench.timer.on_phase_end(Phase.FETCH)
         bench.timer.on_phase_start(Phase.FORWARD)
-        bench.timer.count_samples((torch.zeros(3, 2), torch.zeros(3)))
+        bench.timer.add_batch((torch.zeros(3, 2), torch.zeros(3)))
         bench.now += 20
         bench.timer.on_phase_end(Phase.FORWARD)
     bench.timer.on_step_end()
@@ -107,9 +107,9 @@ def test_profiled_steps_are_marked() -> None:
 def test_samples_are_unknown_if_one_batch_does_not_tell() -> None:
     bench = Bench()
     bench.start(0)
-    bench.timer.count_samples(torch.zeros(3))
-    bench.timer.count_samples("text")
-    bench.timer.count_samples(torch.zeros(3))
+    bench.timer.add_batch(torch.zeros(3))
+    bench.timer.add_batch("text")
+    bench.timer.add_batch(torch.zeros(3))
     bench.timer.on_step_end()
     assert bench.samples[0].samples is None
 
@@ -127,7 +127,7 @@ def test_a_batch_of_any_make_costs_its_samples_alone() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     for step, odd in enumerate((Surface(), nested, endless)):
         bench.start(step)
-        bench.timer.count_samples(odd)
+        bench.timer.add_batch(odd)
         bench.timer.on_step_end()
     assert [sample.samples for sample in bench.samples] == [None, None, None]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
-from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, Signal, StepObserver
 from lightning_perf.callbacks.steps.step_tracker import UNSEEN_BATCHES, StepTracker
 
 
@@ -44,6 +43,15 @@ class Diary(StepObserver, PhaseObserver):
         self.note(f"{phase.name.lower()})")
 
 
+@dataclass
+class Counter:
+    global_step: int = 0
+    automatic: bool = True
+
+    def step_number(self) -> int:
+        return self.global_step
+
+
 class Loop:
     """A training loop that says what Lightning's would."""
 
@@ -51,7 +59,7 @@ class Loop:
         # Phases are followed while the profiler records.
         self.state = FitState(recording=True)
         self.diary = Diary(self.state)
-        self.trainer = SimpleNamespace(global_step=0)
+        self.trainer = Counter()
         self.tracker = StepTracker(
             self.state, self.trainer, at_start=[self.diary], at_end=[self.diary], phases=[self.diary]
         )
@@ -67,13 +75,14 @@ class Loop:
             pass
 
     def backward(self) -> None:
-        self.tracker.on_backward_start()
-        self.tracker.on_backward_end()
+        self.tracker.on_before_backward(None)
+        self.tracker.on_after_backward()
 
     def train(self, *, optimizer_steps: int = 1, automatic: bool = True) -> None:
-        self.tracker.on_batch_start()
+        self.tracker.on_batch_start(None, 0)
         self.trainer.global_step += optimizer_steps
-        self.tracker.on_batch_end(automatic=automatic)
+        self.trainer.automatic = automatic
+        self.tracker.on_batch_end(None)
 
     def entries(self, *, phases: bool = False) -> str:
         kept = [e for e in self.diary.entries if phases or ("(" not in e and ")" not in e)]
@@ -165,10 +174,10 @@ def test_a_fetch_that_finds_no_batch_is_no_step() -> None:
 def test_a_module_that_fetches_for_itself() -> None:
     loop = Loop()
     for _ in range(2):
-        loop.tracker.on_batch_start()
+        loop.tracker.on_batch_start(None, 0)
         loop.fetch()
         loop.trainer.global_step += 1
-        loop.tracker.on_batch_end(automatic=True)
+        loop.tracker.on_batch_end(None)
     assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
 
 
@@ -195,13 +204,13 @@ def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
 
 def test_phases_of_automatic_optimization() -> None:
     loop = Loop()
-    loop.tracker.on_batch_start()
+    loop.tracker.on_batch_start(None, 0)
     with loop.action(Signal.AUTOMATIC_STEP):
         for _ in range(2):  # an optimizer may evaluate its closure again
             with loop.action(Signal.FORWARD):
                 pass
             loop.backward()
-            loop.tracker.on_optimizer_start()
+            loop.tracker.on_before_optimizer_step(None)
     assert loop.entries(phases=True) == (
         "step 0, (forward, forward), (backward, backward), (optimizer, optimizer), (forward, forward), (optimizer, "
         "optimizer), (backward, backward), (optimizer, optimizer)"
@@ -210,11 +219,11 @@ def test_phases_of_automatic_optimization() -> None:
 
 def test_nested_phases_are_told_one_after_the_other() -> None:
     loop = Loop()
-    loop.tracker.on_batch_start()
+    loop.tracker.on_batch_start(None, 0)
     with loop.action(Signal.FORWARD):
         loop.backward()
         with loop.action(Signal.MANUAL_STEP):
-            loop.tracker.on_optimizer_start()
+            loop.tracker.on_before_optimizer_step(None)
     assert loop.entries(phases=True) == (
         "step 0, (forward, forward), (backward, backward), (forward, forward), (optimizer, optimizer), "
         "(forward, forward)"
@@ -224,7 +233,7 @@ def test_nested_phases_are_told_one_after_the_other() -> None:
 def test_a_failure_drops_the_step_with_its_phases_closed() -> None:
     loop = Loop()
     loop.fetch()
-    loop.tracker.on_batch_start()
+    loop.tracker.on_batch_start(None, 0)
     loop.tracker.on_action_start(Signal.FORWARD)
     loop.tracker.finish()
     assert loop.entries(phases=True) == "step 0, (fetch, fetch), (forward, forward), dropped"
@@ -236,10 +245,10 @@ def test_the_order_of_calls_is_the_one_given_and_that_of_phases_is_reversed_at_t
     entries: list[str] = []
     state = FitState(recording=True)
     a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
-    tracker = StepTracker(state, SimpleNamespace(global_step=0), at_start=[a, b], at_end=[b, a], phases=[a, b])
-    tracker.on_batch_start()
+    tracker = StepTracker(state, Counter(automatic=False), at_start=[a, b], at_end=[b, a], phases=[a, b])
+    tracker.on_batch_start(None, 0)
     tracker.on_optimizer_step_end()
-    tracker.on_batch_end(automatic=False)
+    tracker.on_batch_end(None)
     tracker.finish()
     assert entries == ["a step 0", "b step 0", "b end", "a end"]
     entries.clear()
@@ -254,24 +263,24 @@ def test_phases_are_followed_only_while_the_profiler_records() -> None:
             state.recording = state.step == 1
 
     entries: list[str] = []
-    state, trainer = FitState(), SimpleNamespace(global_step=0)
+    state, trainer = FitState(), Counter()
     timer = Diary(state, "", entries)
     tracker = StepTracker(state, trainer, at_start=[Recorder(), timer], at_end=[timer], phases=[timer])
     for _ in range(3):
         tracker.on_action_start(Signal.FETCH)
         tracker.on_action_end(Signal.FETCH)
-        tracker.on_batch_start()
+        tracker.on_batch_start(None, 0)
         tracker.on_action_start(Signal.AUTOMATIC_STEP)
         tracker.on_optimizer_step_start()
         tracker.on_action_start(Signal.FORWARD)
         tracker.on_action_end(Signal.FORWARD)
-        tracker.on_backward_start()
-        tracker.on_backward_end()
-        tracker.on_optimizer_start()
+        tracker.on_before_backward(None)
+        tracker.on_after_backward()
+        tracker.on_before_optimizer_step(None)
         tracker.on_optimizer_step_end()
         tracker.on_action_end(Signal.AUTOMATIC_STEP)
         trainer.global_step += 1
-        tracker.on_batch_end(automatic=True)
+        tracker.on_batch_end(None)
         tracker.on_action_start(Signal.CHECKPOINT)
         tracker.on_action_end(Signal.CHECKPOINT)
     tracker.finish()

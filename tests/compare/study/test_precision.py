@@ -73,8 +73,7 @@ def test_blocks_are_added_in_balanced_groups_until_the_interval_is_narrow(tmp_pa
     width = _half_width(tmp_path, Settings())
     assert width is not None
     assert width <= 0.01
-    (estimate,) = (m.estimate for m in compare_runs(tmp_path).candidates[0].metrics if m.metric == "step_time")
-    assert estimate.n == study.blocks
+    assert compare_runs(tmp_path).candidate("b").metric("step_time").estimate.n == study.blocks
     added = [line for line in lines if line.endswith("(wanted: ±1 %). Adding 4 blocks.")]
     assert len(added) == (study.blocks - 12) // 4
     assert added[0].startswith("After 12 blocks the step time has ±")

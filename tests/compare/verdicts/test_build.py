@@ -1,4 +1,3 @@
-import functools
 import math
 
 import numpy as np
@@ -10,22 +9,13 @@ from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.run_files.run_record import Outcome, Place
-from tests.compare.support import AMP_MS, BASE_MS, write_arms, write_run
-
-
-@pytest.fixture
-def arms(tmp_path):
-    return functools.partial(write_arms, tmp_path)
-
-
-def metric(comparison, name):
-    return next(result for result in comparison.candidates[0].metrics if result.metric == name)
+from tests.compare.support import AMP_MS, BASE_MS, write_run
 
 
 def test_blocked_runs_are_compared_in_pairs_as_scipy_does(arms):
     comparison = compare_arms(arms(train__precision="16-mixed"))
     assert comparison.blocked
-    result = metric(comparison, "step_time")
+    result = comparison.candidates[0].metric("step_time")
     theirs = stats.ttest_rel(np.log(AMP_MS), np.log(BASE_MS)).confidence_interval(0.95)
     assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
     assert result.exact.p == pytest.approx(2 / 2**6)
@@ -36,7 +26,7 @@ def test_blocked_runs_are_compared_in_pairs_as_scipy_does(arms):
 def test_runs_apart_are_compared_as_two_samples_and_the_note_warns_of_drift(arms):
     comparison = compare_arms(arms(blocked=False))
     assert not comparison.blocked
-    result = metric(comparison, "step_time")
+    result = comparison.candidates[0].metric("step_time")
     theirs = stats.ttest_ind(np.log(AMP_MS), np.log(BASE_MS), equal_var=False).confidence_interval(0.95)
     assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
     exact = stats.permutation_test(
@@ -52,7 +42,7 @@ def test_runs_apart_are_compared_as_two_samples_and_the_note_warns_of_drift(arms
 def test_unequal_numbers_of_runs_are_compared_without_claiming_pairs(arms):
     comparison = compare_arms(arms(BASE_MS, AMP_MS[:4], blocked=False))
     assert [arm.used for arm in comparison.arms] == [6, 4]
-    result = metric(comparison, "step_time")
+    result = comparison.candidates[0].metric("step_time")
     theirs = stats.ttest_ind(np.log(AMP_MS[:4]), np.log(BASE_MS), equal_var=False).confidence_interval(0.95)
     assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
 
@@ -60,7 +50,7 @@ def test_unequal_numbers_of_runs_are_compared_without_claiming_pairs(arms):
 def test_a_block_with_a_run_missing_is_left_out_whole(arms):
     comparison = compare_arms(arms(BASE_MS, AMP_MS[:5]))
     assert comparison.blocked
-    assert metric(comparison, "step_time").estimate.n == 5
+    assert comparison.candidates[0].metric("step_time").estimate.n == 5
 
 
 def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
@@ -70,7 +60,7 @@ def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
         assert result.estimate.high is None
         assert result.estimate.reason == "one pair of runs does not tell the spread"
         assert result.detectable is None
-    assert metric(comparison, "step_time").estimate.value == pytest.approx(0.94)
+    assert comparison.candidates[0].metric("step_time").estimate.value == pytest.approx(0.94)
     assert comparison.candidates[0].verdict.kind.value == "inconclusive"
     assert comparison.candidates[0].accuracy.lower_bound is None
     assert comparison.drift.change.value is None
@@ -83,7 +73,7 @@ def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
 @pytest.mark.parametrize("blocked", [True, False])
 def test_constant_times_have_no_interval_and_say_why(arms, blocked):
     comparison = compare_arms(arms((100.0,) * 6, (94.0,) * 6, blocked=blocked))
-    result = metric(comparison, "step_time")
+    result = comparison.candidates[0].metric("step_time")
     assert result.deterministic
     assert result.estimate.value == pytest.approx(0.94)
     assert (result.estimate.low, result.estimate.high) == (None, None)
@@ -162,7 +152,7 @@ def test_times_to_an_accuracy_that_not_every_run_reached_have_no_ratio_and_no_te
         ]
         for name, of_arm in levels.items()
     }
-    result = metric(compare_arms(runs, Settings(goal=0.85)), "time_to_accuracy")
+    result = compare_arms(runs, Settings(goal=0.85)).candidates[0].metric("time_to_accuracy")
     assert (result.estimate.value, result.exact.p, result.robust.value, result.detectable) == (None,) * 4
     assert "not every run reached the goal" in result.robust.reason
 
@@ -215,7 +205,7 @@ def test_bounds_of_the_accuracy_hold_for_all_candidates_together(tmp_path):
 
 def test_a_spread_beyond_floats_makes_no_error(arms):
     comparison = compare_arms(arms((1e-3, 1e10, 1e-3), (1e10, 1e-3, 1e10)))
-    result = metric(comparison, "step_time")
+    result = comparison.candidates[0].metric("step_time")
     assert result.detectable is None or math.isfinite(result.detectable)
     assert comparison.candidates[0].verdict.kind.value == "inconclusive"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import TypeAlias
 
 import msgspec
@@ -17,16 +16,10 @@ from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.statistics.margins import Kept
-from tests.compare.support import write_arms
 
 Arms: TypeAlias = dict[str, list[RunRecord]]
 
 GATE = Settings(gates=(parse_gate("accuracy>=-0.01"),))
-
-
-@pytest.fixture
-def arms(tmp_path):
-    return functools.partial(write_arms, tmp_path)
 
 
 def test_accuracy_that_is_equal_in_every_block_is_kept_and_passes_the_gate(arms):

@@ -3,12 +3,12 @@ import pytest
 
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.compare.records.record import read_record
-from lightning_perf.compare.render.tables import footnotes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.run_files.run_record import Place
 from tests.compare.support import BASE_MS, write_arms, write_run
+from tests.support.shown import console_text
 
 
 def leave_prediction(run, speedup, steps_ms=100.0):
@@ -29,7 +29,8 @@ def test_a_prediction_of_the_baseline_stands_beside_what_mixed_precision_brought
     assert (prediction.run_id, prediction.held) == ("warm-up", held)
     assert (prediction.low, prediction.high) == pytest.approx((1.25, 2.5))
     assert prediction.measured.value == pytest.approx(100 / candidate_ms)
-    (line,) = [line for line in footnotes(comparison) if line.startswith("The profiled run warm-up predicted")]
+    lines = console_text(comparison.blocks()).splitlines()
+    (line,) = [line for line in lines if line.startswith("The profiled run warm-up predicted")]
     assert ("within" if held else "outside") in line
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -17,11 +16,6 @@ from lightning_perf.compare.verdicts.pair import find_sessions, session_means
 from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.statistics.location import unpaired_ratio
 from tests.compare.support import AMP_MS, BASE_MS, write_arms
-
-
-@pytest.fixture
-def arms(tmp_path):
-    return functools.partial(write_arms, tmp_path)
 
 
 def in_order(arms, order):
@@ -68,7 +62,7 @@ def test_one_arm_after_the_other_gives_no_verdict_on_times(arms):
     made = in_order(arms(blocked=False), "aaaaaabbbbbb")
     comparison = compare_arms(made)
     (candidate,) = comparison.candidates
-    (result,) = (result for result in candidate.metrics if result.metric == "step_time")
+    result = candidate.metric("step_time")
     assert candidate.verdict.kind.value == "inconclusive"
     assert "without an interval, because the arms did not alternate" in candidate.verdict.headline
     assert result.estimate.value == pytest.approx(math.exp(np.log(AMP_MS).mean() - np.log(BASE_MS).mean()))
@@ -81,7 +75,7 @@ def test_one_arm_after_the_other_gives_no_verdict_on_times(arms):
 def test_several_sessions_are_compared_by_their_means_as_scipy_does(arms):
     made = in_order(arms(blocked=False), "aabbaabbaabb")
     (candidate,) = compare_arms(made).candidates
-    (result,) = (result for result in candidate.metrics if result.metric == "step_time")
+    result = candidate.metric("step_time")
     base, amp = (np.log(times).reshape(3, 2).mean(axis=1) for times in (BASE_MS, AMP_MS))
     theirs = stats.ttest_ind(amp, base, equal_var=False).confidence_interval(0.95)
     assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from lightning_perf.compare.judge import exit_code
@@ -15,11 +11,6 @@ from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_arms, write_run
 
 GATE = parse_gate("step_time<=1.05")
-
-
-@pytest.fixture
-def arms(tmp_path: Path) -> Callable[..., object]:
-    return functools.partial(write_arms, tmp_path)
 
 
 def crash(arms, folder, blocks, outcome, *, blocked=True, again=None, start=0.5):

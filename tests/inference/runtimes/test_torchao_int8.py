@@ -32,6 +32,7 @@ def test_a_process_that_only_loads_it_computes_in_int8(tmp_path):
         pytest.skip(reason)
     module, inputs = plain_network(), pictures(5)
     runtime.build(subject_of(module, inputs, pictures(32, seed=5)), tmp_path)
+    assert callable(runtime.load(tmp_path, CPU, 1))  # compiles at its first call only
     torch.save(inputs, tmp_path / "inputs")
     done = subprocess.run(
         [sys.executable, "-c", LOADED, tmp_path],

@@ -1,0 +1,208 @@
+"""The observers of a fit: one list in one order, and one isolation of their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch.compiler import is_dynamo_compiling
+
+if TYPE_CHECKING:
+    from lightning_perf.callbacks.error_reporter import ErrorReporter
+    from lightning_perf.callbacks.steps.fit_state import Signal
+
+
+class FitObserver:
+    """Follows a fit. A derived class overrides the hooks that it needs.
+
+    Attributes:
+        consequence: The part of the results that is missing if the observer fails, as a clause.
+    """
+
+    consequence = "profiling is off for the rest of this fit"
+
+    def on_epoch_start(self) -> None:
+        """An epoch of training starts."""
+
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Training on a batch starts."""
+
+    def on_action_start(self, signal: Signal) -> None:
+        """The loop starts an action."""
+
+    def on_action_end(self, signal: Signal) -> None:
+        """The loop has ended an action."""
+
+    def on_before_backward(self, loss: Any) -> None:
+        """A backward pass starts, on a scaled loss."""
+
+    def on_after_backward(self) -> None:
+        """The backward pass has ended, and gradients are still scaled."""
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step, or to be skipped by a gradient scaler."""
+
+    def on_optimizer_step_start(self) -> None:
+        """The `step` of an optimizer starts. In automatic optimization it runs forward and backward."""
+
+    def on_optimizer_step_end(self) -> None:
+        """The `step` of an optimizer has ended."""
+
+    def on_batch_end(self, outputs: Any) -> None:
+        """Training on a batch has ended."""
+
+    def on_epoch_end(self) -> None:
+        """An epoch of training has ended."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is about to be saved."""
+
+    def stop_waiting(self) -> None:
+        """Forget everything that has not arrived from the device: it may wait for a rank that is gone."""
+
+    def finish(self) -> None:
+        """Training has ended or failed: write the rest."""
+
+    def results(self) -> dict[str, Any]:
+        """Return the results of the fit, by the names of `RunPrecision`. Called after `finish`."""
+        return {}
+
+    def close(self) -> None:
+        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
+
+
+class Hook:
+    """One hook of all observers that override it. If one fails, it is dropped and the others continue.
+
+    Args:
+        inherited: The method of `FitObserver` that does nothing.
+        drop: Called with an observer that failed, and its exception.
+        reverse: Whether the last observer is called first.
+        traceable: Whether a step compiled as a whole may contain the hook. It then does nothing, so that it adds no
+            graph break.
+    """
+
+    __slots__ = ("_calls", "_drop", "_inherited", "_reverse", "_traceable")
+
+    def __init__(
+        self,
+        inherited: Callable[..., None],
+        drop: Callable[[FitObserver, Exception], None],
+        *,
+        reverse: bool = False,
+        traceable: bool = False,
+    ) -> None:
+        self._inherited = inherited
+        self._drop = drop
+        self._reverse = reverse
+        self._traceable = traceable
+        self._calls: tuple[tuple[FitObserver, Callable[..., None]], ...] = ()
+
+    def add(self, observer: FitObserver) -> None:
+        """Call an observer, unless it inherits the method that does nothing."""
+        call = getattr(observer, self._inherited.__name__)
+        if getattr(call, "__func__", None) is not self._inherited:
+            self._calls = ((observer, call), *self._calls) if self._reverse else (*self._calls, (observer, call))
+
+    def remove(self, observer: FitObserver) -> None:
+        """Do not call the observer any more."""
+        self._calls = tuple(each for each in self._calls if each[0] is not observer)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the observers."""
+        if self._traceable and is_dynamo_compiling():
+            return
+        for observer, call in self._calls:
+            try:
+                call(*arguments)
+            except Exception as error:  # noqa: PERF203 - the next observer is called all the same
+                self._drop(observer, error)
+
+
+class Observers:
+    """The observers of one fit. One that fails is reported once and removed, and training continues.
+
+    The order of `add` matters. Hooks that start something call the observers in this order, hooks that end something in
+    reverse. So the last observer, the step tracker, times and records none of the others' work.
+
+    Args:
+        errors: Where errors are reported.
+    """
+
+    def __init__(self, errors: ErrorReporter) -> None:
+        base, drop = FitObserver, self.drop
+        self._errors = errors
+        self._observers: list[FitObserver] = []
+        self._dropped: list[FitObserver] = []
+        self.on_epoch_start = Hook(base.on_epoch_start, drop)
+        self.on_batch_start = Hook(base.on_batch_start, drop)
+        self.on_action_start = Hook(base.on_action_start, drop)
+        self.on_action_end = Hook(base.on_action_end, drop, reverse=True)
+        self.on_before_backward = Hook(base.on_before_backward, drop, traceable=True)
+        self.on_after_backward = Hook(base.on_after_backward, drop, reverse=True, traceable=True)
+        self.on_before_optimizer_step = Hook(base.on_before_optimizer_step, drop, traceable=True)
+        self.on_optimizer_step_start = Hook(base.on_optimizer_step_start, drop)
+        self.on_optimizer_step_end = Hook(base.on_optimizer_step_end, drop, reverse=True)
+        self.on_batch_end = Hook(base.on_batch_end, drop, reverse=True)
+        self.on_epoch_end = Hook(base.on_epoch_end, drop, reverse=True)
+        self.on_save_checkpoint = Hook(base.on_save_checkpoint, drop)
+        self._hooks = [each for each in vars(self).values() if isinstance(each, Hook)]
+
+    def __contains__(self, observer: object) -> bool:
+        """Whether an observer is at work."""
+        return any(each is observer for each in self._observers)
+
+    def add(self, observer: FitObserver) -> None:
+        """Add an observer at the end of the list."""
+        self._observers.append(observer)
+        for hook in self._hooks:
+            hook.add(observer)
+
+    @contextmanager
+    def isolate(self, observer: FitObserver) -> Iterator[None]:
+        """Drop an observer if the block fails."""
+        try:
+            yield
+        except Exception as error:
+            self.drop(observer, error)
+
+    def drop(self, observer: FitObserver, error: Exception) -> None:
+        """Report the error of an observer, and do without it."""
+        if observer not in self:
+            return
+        self._remove(observer)
+        self._dropped.append(observer)
+        self._errors.report(observer.consequence, error)
+        self._close(observer)
+
+    def finish(self, *, may_wait: bool = True) -> dict[str, Any]:
+        """End the observation in reverse order, and return the results of all observers.
+
+        Args:
+            may_wait: Whether observers may wait for the device.
+        """
+        results: dict[str, Any] = {}
+        for observer in self._observers[::-1]:
+            with self.isolate(observer):
+                if not may_wait:
+                    observer.stop_waiting()
+                observer.finish()
+                results |= observer.results()
+        # Once more those that were dropped: inside of a hook of torch it cannot be removed.
+        for observer in (*self._observers[::-1], *self._dropped):
+            self._remove(observer)
+            self._close(observer)
+        self._dropped = []
+        return results
+
+    def _close(self, observer: FitObserver) -> None:
+        try:
+            observer.close()
+        except Exception as error:
+            self._errors.report("measurements so far may be incomplete", error)
+
+    def _remove(self, observer: FitObserver) -> None:
+        self._observers = [each for each in self._observers if each is not observer]
+        for hook in self._hooks:
+            hook.remove(observer)

@@ -1,1 +1,0 @@
-"""Renderers of a `Comparison`: they show its content and compute nothing."""

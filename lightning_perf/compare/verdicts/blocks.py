@@ -1,0 +1,273 @@
+"""The blocks of a comparison: verdicts, gates, results, differences and runs; and those of a refused one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
+from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.verdicts.gates import GateOutcome, GateResult
+from lightning_perf.show.blocks import Block, Cell, Context, Details, Heading, Line, Table, TableRow, listing, table
+from lightning_perf.statistics.spread import Spread
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    column_format,
+    format_change,
+    format_detectable,
+    format_duration,
+    format_factor,
+    format_points,
+    two_digits,
+)
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Prediction
+    from lightning_perf.compare.verdicts.refusal import Unfair
+
+
+def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
+    """Yield the blocks of a comparison, the verdicts first."""
+    yield Context((Heading(_title(comparison), level=1), *_overall_result(comparison)))
+    for candidate in comparison.candidates:
+        verdict = candidate.verdict
+        yield Line(verdict.headline, "strong", label="Verdict", label_style="strong")
+        yield from listing(verdict.details, indent=2)
+        if verdict.next:
+            yield Line(verdict.next, label="Next   ", label_style="strong")
+        yield Line()
+    yield Context((*listing(_origin(comparison)), _arms(comparison)))
+    yield gate_table(comparison.gates)
+    yield _results(comparison)
+    yield _differences(comparison)
+    yield Details("Runs", (_runs(comparison), *listing(_footnotes(comparison))))
+
+
+def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
+    """Yield the blocks of a refused comparison: the facts that differ although they must not, and the way out."""
+    yield Line(f"Refused as unfair. {refusal.message}", "strong")
+    title = "Differences that make the comparison unfair"
+    for arm in dict.fromkeys(row.arm for row in refusal.rows):
+        rows = ((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows if row.arm == arm)
+        yield table(("", refusal.baseline, arm), rows, title)
+    yield from listing(notes)
+    yield Line(_what_to_do(refusal))
+
+
+def _title(comparison: Comparison) -> str:
+    verdicts = ", ".join(f"{candidate.arm} {candidate.verdict.kind.value}" for candidate in comparison.candidates)
+    return f"Comparison with {comparison.baseline}: {verdicts}"
+
+
+def _overall_result(comparison: Comparison) -> Iterator[Line]:
+    """Yield the result of all gates in a sentence; nothing without gates."""
+    count = len(comparison.gates)
+    if not count:
+        return
+    outcomes = [gate.outcome for gate in comparison.gates]
+    failed, undecided = outcomes.count(GateOutcome.FAILED), outcomes.count(GateOutcome.INCONCLUSIVE)
+    gates = f"{count} gate{'' if count == 1 else 's'}"
+    if failed:
+        yield Line(f"Failed: {failed} of {gates} failed.", "strong")
+    elif undecided:
+        yield Line(f"Inconclusive: {undecided} of {gates} could not be decided.", "strong")
+    else:
+        yield Line(f"Passed: {'the gate' if count == 1 else f'all {gates}'} passed.", "strong")
+
+
+def _arms(comparison: Comparison) -> Table:
+    """Return the arms: runs used, revisions of the code, and the command in a study."""
+    rows = []
+    for arm in comparison.arms:
+        revisions = dict.fromkeys(
+            run.revision
+            for run in comparison.runs
+            if run.arm == arm.name and run.left_out is None and run.revision is not None
+        )
+        rows.append((arm.name, str(arm.used), ", ".join(revisions) or NOT_AVAILABLE, arm.command or NOT_AVAILABLE))
+    return table(("", "runs", "code", "command"), rows, "Arms")
+
+
+def _origin(comparison: Comparison) -> Iterator[str]:
+    """Yield lines on the hardware, the time of the runs and the version of the tool."""
+    machines = f" ({', '.join(comparison.machines)})" if comparison.machines else ""
+    yield f"Hardware: {', '.join(comparison.hardware) or 'not recorded'}{machines}"
+    starts = [run.started_unix_s for run in comparison.runs if run.started_unix_s is not None]
+    if starts:
+        first, last = (f"{datetime.fromtimestamp(s, timezone.utc):%Y-%m-%d %H:%M}" for s in (min(starts), max(starts)))
+        yield f"Runs started: {first} to {last} UTC"
+    if comparison.tool_version is not None:
+        yield f"Compared with lightning-perf {comparison.tool_version}"
+
+
+def _runs(comparison: Comparison) -> Table:
+    """Return the values of all arms by metric: mean, SD, minimum, quartiles, median, p90 and maximum."""
+    heads = ("", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max")
+    rows: list[TableRow] = []
+    for name, metric in METRICS.items():
+        summaries = {arm.name: arm.metrics[name] for arm in comparison.arms if arm.metrics[name].n}
+        figures = column_format(metric.unit, [summary.max for summary in summaries.values()])
+        if summaries:
+            rows.append([f"{metric.title} ({figures.unit})", *[""] * (len(heads) - 1)])
+        for arm, s in summaries.items():
+            values = (Cell(figures.value(value), value) for value in (s.min, s.q1, s.median, s.q3, s.p90, s.max))
+            mean, sd = Cell(figures.value(s.mean), s.mean), Cell(figures.deviation(s.sd), s.sd)
+            rows.append([f"  {arm}", str(s.n), mean, sd, *values])
+    return table(heads, rows, "Runs")
+
+
+def _results(comparison: Comparison) -> Table:
+    """Return each candidate's change against the baseline, by metric."""
+    rows: list[TableRow] = []
+    for candidate in comparison.candidates:
+        for result in candidate.metrics:
+            p = result.exact.p
+            change, interval = _change(result, result.estimate)
+            rows.append(
+                [
+                    f"{METRICS[result.metric].title}, {candidate.arm}",
+                    Cell(change, result.estimate.value),
+                    interval,
+                    Cell(f"{p:.3g}" if p is not None else NOT_AVAILABLE, p),
+                    Cell(_with_interval(*_change(result, result.robust)), result.robust.value),
+                    Cell(_detectable(result), result.detectable),
+                ]
+            )
+    heads = (f"against {comparison.baseline}", "change", "interval", "exact p", "Hodges–Lehmann", "detectable")
+    return table(heads, rows, "Differences")
+
+
+def _differences(comparison: Comparison) -> Table:
+    """Return the facts that differ between the arms and are allowed to."""
+    rows = (
+        (f"{row.fact}, {candidate.arm}", ", ".join(row.baseline), ", ".join(row.candidate), row.allowed_by or "")
+        for candidate in comparison.candidates
+        for row in candidate.differences
+    )
+    return table(("", comparison.baseline, "candidate", "allowed by"), rows, "Settings that differ")
+
+
+def gate_table(gates: Sequence[GateResult]) -> Table:
+    """Return gates and their outcomes."""
+    rows: list[TableRow] = []
+    for gate in gates:
+        figures = (
+            Cell(f"{value:.4g}" if value is not None else NOT_AVAILABLE, value)
+            for value in (gate.value, gate.low, gate.high)
+        )
+        outcome = Cell(gate.outcome.value, troubled=gate.outcome is not GateOutcome.PASSED)
+        rows.append([f"{gate.gate}, {gate.arm}", outcome, *figures, gate.reason or ""])
+    return table(("", "outcome", "value", "low", "high", "why"), rows, "Gates")
+
+
+def _what_to_do(refusal: Unfair) -> str:
+    """Return the advice after a refusal: the option that allows the most likely cause."""
+    if refusal.advice is not None:
+        return refusal.advice
+    fact = likely_cause({row.fact for row in refusal.rows})
+    allow = f"--allow {fact}"
+    if fact not in SEED_FACTS and any(
+        max(len(row.baseline), len(row.candidate)) > 1 for row in refusal.rows if row.fact == fact
+    ):
+        return f"{fact} differs between runs of the same arm. If this does not matter, add {allow}."
+    return f"If {fact} is the setting that you are testing, add --treatment {fact}. If it does not matter, add {allow}."
+
+
+def _footnotes(comparison: Comparison) -> Iterator[str]:
+    """Yield the lines below the tables: runs left out, spread, time to accuracy, collapsed runs, drift, notes."""
+    yield from (_left_out(arm) for arm in comparison.arms if arm.left_out)
+    for candidate in comparison.candidates:
+        if candidate.time_spread is not None:
+            yield _spread("step time", candidate.arm, comparison.baseline, candidate.time_spread)
+        if candidate.accuracy_spread is not None:
+            yield _spread("accuracy", candidate.arm, comparison.baseline, candidate.accuracy_spread)
+        if candidate.first_to_accuracy is not None and candidate.first_to_accuracy.p is not None:
+            test = candidate.first_to_accuracy
+            yield (
+                f"First to reach the accuracy goal within each block: p = {test.p:.3g} "
+                f"({test.method}, {test.n} blocks with a clear first)."
+            )
+        if candidate.prediction is not None and candidate.prediction.measured.value is not None:
+            yield _prediction(candidate.arm, candidate.prediction)
+    if comparison.accuracy_goal is not None:
+        yield from (_goal(arm, comparison.accuracy_goal) for arm in comparison.arms)
+    for arm in comparison.arms:
+        share = arm.collapsed
+        if share.value is not None and share.low is not None and share.high is not None and share.value > 0:
+            yield (
+                f"{arm.name}: {share.value:.0%} of {share.n} runs collapsed "
+                f"({share.confidence:.0%} interval {share.low:.0%} to {share.high:.0%}).".replace("%", " %")
+            )
+    change = comparison.drift.change
+    if change.value is not None and change.low is not None and comparison.drift.p is not None:
+        ends = f"{format_change(1 + change.low)} to {format_change(1 + (change.high or 0))}"
+        size = f"{format_change(1 + change.value)} ({ends}, p = {comparison.drift.p:.2g})"
+        yield f"Drift of the step time from the first run to the last: {size}."
+    count = len(comparison.candidates)
+    if count > 1:
+        yield f"Per metric, all {count} intervals together hold with {100 * comparison.confidence:.3g} % confidence."
+    yield from comparison.notes
+
+
+def _goal(arm: Arm, goal: float) -> str:
+    median = arm.median_time_to_accuracy_s
+    when = format_duration(median * 1e9) if median is not None else "not reached by half of the runs"
+    return (
+        f"{arm.name}: {arm.reached_goal} of {arm.used} runs reached an accuracy of {goal:.4g}; median time {when} "
+        "(runs that missed the goal are censored)."
+    )
+
+
+def _left_out(arm: Arm) -> str:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items())
+    return f"{arm.name}: {arm.used} runs used; left out: {reasons}."
+
+
+def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
+    ratio = spread.ratio
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return f"Spread of {what}, {arm} against {baseline}: {spread.reason}."
+    needed = f"{spread.runs_needed} runs per arm" if spread.runs_needed else "more than 200 runs per arm"
+    p = f"p = {spread.p:.2g}" if spread.p is not None else "no p-value"
+    interval = f"{ratio.low:.2f} to {ratio.high:.2f} if runs are normally distributed"
+    power = f"{100 * (spread.power or 0):.0f} %"
+    return (
+        f"Spread of {what}, SD of {arm} over {baseline}: {ratio.value:.2f} ({interval}). Brown–Forsythe {p}; "
+        f"it detects such a ratio in {power} of studies of this size; {needed} would detect it in 80 %."
+    )
+
+
+def _prediction(arm: str, prediction: Prediction) -> str:
+    outcome = "within" if prediction.held else "outside"
+    return (
+        f"The profiled run {prediction.run_id} predicted a speed-up of {format_factor(prediction.low)} to "
+        f"{format_factor(prediction.high)} for {arm}. Measured: {format_factor(prediction.measured.value)}, {outcome} "
+        "the prediction."
+    )
+
+
+def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
+    text = format_change if METRICS[result.metric].scale is Scale.RATIO else _points
+    if estimate.low is None or estimate.high is None:
+        return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE
+    if estimate.low == estimate.high:
+        return text(estimate.value), "the same in every block"
+    return text(estimate.value), f"{text(estimate.low)} to {text(estimate.high)}"
+
+
+def _with_interval(change: str, interval: str) -> str:
+    return change if interval == NOT_AVAILABLE else f"{change} ({interval})"
+
+
+def _points(share: float | None) -> str:
+    return format_points(share, "pt")
+
+
+def _detectable(result: MetricResult) -> str:
+    if result.detectable is None:
+        return NOT_AVAILABLE
+    if METRICS[result.metric].scale is Scale.RATIO:
+        return format_detectable(result.detectable)
+    return f"{two_digits(100 * result.detectable)} pt"

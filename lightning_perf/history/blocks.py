@@ -1,0 +1,214 @@
+"""The blocks of a history and of its gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
+from lightning_perf.compare.verdicts.blocks import gate_table
+from lightning_perf.compare.verdicts.gates import GateOutcome
+from lightning_perf.show.blocks import Block, Cell, Chart, Heading, Line, Table, TableRow, listing, table
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import NOT_AVAILABLE, column_format, format_change, format_points, format_share
+
+if TYPE_CHECKING:
+    from lightning_perf.history.document import Commit, History, LevelChange, Row, Series
+    from lightning_perf.history.gate import HistoryGate
+
+MOST_ROWS = 30
+"""Rows of a series in the terminal and in Markdown: the newest ones. The JSON and the page have all."""
+
+NEXT_STEP = "Compare this commit with the last good one in a study: blocks have less noise than a history."
+SHOWN_COMMITS = 8
+HASH_CHARACTERS = 12
+
+
+def history_blocks(history: History) -> Iterator[Block]:
+    """Yield the blocks of a history: per series its changes, then its rows."""
+    yield Line(headline(history), "strong")
+    metric = METRICS[history.metric]
+    for number, series in enumerate(history.series):
+        yield Heading(_series_title(history, number))
+        yield from listing(_series_lines(series))
+        if len(series.rows) > 1:
+            yield _chart(series, metric)
+        yield from listing(_change_lines(series, metric))
+        yield _row_table(series, metric)
+    yield from listing(history.notes)
+
+
+def gate_blocks(gate: HistoryGate) -> Iterator[Block]:
+    """Yield the blocks of the outcome of gates."""
+    against = f"the baseline {gate.baseline}" if gate.baseline is not None else "the history"
+    name = short_commit(gate.commit) if gate.commit is not None else "the new runs"
+    yield Line(f"{gate.outcome.value.capitalize()}: {name} against {against}.", "strong")
+    yield from listing(_gate_lines(gate), indent=2)
+    if gate.outcome is GateOutcome.INCONCLUSIVE:
+        yield Line(NEXT_STEP, label="Next   ", label_style="strong")
+    yield gate_table(gate.gates)
+    yield from listing(gate.notes)
+
+
+def headline(history: History) -> str:
+    """Return the result in a sentence or two."""
+    metric = METRICS[history.metric]
+    title = metric.title if history.quality is None else f"{metric.title} ({history.quality})"
+    worse, better = (
+        sum(change.worse is side for series in history.series for change in series.changes) for side in (True, False)
+    )
+    found = ", ".join(
+        f"{count} change{'' if count == 1 else 's'} for the {kind}"
+        for count, kind in ((worse, "worse"), (better, "better"))
+        if count
+    )
+    rows = sum(len(series.rows) for series in history.series)
+    scope = f"{rows} row{'' if rows == 1 else 's'}"
+    if len(history.series) > 1:
+        scope += f" in {len(history.series)} series"
+    return f"History of the {title}: {found or 'no change point'} in {scope}."
+
+
+def _gate_lines(gate: HistoryGate) -> list[str]:
+    lines = []
+    for figure in gate.metrics:
+        metric = METRICS[figure.metric]
+        figures = column_format(metric.unit, [figure.value, figure.level])
+        unit = f" {figures.unit}" if figures.unit else ""
+        rows = f"{figure.rows} row{'' if figure.rows == 1 else 's'}"
+        if figure.rows > 1:
+            rows += f", {short_commit(figure.first)} to {short_commit(figure.last)}"
+        lines.append(
+            f"{_capital(metric.title)}: {figures.value(figure.value)}{unit}, the level of the history is "
+            f"{figures.value(figure.level)}{unit} ({rows}): {change_text(figure.estimate, metric)}."
+        )
+    runs = f"{gate.runs} run{'' if gate.runs == 1 else 's'}"
+    lines.append(f"{runs} on {gate.series}" if gate.series else runs)
+    return lines
+
+
+def _change_lines(series: Series, metric: Metric) -> Iterator[Line]:
+    """Yield the changes, each with the commits that may have caused it, and the way to confirm the newest."""
+    for change in series.changes:
+        yield Line(_change_sentence(change, series, metric))
+        yield from (Line(f"  {line}") for line in _commit_lines(change))
+    if series.changes:
+        newest = series.changes[-1]
+        yield Line(
+            f"Confirm it with lightning-perf gate --base {short_commit(newest.before)} --head "
+            f"{short_commit(newest.after)} -- COMMAND: a history cannot tell a change of the code from one of the "
+            "machine at the same time."
+        )
+
+
+def _change_sentence(change: LevelChange, series: Series, metric: Metric) -> str:
+    """Return one change point in a sentence or two."""
+    mark = "Worse" if change.worse else "Better"
+    at = f"{short_commit(change.after)} ({day(series.rows[change.row].date_unix_s)})"
+    text = f"{mark}: the {metric.title} changed by {change_text(change.estimate, metric)} at {at}."
+    if change.earliest == change.latest:
+        return f"{text} The row before, {short_commit(change.before)}, had the old level."
+    first, last = series.rows[change.earliest], series.rows[change.latest]
+    return f"{text} It may have been any row from {short_commit(first.commit)} to {short_commit(last.commit)}."
+
+
+def change_text(estimate: Estimate, metric: Metric) -> str:
+    """Return a change with its interval."""
+    show = format_points if metric.scale is Scale.DIFFERENCE else format_change
+    if estimate.low is None or estimate.high is None:
+        return f"{show(estimate.value)}, without an interval ({estimate.reason or 'unknown noise'})"
+    level = f"{100 * estimate.confidence:.3g} %"
+    return f"{show(estimate.value)} ({level} interval {show(estimate.low)} to {show(estimate.high)})"
+
+
+def _commit_lines(change: LevelChange) -> tuple[str, ...]:
+    """Return the commits that may have caused a change, the newest ones if there are many."""
+    if change.commit_count is None:
+        return ()
+    shown = change.commits[-SHOWN_COMMITS:]
+    hidden = change.commit_count - len(shown)
+    lines = [f"Commits in question: {change.commit_count}"]
+    lines += [f"… {hidden} earlier"] if hidden else []
+    return (*lines, *map(_commit_line, shown))
+
+
+def _commit_line(commit: Commit) -> str:
+    return f"{short_commit(commit.commit)} {commit.subject or ''}".rstrip()
+
+
+def _row_table(series: Series, metric: Metric) -> Table:
+    """Return the newest rows, one per commit, the newest last."""
+    figures = column_format(metric.unit, [row.high for row in series.rows])
+    unit = f" ({figures.unit})" if figures.unit else ""
+    changes = {change.row: change for change in series.changes}
+    first = max(0, len(series.rows) - MOST_ROWS)
+    rows: list[TableRow] = []
+    for number, row in enumerate(series.rows[first:], start=first):
+        value, low, high, level = (Cell(figures.value(v), v) for v in (row.value, row.low, row.high, row.level))
+        ends = (low, high) if row.runs > 1 else ("", "")
+        change = _brief_change(changes[number], metric) if number in changes else ""
+        rows.append([_row_name(row), day(row.date_unix_s), str(row.runs), value, *ends, level, change])
+    heads = ("commit", "date", "runs", f"{metric.title}{unit}", "min", "max", "level", "change")
+    return table(heads, rows, f"The newest {MOST_ROWS} of {len(series.rows)} rows" if first else "Rows")
+
+
+def _row_name(row: Row) -> str:
+    names = f" [{', '.join(row.baselines)}]" if row.baselines else ""
+    return short_commit(row.commit) + names
+
+
+def _brief_change(change: LevelChange, metric: Metric) -> Cell:
+    show = format_points if metric.scale is Scale.DIFFERENCE else format_change
+    text = f"{'worse' if change.worse else 'better'} {show(change.estimate.value)}"
+    return Cell(text, change.estimate.value, troubled=bool(change.worse))
+
+
+def _series_title(history: History, number: int) -> str:
+    series = history.series[number]
+    return series.name if len(history.series) == 1 else f"Series {number + 1}: {series.name}"
+
+
+def _series_lines(series: Series) -> list[str]:
+    lines = []
+    if series.differs:
+        parts = [
+            f"{one.fact} ({', '.join(one.candidate)}, there {', '.join(one.baseline)})" for one in series.differs[:3]
+        ]
+        more = len(series.differs) - len(parts)
+        parts += [f"{more} more facts"] if more else []
+        lines.append(f"A series of its own, because it differs from series 1 in {', '.join(parts)}.")
+    if series.noise is not None:
+        lines.append(f"Rows vary by {format_share(series.noise)} around their level.")
+    if series.note:
+        lines.append(series.note)
+    return lines
+
+
+def _chart(series: Series, metric: Metric) -> Chart:
+    rows = series.rows
+    return Chart(
+        metric.title,
+        metric.unit,
+        tuple(row.value for row in rows),
+        tuple(row.level for row in rows),
+        tuple(change.row for change in series.changes),
+        (day(rows[0].date_unix_s), day(rows[-1].date_unix_s)),
+    )
+
+
+def short_commit(commit: str | None) -> str:
+    """Return the first characters of a commit; uncommitted changes stay visible as a plus sign."""
+    if commit is None:
+        return NOT_AVAILABLE
+    base, plus, _ = commit.partition("+")
+    return base[:HASH_CHARACTERS] + plus
+
+
+def day(unix_s: float) -> str:
+    """Return a date in UTC."""
+    return f"{datetime.fromtimestamp(unix_s, timezone.utc):%Y-%m-%d}"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

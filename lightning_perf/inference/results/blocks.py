@@ -1,0 +1,305 @@
+"""The blocks of a trade-off, and of the latency of untrained backbones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lightning_perf.inference.counting.document import Count
+from lightning_perf.inference.counting.roofline import Peaks
+from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, listing, table
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    format_bytes,
+    format_count,
+    format_flop_rate,
+    format_flops,
+    format_milliseconds,
+    format_ratio,
+)
+
+if TYPE_CHECKING:
+    from lightning_perf.inference.results import tradeoff as results
+    from lightning_perf.inference.results.sweep import Sweep
+    from lightning_perf.inference.results.tradeoff import Tradeoff
+
+
+def tradeoff_blocks(tradeoff: Tradeoff, layers: int) -> Iterator[Block]:
+    """Yield the recommendation, the model, the tables, and remarks, with the layers that do the most arithmetic."""
+    recommendation = tradeoff.recommendation
+    if recommendation is not None:
+        yield Line(recommendation.variant or "no variant", "strong", label="Deploy ", label_style="strong")
+        yield Line(recommendation.reason, label="Why    ", label_style="strong")
+    shape = "×".join(map(str, tradeoff.input_shape))
+    model = f"{tradeoff.model}, inputs {shape}, float32 originals, on {tradeoff.machine.device}"
+    yield Line(model, label="Model  ", label_style="strong")
+    if tradeoff.count is not None:
+        yield Line(_count_line(tradeoff, tradeoff.count), label="Work   ", label_style="strong")
+    yield _tradeoff_table(tradeoff)
+    yield from (_latency_table(tradeoff, cell) for cell in tradeoff.cells)
+    yield _accuracy_table(tradeoff)
+    yield _cold_table(tradeoff)
+    if tradeoff.count is not None:
+        yield _layer_table(tradeoff.count, layers)
+    for row in tradeoff.rows:
+        if row.reason is not None:
+            yield Line(f"{row.variant}: {row.reason}", label="Not measured", label_style="warning")
+    yield from listing(_footnotes(tradeoff))
+
+
+def sweep_blocks(sweep: Sweep) -> Iterator[Block]:
+    """Yield the table of the backbones, and remarks on the figures."""
+    rows: list[TableRow] = []
+    for row in sweep.rows:
+        latency = row.latency
+        if latency is None:
+            continue
+        macs = ("≥ " if row.uncounted else "") + _scaled(row.macs)
+        speed = Cell("1×", 1.0) if latency.speedup is None else latency.speedup.value
+        rows.append(
+            (
+                row.name,
+                Cell(_scaled(row.parameters), row.parameters),
+                Cell(macs, row.macs),
+                latency.p50_ms,
+                latency.p90_ms,
+                Cell(format_count(float(f"{latency.throughput:.3g}")), latency.throughput),
+                speed,
+                row.efficiency,
+            )
+        )
+    heads = ("backbone", "params", "MACs", "median", "p90", "inputs/s", "speed", "of peak")
+    kinds = "name figure figure milliseconds milliseconds figure ratio share"
+    yield table(heads, rows, sweep_title(sweep), kinds)
+    yield from listing(_sweep_footnotes(sweep))
+
+
+def sweep_title(sweep: Sweep) -> str:
+    """Return the conditions of a sweep."""
+    shape = "×".join(map(str, sweep.input_shape))
+    threads = "" if sweep.peaks.threads is None else f", {sweep.threads} thread{'s' if sweep.threads > 1 else ''}"
+    return f"Untrained backbones, float32, input {shape}, batch {sweep.batch}, {sweep.machine.device}{threads}"
+
+
+def _scaled(number: float | None) -> str:
+    """Format a large count with a prefix, e.g. 1.81 G."""
+    return NOT_AVAILABLE if number is None else format_flop_rate(number).removesuffix("FLOP/s").strip()
+
+
+def _sweep_footnotes(sweep: Sweep) -> Iterator[str]:
+    yield from (f"{row.name}: {row.reason}" for row in sweep.rows if row.reason is not None)
+    first = next((row.name for row in sweep.rows if row.latency is not None and row.latency.speedup is None), None)
+    if first is not None:
+        yield f"speed: speed-up over {first}."
+    if sweep.noise is not None and sweep.noise.low is not None and sweep.noise.high is not None:
+        yield (
+            f"{first} against itself: {format_ratio(sweep.noise.low)} to {format_ratio(sweep.noise.high)}. "
+            "Smaller differences are noise."
+        )
+    peaks = sweep.peaks
+    rates = format_flop_rate(peaks.flops_per_s)
+    if peaks.convolution_flops_per_s is not None:
+        rates += f", for convolutions {format_flop_rate(peaks.convolution_flops_per_s)}"
+    yield f"of peak: shortest possible time at {rates} ({peaks.source}), divided by the median."
+    if sweep.macs_correlation is not None:
+        yield f"Rank correlation of MACs and median latency: {sweep.macs_correlation:.2f}."
+
+
+def _tradeoff_table(tradeoff: Tradeoff) -> Table:
+    """Return latency, accuracy and size of the variants, for the first batch size and number of threads."""
+    cell = tradeoff.cells[0]
+    rows: list[TableRow] = []
+    for row, latency in tradeoff.measured(cell):
+        speedup = 1.0 if latency.speedup is None else latency.speedup.value
+        rows.append(
+            (
+                row.variant,
+                latency.p50_ms,
+                speedup,
+                _accuracy(row.accuracy),
+                _drop(row.accuracy),
+                row.size_bytes,
+                _unbeaten(cell, row),
+            )
+        )
+    heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "best in")
+    kinds = "name milliseconds ratio figure figure bytes figure"
+    return table(heads, rows, f"Trade-off: {_where(cell)}", kinds)
+
+
+def _latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
+    """Return the latency of the variants for one batch size and number of threads."""
+    on_device = tradeoff.machine.device_type != "cpu"
+    rows: list[TableRow] = []
+    for row in tradeoff.rows:
+        latency = row.latency(cell.threads, cell.batch)
+        if latency is None:
+            continue
+        rows.append(
+            (
+                row.variant,
+                latency.p50_ms,
+                latency.p90_ms,
+                latency.p99_ms,
+                (latency.device_ms if on_device else latency.cpu_ms),
+                Cell(_interval(latency.speedup), 1.0 if latency.speedup is None else latency.speedup.value),
+                latency.throughput,
+            )
+        )
+    heads = ("variant", "p50", "p90", "p99", "device" if on_device else "CPU", "speed-up, interval", "inputs/s")
+    title = f"Latency: {_where(cell)}; the original against itself: {_interval(cell.noise)}"
+    return table(heads, rows, title, "name" + " milliseconds" * 4 + " figure count")
+
+
+def _accuracy_table(tradeoff: Tradeoff) -> Table:
+    """Return accuracy with its intervals, and the difference from the original's outputs, which needs no labels."""
+    rows: list[TableRow] = []
+    for row in tradeoff.rows:
+        if row.reload is None:
+            continue
+        error = f"{row.output_error:.1e}" if row.output_error is not None else NOT_AVAILABLE
+        rows.append([row.variant, *_judged(row.accuracy), Cell(error, row.output_error)])
+    heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error")
+    kinds = "name figure figure figure share figure"
+    return table(heads, rows, "Outputs, with 95 % intervals", kinds)
+
+
+def _judged(accuracy: Accuracy | None) -> TableRow:
+    """Return the correct outputs, the interval of the accuracy and of its drop, and the agreement."""
+    if accuracy is None:
+        return (NOT_AVAILABLE,) * 4
+    drop = NOT_AVAILABLE
+    if accuracy.drop_low_points is not None and accuracy.drop_high_points is not None:
+        drop = f"{_signed(accuracy.drop_low_points)} to {_signed(accuracy.drop_high_points)} pt"
+    return (
+        Cell(f"{accuracy.correct}/{accuracy.n}", accuracy.correct),
+        Cell(f"{100 * accuracy.low:.1f}–{100 * accuracy.high:.1f} %", accuracy.share),
+        Cell(drop, accuracy.drop_points),
+        accuracy.agreement,
+    )
+
+
+def _cold_table(tradeoff: Tradeoff) -> Table:
+    """Return the build time of each variant, and the load time and memory of a fresh process."""
+    on_device = tradeoff.machine.device_type != "cpu"
+    rows = (
+        (
+            row.variant,
+            row.parameters,
+            row.packed_bytes,
+            1e9 * row.build_s if row.build_s is not None else None,
+            row.cold.load_ms,
+            row.cold.first_call_ms,
+            row.cold.peak_rss_bytes,
+            row.cold.peak_device_bytes,
+        )
+        for row in tradeoff.rows
+        if row.cold is not None
+    )
+    heads = ("variant", "parameters", "packed", "build", "load", "first call", "memory", "on device")
+    kinds = "name count bytes duration milliseconds milliseconds bytes bytes"
+    shown = None if on_device else -1
+    return table(heads[:shown], (row[:shown] for row in rows), "Cold start, in a fresh process", kinds)
+
+
+def _layer_table(count: Count, top: int) -> Table:
+    """Return the layers with the most arithmetic."""
+    layers = sorted(count.layers, key=lambda layer: -layer.flops)[:top]
+    rows = (
+        (
+            layer.path or "(the model)",
+            layer.kind,
+            layer.parameters,
+            layer.flops,
+            (layer.flops / count.flops if count.flops else None),
+            layer.bytes_moved,
+            _intensity(layer.arithmetic_intensity),
+        )
+        for layer in layers
+    )
+    heads = ("layer", "kind", "parameters", "FLOPs", "share", "moved", "FLOPs/B")
+    kinds = "name figure count flops share bytes figure"
+    return table(heads, rows, f"Layers with the most arithmetic ({len(layers)} of {len(count.layers)})", kinds)
+
+
+def _intensity(flops_per_byte: float | None) -> Cell:
+    return Cell(NOT_AVAILABLE if flops_per_byte is None else f"{flops_per_byte:.1f}", flops_per_byte)
+
+
+def _count_line(tradeoff: Tradeoff, count: Count) -> str:
+    """Return the original's arithmetic and its bound."""
+    intensity = count.arithmetic_intensity
+    line = (
+        f"{format_count(count.parameters)} parameters ({format_bytes(count.size_bytes)}), "
+        f"{format_flops(count.macs).replace('FLOPs', 'MACs')} = {format_flops(count.flops)} per input"
+    )
+    if intensity is not None:
+        line += f", {intensity:.1f} FLOPs per byte moved"
+    bound = tradeoff.roofline
+    if bound is None:
+        return f"{line}."
+    peaks = bound.peaks
+    rates = f"{format_flop_rate(peaks.flops_per_s)}{_of_convolutions(peaks)}"
+    line += (
+        f". At {rates} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
+        f"({peaks.source}) it takes at least {format_milliseconds(bound.bound_ms)}"
+    )
+    latency = tradeoff.rows[0].latency(tradeoff.cells[0].threads, tradeoff.cells[0].batch)
+    if latency is not None:
+        line += f"; the original takes {format_ratio(latency.p50_ms / bound.bound_ms)} that"
+    return f"{line} ({_where(tradeoff.cells[0])})."
+
+
+def _of_convolutions(peaks: Peaks) -> str:
+    rate = peaks.convolution_flops_per_s
+    return "" if rate is None else f" (convolutions {format_flop_rate(rate)})"
+
+
+def _footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
+    """Return the machine, the versions and the notes, which follow the tables."""
+    machine = tradeoff.machine
+    versions = ", ".join(
+        f"{name} {machine.versions[name]}" for name in ("python", "torch", "lightning-perf") if name in machine.versions
+    )
+    where = f"{machine.cpu}, {machine.cpus} CPUs, {machine.platform}"
+    lines = [f"Measured on {where}; {versions}; method {tradeoff.method_version}."]
+    if tradeoff.machine.load_before is not None and tradeoff.machine.load_after is not None:
+        lines.append(f"Load average {machine.load_before:.2f} before, {machine.load_after:.2f} after.")
+    return (*lines, *tradeoff.notes)
+
+
+def _where(cell: results.Cell) -> str:
+    return f"batch {cell.batch}, {cell.threads} thread{'' if cell.threads == 1 else 's'}"
+
+
+def _interval(estimate: Estimate | None) -> str:
+    """Format a ratio with its interval; the ratio of the baseline to itself is 1 by definition."""
+    if estimate is None or estimate.value is None:
+        return format_ratio(None if estimate is not None else 1.0)
+    if estimate.low is None or estimate.high is None:
+        return format_ratio(estimate.value)
+    low, high = (format_ratio(end).removesuffix("×") for end in (estimate.low, estimate.high))
+    return f"{format_ratio(estimate.value)} ({low}–{high})"
+
+
+def _accuracy(accuracy: Accuracy | None) -> Cell:
+    return Cell(NOT_AVAILABLE) if accuracy is None else Cell(f"{100 * accuracy.share:.1f} %", accuracy.share)
+
+
+def _drop(accuracy: Accuracy | None) -> Cell:
+    if accuracy is None:
+        return Cell(NOT_AVAILABLE)
+    return Cell(f"{_signed(accuracy.drop_points)} pt", accuracy.drop_points)
+
+
+def _signed(points: float) -> str:
+    """Format a drop in points; a variant that is better than the original has a minus sign."""
+    text = f"{points:.2f}"
+    return "0" if float(text) == 0 else text.replace("-", "−")
+
+
+def _unbeaten(cell: results.Cell, row: results.Row) -> str:
+    fast, small = row.variant in cell.front, row.variant in cell.size_front
+    return "both" if fast and small else "time" if fast else "size" if small else ""

@@ -1,0 +1,217 @@
+"""The blocks of a memory snapshot, and of the comparison of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.report.labels import MEMORY_LABELS, count_of
+from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, note, table
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
+
+if TYPE_CHECKING:
+    from lightning_perf.memory_snapshot.compared import DeviceChange, LineChange, MemoryDiff
+    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, Moment, OutOfMemory
+
+FREE_LABEL = "free in the allocator"
+
+SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "expandable_segments", "max_split_size")
+"""Settings that change how memory is divided."""
+
+
+def snapshot_blocks(report: MemoryReport, top: int) -> Iterator[Block]:
+    """Yield the blocks of a snapshot, its tables cut to their first rows."""
+    if not report.devices:
+        yield Line(f"{Path(report.source).name} holds no memory and no events.", "strong")
+    named = len(report.devices) > 1
+    for device in report.devices:
+        yield from _device_blocks(device, top, named=named)
+    yield from map(note, report.notes)
+    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
+    if settings:
+        yield Line(f"Allocator: {', '.join(f'{name}={value}' for name, value in settings.items())}")
+
+
+def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[Block]:
+    yield Line(_headline(device, named), "strong")
+    yield Line(
+        f"At the end: {format_bytes(device.end.allocated_bytes)} allocated of {format_bytes(device.reserved_bytes)} "
+        f"reserved. {_free_sentence(device)}"
+    )
+    for error in device.out_of_memory[-3:]:
+        yield Line(_error_sentence(error), "strong")
+    if device.growth is not None:
+        growth = device.growth
+        yield Line(
+            f"Possible leak: the lowest memory within a step grew by {format_bytes(growth.growth_bytes)} over "
+            f"{count_of(growth.steps, 'step')} and never fell. The lines that grew most are below.",
+            "strong",
+        )
+        yield table(
+            ("line", "for", "growth"),
+            ((row.line, MEMORY_LABELS[row.category], row.growth_bytes) for row in growth.rows[:top]),
+            "Growth from step to step",
+            kinds="name figure bytes",
+        )
+    yield _category_table(device)
+    yield _group_table(device, top)
+    yield table(
+        ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
+        (
+            (
+                _pool_name(pool.size, pool.stream, pool.pool),
+                pool.segments,
+                pool.reserved_bytes,
+                pool.free_bytes,
+                pool.largest_free_bytes,
+                pool.fragmented_bytes,
+                pool.releasable_bytes,
+            )
+            for pool in device.pools[:top]
+        ),
+        "Free memory at the end",
+        kinds="name count" + " bytes" * 5,
+    )
+
+
+def _headline(device: DeviceMemory, named: bool) -> str:
+    where = f"Device {device.device}: " if named else ""
+    if device.history.state == "none":
+        return f"{where}{format_bytes(device.end.allocated_bytes)} were allocated when the snapshot was made."
+    peak = device.peak
+    about = "about " if device.history.conflicts else ""
+    return (
+        f"{where}The peak is {about}{format_bytes(peak.allocated_bytes)} allocated of "
+        f"{format_bytes(peak.reserved_bytes)} reserved, {_place(peak, device)}."
+    )
+
+
+def _place(moment: Moment, device: DeviceMemory) -> str:
+    event = f"after event {moment.event:,} of {device.history.events:,}"
+    return event if moment.time_ns is None else f"{format_duration(moment.time_ns)} after the first event"
+
+
+def _free_sentence(device: DeviceMemory) -> str:
+    releasable = sum(pool.releasable_bytes for pool in device.pools)
+    fragmented = sum(pool.fragmented_bytes for pool in device.pools)
+    if not releasable + fragmented:
+        return "No block is free."
+    return (
+        f"Of the free blocks, {format_bytes(releasable)} are in empty segments, which torch.cuda.empty_cache() "
+        f"returns, and {format_bytes(fragmented)} in segments that are in use."
+    )
+
+
+def _error_sentence(error: OutOfMemory) -> str:
+    module = f" [{error.module}]" if error.module else ""
+    text = (
+        f"Out of memory: {error.line}{module} asked for {format_bytes(error.requested_bytes)}. "
+        f"{format_bytes(error.allocated_bytes)} were allocated, {format_bytes(error.device_free_bytes)} were free on "
+        f"the device, and {format_bytes(error.cached_bytes)} were free in the allocator. The largest usable piece had "
+        f"{format_bytes(error.largest_free_bytes)}."
+    )
+    if error.fragmented:
+        text += " In one piece they would have sufficed. Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    return text
+
+
+def _category_table(device: DeviceMemory) -> Table:
+    moments = [device.peak, device.end] if device.history.state != "none" else [device.end]
+    names = dict.fromkeys(row.category for moment in moments for row in moment.categories)
+    sizes = [{row.category: row.bytes for row in moment.categories} for moment in moments]
+    rows: list[TableRow] = []
+    for name in sorted(names, key=lambda name: -sizes[0].get(name, 0)):
+        row: list[str | float | Cell] = [MEMORY_LABELS[name]]
+        for moment, size in zip(moments, sizes, strict=True):
+            row += [size.get(name, 0), size.get(name, 0) / max(1, moment.allocated_bytes)]
+        rows.append(row)
+    free: list[str | float | Cell] = [FREE_LABEL]
+    for moment in moments:
+        free += [max(0, moment.reserved_bytes - moment.allocated_bytes), ""]
+    heads = ("use", *(head for moment in moments for head in (f"at the {moment.name}", "share")))
+    return table(heads, [*rows, free], "Memory by use", kinds="name" + " bytes share" * len(moments))
+
+
+def _group_table(device: DeviceMemory, top: int) -> Table:
+    recorded = device.history.state != "none"
+    title = "Who held the memory at the peak" if recorded else "Who held the memory"
+    heads = ("line", "for", "at the peak" if recorded else "size", "share", "blocks", "at the end")
+    groups = [row for row in device.groups if row.peak_bytes]
+
+    def figures(groups: list[MemoryGroup]) -> TableRow:
+        size = sum(row.peak_bytes for row in groups)
+        share = size / max(1, device.peak.allocated_bytes)
+        blocks, end = sum(row.peak_blocks for row in groups), sum(row.end_bytes for row in groups)
+        return size, share, blocks, end
+
+    rows: list[TableRow] = [(_group_name(row), _use(row), *figures([row])) for row in groups[:top]]
+    if len(groups) > top:
+        rows.append((count_of(len(groups) - top, "other line"), "", *figures(groups[top:])))
+    shown = None if recorded else -1
+    kinds = "name figure bytes share count bytes"
+    return table(heads[:shown], (row[:shown] for row in rows), title, kinds)
+
+
+def _group_name(row: MemoryGroup | LineChange) -> str:
+    return row.line if row.module is None else f"{row.line} [{row.module}]"
+
+
+def _use(row: MemoryGroup) -> str:
+    label = MEMORY_LABELS[row.category]
+    return f"{label} ({row.phase})" if row.category == "temporaries" else label
+
+
+def _pool_name(size: str, stream: int, pool: str) -> str:
+    parts = [size]
+    if stream:
+        parts.append(f"stream {stream:#x}")
+    if pool != "0, 0":
+        parts.append(f"pool {pool}")
+    return ", ".join(parts)
+
+
+def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
+    """Yield the blocks of the comparison of two snapshots, its tables cut to their first rows."""
+    if not compared.devices:
+        yield Line("The snapshots have no device in common.", "strong")
+    for device in compared.devices:
+        yield Line(_change_headline(device, named=len(compared.devices) > 1), "strong")
+        totals = ((row.name, row.before_bytes, row.after_bytes) for row in device.totals)
+        yield _change_table("Totals", ("moment",), totals)
+        uses = ((MEMORY_LABELS[row.name], row.before_bytes, row.after_bytes) for row in device.categories)
+        yield _change_table("Memory by use at the peak", ("use",), uses)
+        changed = [row for row in device.lines if row.before_peak_bytes != row.after_peak_bytes]
+        lines = (
+            (_group_name(row), MEMORY_LABELS[row.category], row.before_peak_bytes, row.after_peak_bytes)
+            for row in changed[:top]
+        )
+        yield _change_table("Lines that changed most at the peak", ("line", "for"), lines)
+    yield from map(note, compared.notes)
+
+
+def _change_headline(device: DeviceChange, *, named: bool) -> str:
+    peak = device.totals[0]
+    where = f"Device {device.device}: the" if named else "The"
+    change = format_change(peak.after_bytes / peak.before_bytes) if peak.before_bytes else NOT_AVAILABLE
+    return (
+        f"{where} peak was {format_bytes(peak.before_bytes)} and is {format_bytes(peak.after_bytes)} allocated "
+        f"({change})."
+    )
+
+
+def _change_table(
+    title: str, heads: tuple[str, ...], rows: Iterable[tuple[str, int, int] | tuple[str, str, int, int]]
+) -> Table:
+    """Return a table of names, each with its bytes before and after, and their difference."""
+    return table(
+        (*heads, "before", "after", "change"),
+        ((*map(str, names), before, after, _change(before, after)) for *names, before, after in rows),
+        title,
+        "name" + " figure" * len(heads[1:]) + " bytes bytes figure",
+    )
+
+
+def _change(before: int, after: int) -> Cell:
+    sign = "±" if after == before else "+" if after > before else "−"
+    return Cell(f"{sign}{format_bytes(abs(after - before))}", after - before)

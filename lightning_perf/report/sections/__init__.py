@@ -1,0 +1,1 @@
+"""The blocks of reports, a module per topic."""

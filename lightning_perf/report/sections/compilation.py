@@ -1,0 +1,80 @@
+"""The compilations of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
+from lightning_perf.findings.compilation import frame_name, line_name, of_fit, step_range
+from lightning_perf.findings.savings import counted
+from lightning_perf.report.labels import count_of
+from lightning_perf.show.blocks import Block, Cell, Heading, Line, TableRow, listing, table
+from lightning_perf.units import format_count, format_duration
+
+TRUNCATED = 120
+"""Characters of a condition or a reason that is shown."""
+
+
+def compilation_section(report: CompileReport, top: int) -> Iterator[Block]:
+    """Yield a table of the functions, the time of all compilations, and the reasons to compile again."""
+    yield Heading("Compilation")
+    heads = ("function", "time", "backend", "versions", "breaks", "guards")
+    kinds = "name duration duration count figure count"
+    yield table(heads, map(_frame, report.frames[:top]), kinds=kinds)
+    moments = (
+        (report.before_ns, "before training"),
+        (report.first_step_ns, "in the first step"),
+        (report.step_ns, "in later steps"),
+        (report.between_ns, "between steps"),
+    )
+    facts = [f"{count_of(report.compilations, 'compilation')}: {of_fit(report.time_ns, report)}"]
+    facts += [f"{format_duration(time_ns)} {moment}" for time_ns, moment in moments if time_ns]
+    yield Line(" · ".join(facts))
+    if report.recompilations:
+        again = format_duration(report.recompile_ns)
+        were = "was a recompilation" if report.recompilations == 1 else "were recompilations"
+        yield Line(f"{report.recompilations:,} of them {were}, {again} in all.")
+    if report.cache_hits or report.cache_misses:
+        hits, misses = report.cache_hits or 0, report.cache_misses or 0
+        yield Line(f"Inductor's cache had {hits:,} of {count_of(hits + misses, 'graph')}.")
+    if report.check_ns_per_step is not None and report.checks_per_step is not None:
+        parts = [f"{format_duration(report.check_ns_per_step)} in {counted(report.checks_per_step, 'check')} of guards"]
+        if report.recorded_ns_per_step:
+            parts.append(f"{format_duration(report.recorded_ns_per_step)} in compilation")
+        yield Line(f"Per recorded step: {', '.join(parts)}.")
+    rows = [(frame, group) for frame in report.frames for group in frame.recompilations]
+    rows.sort(key=lambda row: -row[1].time_ns)
+    for title, items in (
+        ("Recompilations", [_recompilation(*row) for row in rows[:top]]),
+        ("Graph breaks", list(map(_break, report.breaks[:top]))),
+        ("Without a CUDA graph", [f"{each.count:,} × {each.reason}" for each in report.skipped_graphs[:top]]),
+    ):
+        if items:
+            yield Line(f"{title}:", "quiet")
+            yield from listing(items, marker="-")
+
+
+def _frame(frame: CompiledFrame) -> TableRow:
+    module = f"  {frame.module}" if frame.module else ""
+    return (
+        Cell(frame_name(frame), troubled=frame.limit_reached, detail=module),
+        frame.time_ns,
+        frame.backend_ns,
+        frame.compilations,
+        f"{frame.breaks:,}" if frame.breaks else "",
+        frame.guards,
+    )
+
+
+def _recompilation(frame: CompiledFrame, group: Recompilations) -> str:
+    cost = f"{group.count:,} × {step_range(group.first_step, group.last_step)}, {format_duration(group.time_ns)}"
+    return f"{frame_name(frame)}: {cost}, {group.cause}: {_short(group.guard)}"
+
+
+def _break(each: BreakPlace) -> str:
+    entered = f", entered {format_count(each.calls_per_step)} × per step" if each.calls_per_step else ""
+    return f"{line_name(each.file, each.line)}{entered}: {_short(each.code or each.reason)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TRUNCATED else f"{text[: TRUNCATED - 1]}…"

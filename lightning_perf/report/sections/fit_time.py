@@ -1,0 +1,107 @@
+"""Time over the whole run: of the fit, and of its steps without the profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
+from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.report.labels import count_of
+from lightning_perf.show.blocks import Block, Heading, Line, TableRow, table
+from lightning_perf.units import format_duration, format_rate, format_share
+
+MAX_PARTS = 4
+"""Parts of a group that the table shows."""
+
+LEAST_PART = 0.001
+"""Share of the fit from which the table shows a part."""
+
+NAMED_GROUPS = 3
+
+NOTABLE_CHANGE = 0.05
+
+ENDS = {
+    "report": "The account ends where this report is made. The tear-down of the Trainer comes after it.",
+    "exception": "The account ends at the error that ended the fit.",
+}
+
+
+def fit_sentence(fit: FitTime) -> str:
+    """Return the time of a fit and its largest groups in a sentence."""
+    largest = sorted(fit.groups, key=lambda group: -group.time_ns)[:NAMED_GROUPS]
+    parts = ", ".join(f"{format_share(group.share)} {group.group}" for group in largest)
+    return f"The fit takes {format_duration(fit.wall_ns)}: {parts}."
+
+
+def fit_time_section(fit: FitTime) -> Iterator[Block]:
+    """Yield the groups of a fit with their largest parts, and the figures of the whole fit."""
+    yield Heading("Time of the whole fit")
+    rows: list[TableRow] = []
+    for group in fit.groups:
+        rows.append((group.group, group.time_ns, group.share, _calls(group)))
+        shown = [part for part in group.parts if part.name and part.share >= LEAST_PART][:MAX_PARTS]
+        if len(shown) == 1 and len([part for part in group.parts if part.time_ns]) == 1:
+            continue
+        rows += [(f"  {part.name}", part.time_ns, part.share, _count(part)) for part in shown]
+    yield table(("", "time", "share", "calls"), rows, kinds="name duration share figure")
+    facts = [f"{format_duration(fit.wall_ns)} in all", count_of(fit.steps, "step"), count_of(fit.epochs, "epoch")]
+    if fit.first_step_ns is not None:
+        facts.append(f"first step complete after {format_duration(fit.first_step_ns)}")
+    if fit.samples_per_second is not None:
+        rates = [format_rate(fit.samples_per_second, "samples")]
+        if fit.tokens_per_second is not None:
+            rates.append(format_rate(fit.tokens_per_second, "tokens"))
+        facts.append(f"{' and '.join(rates)} over the whole fit")
+    yield Line(" · ".join(facts))
+    if fit.before_ns is not None:
+        yield Line(
+            f"Before the fit, the process took {format_duration(fit.before_ns)} for imports, data and the Trainer."
+        )
+    if fit.end in ENDS:
+        yield Line(ENDS[fit.end], "quiet")
+
+
+def step_times_section(times: StepTimes) -> Iterator[Block]:
+    """Yield percentiles of the step time, the wait for data, throughput, and changes over the run."""
+    yield Heading("Step times without the profiler")
+    rows: list[TableRow] = [
+        ("step", times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns),
+        ("data wait", times.data_wait_mean_ns, "", times.data_wait_p90_ns, ""),
+    ]
+    if times.device_mean_ns is not None:
+        rows.append(("device, without data wait", times.device_mean_ns, "", "", ""))
+    yield table(("", "mean", "p50", "p90", "p99"), rows, kinds="name" + " duration" * 4)
+    facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
+    if times.samples_per_second is not None:
+        facts.append(format_rate(times.samples_per_second, "samples"))
+    if times.tokens_per_second is not None:
+        facts.append(format_rate(times.tokens_per_second, "tokens"))
+    left_out = [f"{times.warmup_steps} to warm up"] if times.warmup_steps else []
+    left_out += [f"{times.profiled_steps} profiled"] if times.profiled_steps else []
+    if left_out:
+        facts.append(f"left out: {', '.join(left_out)}")
+    yield Line(" · ".join(facts))
+    if times.only_profiled:
+        text = "Every step after the warm-up was profiled: these times include the profiler's own cost."
+        yield Line(text, "warning")
+    for change, text in (
+        (times.drift, "The last quarter of the run was {} than the first."),
+        (times.after_profiling, "Steps after the profiled ones were {} than those before."),
+    ):
+        if change is not None and abs(change) >= NOTABLE_CHANGE:
+            amount = f"{format_share(abs(change))} {'slower' if change > 0 else 'faster'}"
+            yield Line(text.format(amount), "warning")
+    if times.outlier_steps:
+        longest = times.outliers[0]
+        yield Line(
+            f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
+            f"over the median. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
+        )
+
+
+def _calls(group: FitGroup) -> str:
+    return _count(group.parts[0]) if len(group.parts) == 1 else ""
+
+
+def _count(part: FitPart) -> str:
+    return f"{part.count:,}" if part.count else ""

@@ -1,0 +1,154 @@
+"""The precision of a run, and its effect on loss and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from lightning_perf.findings.pages import rule_page_url
+from lightning_perf.report.labels import count_of
+from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
+from lightning_perf.run_files.numerics.precision import (
+    BadRun,
+    LayerDrift,
+    LayerUnderflow,
+    LossScaleHistory,
+    NumericsDrift,
+    PrecisionMistake,
+    PrecisionSetting,
+    RunPrecision,
+    UnderflowTable,
+)
+from lightning_perf.show.blocks import Block, Cell, Heading, Line, Span, TableRow, listing, table
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+
+MAX_ORIGINS = 3
+MAX_KEPT = 6
+
+
+def precision_section(precision: RunPrecision, top: int) -> Iterator[Block]:
+    """Yield the precision, the loss scale, gradient underflow, and the comparison with FP32."""
+    yield Heading("Precision")
+    yield from _setting(precision.setting)
+    if precision.loss_scale is not None:
+        yield from _loss_scale(precision.loss_scale)
+    if precision.underflow is not None:
+        yield from _underflow(precision.underflow, top)
+    if precision.numerics is not None:
+        yield from _numerics(precision.numerics)
+
+
+def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
+    """Yield one paragraph for each mistake in the use of 16-bit precision: its place, evidence and fix."""
+    yield Heading("Mistakes in mixed precision")
+    for number, mistake in enumerate(mistakes, start=1):
+        yield Line(mistake_text(mistake), label=f"{number}.", gap=1)
+        yield from listing([*mistake.evidence, Line((Span("Fix: ", "good"), mistake.action))], indent=3)
+    yield Line(("About a mistake: ", Span(f"lightning-perf explain {mistakes[0].kind}", "command")))
+
+
+def bad_run_blocks(found: BadRun) -> Iterator[Block]:
+    """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
+    yield Line(found.title, "bad")
+    yield from listing([*found.evidence, Line((Span("Fix: ", "good"), found.action))], indent=3)
+
+
+def mistake_text(mistake: PrecisionMistake) -> tuple[str | Span, ...]:
+    """Return the title of a mistake with its place, its ID as a link, and its severity."""
+    severity = Span(mistake.severity, "bad" if mistake.severity == "high" else "warning")
+    linked = Span(mistake.kind, link=rule_page_url(mistake.kind))
+    return f"{mistake.title}{mistake.where}", "  [", linked, " · ", severity, "]"
+
+
+def _setting(setting: PrecisionSetting) -> Iterator[Line]:
+    facts = [setting.precision, str(setting.fp32)]
+    if setting.weight_cache is not None:
+        facts.append(f"autocast's weight cache {'on' if setting.weight_cache else 'off'}")
+    yield Line(" · ".join(facts))
+    if setting.note is not None:
+        yield Line(setting.note, "warning")
+    if setting.keep_fp32:
+        more = len(setting.keep_fp32) - MAX_KEPT
+        yield Line(f"Kept in FP32: {', '.join(setting.keep_fp32[:MAX_KEPT])}{f' and {more} more' if more > 0 else ''}")
+
+
+def _loss_scale(history: LossScaleHistory) -> Iterator[Line]:
+    ends = history.initial_scale, history.final_scale
+    beyond = (history.lowest_scale, history.highest_scale) != (min(ends), max(ends))
+    between = f" ({format_count(history.lowest_scale)}–{format_count(history.highest_scale)})" if beyond else ""
+    yield Line(
+        f"Loss scale {format_count(ends[0])} at the start, {format_count(ends[1])} at the end{between} · "
+        f"{format_count(history.skipped_steps)} of {count_of(history.attempts, 'step')} skipped, "
+        f"{format_duration(history.wasted_ns)} wasted · goodput {format_share(history.goodput)}"
+    )
+    if not history.finished:
+        yield Line("The run did not end normally: this is its last known state.", "warning")
+    if history.scheduler_steps_on_skips:
+        yield Line(
+            f"Learning-rate schedulers made {count_of(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
+            "steps, so the schedule is that far ahead of the weights.",
+            "warning",
+        )
+    located = [(event.step, event.origin) for event in history.events if event.origin is not None]
+    for step, origin in located[:MAX_ORIGINS]:
+        yield Line(f"Step {step} overflowed: {_origin(origin)}.")
+
+
+def _origin(origin: OverflowOrigin) -> str:
+    if not origin.module:
+        return f"the loss itself was {origin.value}"
+    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
+
+
+def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
+    rows = sorted(found.layers, key=lambda layer: (not layer.underflows, -layer.subnormal_share))
+    named = len(found.underflowing)
+    yield Line(
+        f"Gradients of {count_of(found.samples, 'sampled step')}: "
+        + (f"{count_of(named, 'layer')} of {len(rows)} underflow in fp16" if named else "no layer underflows in fp16")
+        + (f" · the scale may double {found.headroom_doublings}×" if found.headroom_doublings is not None else ""),
+        "warning" if named else "plain",
+    )
+    shown = [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
+    heads = ("layer", "computed in", "subnormal", "zero", "median", "headroom")
+    yield table(heads, map(_layer, shown), kinds="name figure figure share figure figure")
+    if found.advice is not None:
+        yield Line(f"{found.advice.text}.", "strong")
+
+
+def _layer(row: LayerUnderflow) -> TableRow:
+    headroom = NOT_AVAILABLE if row.headroom_doublings is None else f"{row.headroom_doublings}×"
+    median = NOT_AVAILABLE if row.median_exponent is None else f"2^{row.median_exponent}"
+    return (
+        Cell(row.name, troubled=row.underflows),
+        row.arithmetic,
+        Cell("all vanished" if row.vanished else format_share(row.subnormal_share), row.subnormal_share),
+        row.zero_share,
+        Cell(median, row.median_exponent),
+        Cell(headroom, row.headroom_doublings),
+    )
+
+
+def _numerics(drift: NumericsDrift) -> Iterator[Line]:
+    beyond = drift.beyond_seed_noise
+    yield Line(
+        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
+        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
+        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
+        "warning" if beyond else "plain",
+    )
+    if drift.layers:
+        worst = max(drift.layers, key=_error)
+        yield Line(
+            f"Outputs of {worst.name} are NaN or infinite."
+            if worst.relative_error is None
+            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
+        )
+
+
+def _error(layer: LayerDrift) -> float:
+    return math.inf if layer.relative_error is None else layer.relative_error
+
+
+def _loss(value: float | None) -> str:
+    return "NaN or infinite" if value is None else f"{value:.4g}"

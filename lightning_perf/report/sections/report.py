@@ -1,0 +1,205 @@
+"""The blocks of a whole report: verdict, notes and findings first, then the figures, folded away in Markdown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.trust import Trust
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.whole_run import HeldBack
+from lightning_perf.probe.blocks import probe_blocks
+from lightning_perf.report.captured import Captured
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text
+from lightning_perf.report.sections.compilation import compilation_section
+from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
+from lightning_perf.report.sections.forecast import forecast_section
+from lightning_perf.report.sections.fp8_layers import fp8_section
+from lightning_perf.report.sections.precision import bad_run_blocks, mistakes_section, precision_section
+from lightning_perf.report.sections.rank import rank_sections
+from lightning_perf.report.sections.shadow import shadow_section
+from lightning_perf.report.sentences import trust_line
+from lightning_perf.report.verdict import saving_text
+from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
+from lightning_perf.show.blocks import Block, Details, Heading, Line, Span, Style, listing, note, rest, table
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from lightning_perf.report.document import PerfReport
+
+STYLES: dict[str, Style] = {"high": "bad", "moderate": "warning", "low": "command"}
+
+RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
+MAX_RANKS = 16
+MAX_SOURCES = 4
+
+
+def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
+    """Yield the blocks of a report, its tables cut to their first rows."""
+    verdict = report.verdict
+    lead = None if report.lead is None else report.ranks[report.lead]
+    yield Line(verdict.where, label="Where", label_style="strong")
+    yield Line(verdict.why, label="Why  ", label_style="strong")
+    yield Line(verdict.next, "good", label="Next ", label_style="strong")
+    yield Line()
+    if lead is not None:
+        yield Line(_device_line(report, lead), "quiet")
+    yield from map(note, report.notes)
+    if report.out_of_memory:
+        yield from _out_of_memory(report.out_of_memory)
+    if report.trust is not None:
+        yield _trust(report.trust)
+    if report.findings:
+        yield Heading("Findings")
+        yield from findings_blocks(report.findings, lead)
+    if report.fit_findings:
+        yield Heading("Findings of the whole fit")
+        yield from findings_blocks(report.fit_findings, lead, start=len(report.findings) + 1)
+    if report.held_back:
+        yield from _held_back(report.held_back)
+    if report.precision is not None and report.precision.bad_run is not None:
+        yield Heading("Diagnosis")
+        yield from bad_run_blocks(report.precision.bad_run)
+    if report.precision is not None and report.precision.mistakes:
+        yield from mistakes_section(report.precision.mistakes)
+    yield Details("Figures", tuple(_figures(report, lead, top)))
+
+
+def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterator[Block]:
+    if len(report.ranks) > 1:
+        yield from _ranks(report)
+    if lead is not None:
+        yield from rank_sections(lead, top)
+    for rank in report.ranks:
+        if rank.probe is not None:
+            yield Heading("Probe")
+            yield from probe_blocks(rank.probe, top)
+    if report.fit_time is not None:
+        yield from fit_time_section(report.fit_time)
+    if report.compilation is not None:
+        yield from compilation_section(report.compilation, top)
+    if report.step_times is not None:
+        yield from step_times_section(report.step_times)
+    if report.captures:
+        yield from _captures(report.captures)
+    if report.precision is not None:
+        yield from precision_section(report.precision, top)
+    if report.fp8 is not None:
+        yield from fp8_section(report.fp8, top)
+    if report.shadow is not None:
+        yield from shadow_section(report.shadow, top)
+    if report.forecast is not None:
+        yield from forecast_section(report.forecast, top)
+    if report.sources:
+        yield from _sources(report.sources)
+
+
+def findings_blocks(findings: Sequence[Finding], lead: RankAnalysis | None, start: int = 1) -> Iterator[Block]:
+    """Yield each finding with its evidence, its fix and its saving, and how to read more about them."""
+    several = lead is not None and (lead.metadata.world_size or 1) > 1
+    for number, finding in enumerate(findings, start=start):
+        whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
+        severity = f" · {finding.severity}{whose}]".replace(" ", "\u00a0")
+        title = (Span(finding.title, STYLES[finding.severity]), "  [", rule_link(finding), severity)
+        yield Line(title, label=f"{number}.", gap=1)
+        saving = saving_text(finding, lead)
+        lines: list[str | Line] = [*finding.evidence, Line((Span("Fix: ", "good"), finding.action))]
+        lines += [Line(f"{saving} {finding.model}", "quiet")] if saving else []
+        yield from listing(lines, indent=3)
+    yield Line(("About a finding: ", Span(f"lightning-perf explain {findings[0].kind}", "command")))
+
+
+def rule_link(finding: Finding) -> Span:
+    """Return the ID of a finding's rule as a link to its page."""
+    return Span(finding.kind, link=finding.page)
+
+
+def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
+    metadata = lead.metadata
+    used = sorted({device.name for device in metadata.devices if device.name})
+    parts = [", ".join(used)] if used and lead.breakdown.has_device else []
+    if not lead.breakdown.has_device and metadata.processor is not None:
+        parts.append(processor_text(metadata.processor))
+    if metadata.world_size and metadata.world_size > 1:
+        parts.append(f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}")
+    if lead.breakdown.marked:
+        parts.append(count_of(len(lead.breakdown.steps), "recorded step"))
+    parts.append(f"{format_duration(lead.recording_ns)} recorded")
+    return " · ".join(parts)
+
+
+def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
+    yield Heading("Out of memory")
+    for failure in failures:
+        yield Line(failure.sentence)
+        yield Line(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes))
+        yield from (Line(fix, label="Or " if number else "Fix") for number, fix in enumerate(failure.fixes))
+        if failure.snapshot is not None:
+            yield Line(f"Snapshot of the allocator, for lightning-perf analyze: {failure.snapshot}")
+        yield Line(failure.message, "quiet")
+
+
+def _trust(trust: Trust) -> Line:
+    """Say how far the figures can be trusted, in yellow if only partly."""
+    doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
+    return Line((Span("Trust ", "warning" if doubtful else "good"), trust_line(trust)))
+
+
+def _held_back(held_back: Sequence[HeldBack]) -> Iterator[Block]:
+    yield Heading("Held back")
+    yield from listing(
+        (
+            Line((each.finding.title, "  [", rule_link(each.finding), "]  ", Span(each.reason, "quiet")))
+            for each in held_back
+        ),
+        marker="-",
+    )
+
+
+def _ranks(report: PerfReport) -> Iterator[Block]:
+    """Yield a row per rank: its step time and the shares of the main categories."""
+    yield Heading("Ranks")
+    names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
+    yield table(
+        ("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names)),
+        (
+            (
+                NOT_AVAILABLE if analysis.rank is None else str(analysis.rank),
+                analysis.breakdown.wall.mean_ns,
+                *(analysis.breakdown.category(name).share for name in names),
+            )
+            for analysis in _shown(report)
+        ),
+        kinds="name duration" + " share" * len(names),
+    )
+    yield from rest(len(report.ranks) - MAX_RANKS, "", hint="")
+    yield from map(Line, report.who_waits)
+
+
+def _shown(report: PerfReport) -> list[RankAnalysis]:
+    """Return the first ranks, and every rank that the report mentions."""
+    mentioned = {finding.rank for finding in report.findings}
+    if report.distributed is not None and report.distributed.awaited is not None:
+        mentioned.add(report.distributed.awaited.rank)
+    lead = None if report.lead is None else report.ranks[report.lead]
+    ranks = sorted(report.ranks, key=lambda each: (each is not lead, each.rank is None or each.rank not in mentioned))
+    first = {id(each) for each in ranks[:MAX_RANKS]}
+    return [each for each in report.ranks if id(each) in first]
+
+
+def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
+    """Describe each capture: the moment, how slow the steps were, and the differences."""
+    yield Heading("Captures")
+    for capture in captures:
+        yield Line((Span(capture.folder, "command"), f"  {capture.trigger.value}"))
+        yield from listing(capture.evidence, indent=2)
+
+
+def _sources(sources: Sequence[str]) -> Iterator[Block]:
+    yield Heading("Traces")
+    yield from (Line(source, copied=True) for source in sources[:MAX_SOURCES])
+    yield from rest(len(sources) - MAX_SOURCES, "", hint="")
+    command = f"lightning-perf view {shlex.quote(sources[0])}"
+    yield Line(("Timeline: ", Span(command, "command")), copied=True)

@@ -1,0 +1,1 @@
+"""Documents as blocks, and the blocks as text: on the console and as Markdown."""

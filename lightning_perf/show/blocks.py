@@ -1,0 +1,243 @@
+"""The blocks of a document: its text, tables and charts as values, without a format.
+
+A document gives its blocks in order. `lightning_perf.show.console` and `lightning_perf.show.markdown` write them, and
+know no document. Names and paths in blocks are raw: each format makes them safe. A no-break space in a text keeps two
+words on one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from lightning_perf.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_flops,
+    format_milliseconds,
+    format_ratio,
+    format_share,
+)
+
+Style: TypeAlias = Literal["plain", "strong", "quiet", "good", "warning", "bad", "command"]
+Kind: TypeAlias = Literal[
+    "name", "text", "figure", "bandwidth", "bytes", "count", "duration", "flops", "milliseconds", "ratio", "share"
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a text with a style of its own, or with a link."""
+
+    text: str
+    style: Style = "plain"
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A paragraph.
+
+    Attributes:
+        text: Its text, or the parts of its text.
+        style: Style of the parts that have none.
+        label: A word before it, e.g. "Note". Spaces at its end align the text with that of other lines.
+        label_style: Style of the label.
+        gap: Columns of the terminal between the label and the text.
+        copied: Whether it is a path or a command to copy, which must not be wrapped.
+    """
+
+    text: str | tuple[str | Span, ...] = ""
+    style: Style = "plain"
+    label: str = ""
+    label_style: Style = "plain"
+    gap: int = 2
+    copied: bool = False
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The parts of the text, each with its style."""
+        parts = (self.text,) if isinstance(self.text, str) else self.text
+        spans = (part if isinstance(part, Span) else Span(part) for part in parts)
+        return tuple(replace(span, style=self.style) if span.style == "plain" else span for span in spans)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Lines of a list.
+
+    Attributes:
+        lines: The lines.
+        indent: Columns of the terminal before each line.
+        marker: Text before each line on the terminal.
+    """
+
+    lines: tuple[Line, ...]
+    indent: int = 0
+    marker: str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The title of the blocks that follow."""
+
+    text: str
+    level: int = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its head, and the kind of its values: names, text, or figures of a quantity."""
+
+    head: str
+    kind: Kind = "figure"
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether its values are figures, which are aligned at their right."""
+        return self.kind not in ("name", "text")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: The value as text.
+        value: The value, by which pages sort and colour.
+        troubled: Whether the value needs attention.
+        style: Style of the text.
+        detail: Text that follows, dimmed.
+        bar: Length of a bar that shows the value, from 0 to 1.
+    """
+
+    text: str
+    value: float | None = None
+    troubled: bool = False
+    style: Style = "plain"
+    detail: str = ""
+    bar: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        columns: Its columns. The first one has names.
+        rows: Rows with a cell for each column.
+        title: Its title. A table without one belongs to the heading above it.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines of Python to copy."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Points in order, with the level around them.
+
+    Attributes:
+        title: Title of the vertical axis, without a unit.
+        unit: Unit of the values, as in `lightning_perf.units.column_format`.
+        values: The points.
+        levels: The level at each point.
+        breaks: Numbers of the points at which a new level begins.
+        ends: Labels of the first and the last point.
+    """
+
+    title: str
+    unit: str
+    values: tuple[float, ...]
+    levels: tuple[float, ...]
+    breaks: tuple[int, ...]
+    ends: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Details:
+    """Blocks that Markdown folds away below a summary."""
+
+    summary: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Title and origin, for readers who did not run the command. The console leaves them out."""
+
+    blocks: tuple[Block, ...]
+
+
+Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context"
+
+
+TableRow: TypeAlias = Sequence[str | float | Cell | None]
+
+FORMATS: dict[Kind, Callable[[float | None], str]] = {
+    "bandwidth": format_bandwidth,
+    "bytes": format_bytes,
+    "count": format_count,
+    "duration": format_duration,
+    "flops": format_flops,
+    "milliseconds": format_milliseconds,
+    "ratio": format_ratio,
+    "share": format_share,
+}
+
+KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+
+
+def table(heads: Sequence[str], rows: Iterable[TableRow], title: str = "", kinds: str = "") -> Table:
+    """Return a table with a cell per value: a number as its column's kind says, `None` as missing, text unchanged.
+
+    Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
+    and the others have figures as text.
+
+    Example:
+        >>> made = table(("phase", "time", "share"), [("forward", 1.5e6, None)], kinds="name duration share")
+        >>> [cell.text for cell in made.rows[0]], made.rows[0][1].value
+        (['forward', '1.50 ms', '–'], 1500000.0)
+    """
+    names = kinds.split() or ["name", *["figure" for _ in heads[1:]]]
+    columns = tuple(Column(head, KINDS[name]) for head, name in zip(heads, names, strict=False))
+    cells = (tuple(_cell(value, column.kind) for value, column in zip(row, columns, strict=True)) for row in rows)
+    return Table(columns, tuple(cells), title)
+
+
+def _cell(value: str | float | Cell | None, kind: Kind) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return Cell(value) if isinstance(value, str) else Cell(FORMATS[kind](value), value)
+
+
+def listing(
+    lines: Iterable[str | Line], style: Style = "plain", *, indent: int = 0, marker: str = ""
+) -> Iterator[Block]:
+    """Yield a list of lines; nothing without lines."""
+    found = tuple(line if isinstance(line, Line) else Line(line, style) for line in lines)
+    if found:
+        yield Listing(found, indent, marker)
+
+
+def note(text: str) -> Line:
+    """Return a remark to read before you trust the figures."""
+    return Line(text, label="Note", label_style="warning")
+
+
+def rest(number: int, noun: str, hint: str = " (--top N shows more)") -> Iterator[Block]:
+    """Yield the line below a table that was cut; nothing if it has all rows."""
+    if number > 0:
+        plural = "" if number == 1 else "s"
+        yield Line(f"… and {number:,} more{f' {noun}{plural}' if noun else ''}{hint}", "quiet")

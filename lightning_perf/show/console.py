@@ -1,0 +1,230 @@
+"""Blocks as text on a terminal: in colour there, as plain text anywhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from rich import box
+from rich.bar import Bar
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table as Grid
+from rich.text import Text
+
+from lightning_perf.show.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Code,
+    Column,
+    Context,
+    Details,
+    Heading,
+    Line,
+    Listing,
+    Span,
+    Table,
+)
+from lightning_perf.show.chart import draw_chart
+from lightning_perf.show.folding import fit
+from lightning_perf.show.terminal_text import UNBREAKABLE, ascii_fallback, plain, prose, shorten
+
+STYLES = {
+    "plain": "",
+    "strong": "bold",
+    "quiet": "dim",
+    "good": "green",
+    "warning": "yellow",
+    "bad": "bold red",
+    "command": "cyan",
+}
+"""The styles of blocks. Sixteen colours are enough."""
+
+BAR_WIDTH = 16
+
+BARS_FROM = 76
+"""From this number of columns on, a terminal has room for bars next to names and figures."""
+
+LEAST_NAME = 12
+"""Columns that a name keeps in a table on a narrow terminal."""
+
+PADDING = 2
+"""Columns between two columns of a table with a title, and a margin."""
+
+_TRAILING = re.compile(r" +$", re.MULTILINE)
+
+
+def print_blocks(blocks: Iterable[Block], *, file: IO[str] | None = None, width: int | None = None) -> None:
+    """Print blocks to a file, standard output by default, in the width of the terminal or another one."""
+    _print(blocks, ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False))
+
+
+class ReportConsole(Console):
+    """A console with a reader that may close the pipe, or a stream that cannot encode Unicode."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with spaces for the blanks at which lines must not break."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text.replace(UNBREAKABLE, " "), style, control)
+
+    @property
+    def file(self) -> IO[str]:
+        """Return the stream that it prints to, which replaces characters that cannot be shown there."""
+        return cast(IO[str], _LegibleStream(super().file))
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+    def on_broken_pipe(self) -> None:
+        """Leave the error to the caller. rich would end the process, which may be a training."""
+        raise
+
+
+@dataclass(frozen=True)
+class _LegibleStream:
+    """A stream that replaces characters outside its encoding and, except on a terminal, strips trailing blanks."""
+
+    stream: IO[str]
+
+    def write(self, text: str) -> int:
+        if not self.stream.isatty():
+            text = _TRAILING.sub("", text)
+        return self.stream.write(ascii_fallback(text, getattr(self.stream, "encoding", None)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _print(blocks: Iterable[Block], console: Console) -> None:
+    before: Block | None = None
+    for block in _flat(blocks):
+        if isinstance(block, Heading):
+            if not (isinstance(before, Table) and before.title):  # its frame ends with an empty line
+                console.print()
+            console.print(plain(block.text, "bold"))
+        elif isinstance(block, Line):
+            console.print(_line(block), soft_wrap=block.copied)
+        elif isinstance(block, Listing):
+            for line in block.lines:
+                item = _hanging(block.marker, "", _text(line), 1) if block.marker else _line(line)
+                console.print(Padding(item, (0, 0, 0, block.indent)))
+        elif isinstance(block, Table):
+            if block.rows and block.title:
+                if before is not None and before != Line() and not isinstance(before, (Table, Heading, Chart)):
+                    console.print()
+                _print_framed(block, console)
+            elif block.rows:
+                console.print(_compact(block, bars=console.width >= BARS_FROM))
+        elif isinstance(block, Code):
+            for text in block.lines:
+                console.print(plain(f"  {text}"), soft_wrap=True)
+        elif isinstance(block, Chart):
+            console.print()
+            for text in draw_chart(block, console.width):
+                console.print(Text(text, no_wrap=True, overflow="crop"))
+            console.print()
+        before = block
+
+
+def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks that a terminal shows: nothing is folded there, and the context is known."""
+    for block in blocks:
+        if isinstance(block, Details):
+            yield from _flat(block.blocks)
+        elif not isinstance(block, Context):
+            yield block
+
+
+def _line(line: Line) -> RenderableType:
+    return _hanging(line.label, STYLES[line.label_style], _text(line), line.gap) if line.label else _text(line)
+
+
+def _text(line: Line) -> Text:
+    return Text.assemble(*(_span(span, plain if line.copied else prose) for span in line.spans))
+
+
+def _span(span: Span, made: Callable[[str, str], Text]) -> Text:
+    text = made(span.text, STYLES[span.style])
+    if span.link is not None:
+        text.stylize(Style(link=span.link))
+    return text
+
+
+def _hanging(label: str, style: str, text: Text, gap: int) -> RenderableType:
+    """Return a label and its text. Further lines of the text begin below its first line, not below the label."""
+    grid = Grid.grid(padding=(0, gap))
+    grid.add_column(style=style, no_wrap=True)
+    grid.add_column()
+    grid.add_row(plain(label), text)
+    return grid
+
+
+def _print_framed(table: Table, console: Console) -> None:
+    """Print a table below its title. Too wide a table is folded."""
+    heads = tuple(plain(column.head).plain for column in table.columns)
+    rows = [tuple(prose(cell.text).plain for cell in row) for row in table.rows]
+    for number, part in enumerate(fit([heads, *rows], console.width, PADDING)):
+        title = None if number else plain(table.title)
+        grid = Grid(
+            title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
+            padding=(0, 0, 0, 1),
+        )  # fmt: skip
+        for place, head in enumerate(part[0]):
+            grid.add_column(Text(head), justify="right" if place else "left", overflow="fold")
+        for row in part[1:]:
+            grid.add_row(*map(Text, row))
+        console.print(grid)
+
+
+def _compact(table: Table, *, bars: bool) -> Grid:
+    """Return a table without a frame. On a narrow terminal, names are shortened."""
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    barred = [bars and any(row[place].bar is not None for row in table.rows) for place in range(len(table.columns))]
+    for column, has_bars in zip(table.columns, barred, strict=True):
+        if column.kind == "name":
+            grid.add_column(column.head, min_width=LEAST_NAME)
+        else:
+            right = column.has_figures
+            grid.add_column(column.head, justify="right" if right else "left", no_wrap=right)
+        if has_bars:
+            grid.add_column("", width=BAR_WIDTH)
+    for row in table.rows:
+        cells: list[RenderableType] = []
+        for cell, column, has_bars in zip(row, table.columns, barred, strict=True):
+            cells.append(_cell(cell, column))
+            if has_bars:
+                cells.append(Bar(1.0, 0.0, cell.bar or 0.0, width=BAR_WIDTH, color="cyan"))
+        grid.add_row(*cells)
+    return grid
+
+
+def _cell(cell: Cell, column: Column) -> RenderableType:
+    text = plain(cell.text, "yellow" if cell.troubled else STYLES[cell.style])
+    if cell.detail:
+        text.append_text(plain(cell.detail, "dim"))
+    return _Name(text) if column.kind == "name" else text
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A name in a table: one line, cut in the middle to the available width."""
+
+    text: Text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        least = min(self.text.cell_len, LEAST_NAME)
+        return Measurement(least, self.text.cell_len).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.text.cell_len <= options.max_width:
+            yield self.text
+        else:
+            short = shorten(self.text.plain, options.max_width)
+            yield Text(short, self.text.style, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,62 @@
+"""Blocks as GitHub-flavoured Markdown, e.g. for a pull request. Nothing in a name acts as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from lightning_perf.show.blocks import Block, Code, Context, Details, Heading, Line, Listing, Table
+from lightning_perf.show.terminal_text import safe
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+
+
+def to_markdown(blocks: Iterable[Block]) -> str:
+    """Return blocks as Markdown. Charts are left out."""
+    return "\n\n".join(_parts(blocks)) + "\n"
+
+
+def escape(text: str) -> str:
+    """Escape text so that no markup in it has an effect."""
+    return _MARKUP.sub(r"\\\1", safe(text)).replace("\u00a0", " ")
+
+
+def markdown_table(table: Table) -> str:
+    """Return the rows of a table below their heads."""
+    heads = (" ".join(column.head.split()) for column in table.columns)
+    marks = ["---:" if column.has_figures else "---" for column in table.columns]
+    rows = [_row(" ".join(safe(f"{cell.text}{cell.detail}").split()) for cell in row) for row in table.rows]
+    return "\n".join([_row(heads), f"|{'|'.join(marks)}|", *rows])
+
+
+def _parts(blocks: Iterable[Block]) -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield f"{'#' * block.level} {escape(block.text)}"
+        elif isinstance(block, Line):
+            if text := _line(block):
+                yield f"**{text}**" if block.style == "strong" and not block.label else text
+        elif isinstance(block, Listing):
+            yield "\n".join(f"- {_line(line)}" for line in block.lines)
+        elif isinstance(block, Table):
+            if block.rows:
+                yield from [f"### {escape(block.title)}"] if block.title else []
+                yield markdown_table(block)
+        elif isinstance(block, Code):
+            yield "```py\n" + "\n".join(line.replace("```", "'''") for line in block.lines) + "\n```"
+        elif isinstance(block, Details):
+            folded = list(_parts(block.blocks))
+            yield from [f"<details><summary>{escape(block.summary)}</summary>", *folded, "</details>"] if folded else []
+        elif isinstance(block, Context):
+            yield from _parts(block.blocks)
+
+
+def _line(line: Line) -> str:
+    text = "".join(
+        escape(span.text) if span.link is None else f"[{escape(span.text)}]({span.link})" for span in line.spans
+    )
+    return f"**{escape(line.label.strip())}** {text}" if line.label.strip() else text
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(escape, cells))} |"

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from lightning_perf.analysis.precision.drift import judge_drift
+from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.underflow import tabulate_underflow
+from lightning_perf.report.sections.precision import precision_section
+from lightning_perf.run_files.numerics.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
+from lightning_perf.show.blocks import Heading
+from tests.page.samples import FIRST_OVERFLOW, trained_precision
+from tests.support.shown import console_text, table_of
+
+FP32 = Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=True)
+
+
+def shown(precision: RunPrecision) -> str:
+    heading, *blocks = precision_section(precision, top=8)
+    assert heading == Heading("Precision")
+    return console_text(blocks)
+
+
+def test_everything_that_is_known_is_said():
+    events = [
+        *FIRST_OVERFLOW,
+        ScaleEvent("overflow", 4, 16384.0, 5, 500_000_000, origin=OverflowOrigin("net.conv1", "its output", "nan")),
+        ScaleEvent("overflow", 5, 8192.0, 6, 600_000_000, origin=OverflowOrigin("", "the loss", "nan")),
+        ScaleEvent("end", 9, 8192.0, 10, 1_000_000_000),
+    ]
+    counted = LayerGradients("fp16", 10, 0, -20, (90,))
+    gone = LayerGradients("fp16", 50, 0, -40, ())
+    table = tabulate_underflow([GradientSample(0, 1024.0, {"a": counted, "b": gone}, {"b": counted})])
+    setting = PrecisionSetting("16-mixed", "16-mixed", True, True, tuple(f"l{n}" for n in range(8)), FP32, "A note")
+    precision = RunPrecision(setting, summarize_loss_scale(events), table, trained_precision().numerics)
+    text = shown(precision)
+    for line in (
+        "16-mixed · FP32 is TF32 in convolutions and true FP32 in matrix products · autocast's weight cache on",
+        "A note",
+        "Kept in FP32: l0, l1, l2, l3, l4, l5 and 2 more",
+        "Loss scale 65,536 at the start, 8,192 at the end · 3 of 10 steps skipped, 100 ms wasted · goodput 90.0 %",
+        "Learning-rate schedulers made 1 step on skipped optimizer steps",
+        "Step 3 overflowed: the first inf appeared in net.fc, the gradient of its output.",
+        "Step 4 overflowed: the first nan appeared in net.conv1, its output.",
+        "Step 5 overflowed: the loss itself was nan.",
+        "2 layers of 2 underflow in fp16",
+        "all vanished",
+        "init_scale=65536",
+        "beyond seed noise",
+        "Outputs differ most from FP32 in fc: by 25.0 %.",
+    ):
+        assert line in text, f"{line}\n{text}"
+    layers = table_of(precision_section(precision, top=8), "layer").rows
+    assert [(row[0].text, row[0].troubled) for row in layers] == [("a", True), ("b", True)]
+
+
+def test_fp32_run_has_one_line():
+    setting = PrecisionSetting("32-true", None, False, None, (), FP32)
+    assert shown(RunPrecision(setting)).splitlines() == [
+        "32-true · FP32 is TF32 in convolutions and true FP32 in matrix products"
+    ]
+
+
+def test_a_diverged_run_is_described_in_words():
+    drift = judge_drift(
+        precision="16-mixed",
+        mixed_losses=[2.0, float("nan")],
+        fp32_losses=[2.0, 1.4],
+        mixed_end=float("inf"),
+        fp32_end=1.0,
+        seed_ends=[1.0] * 4,
+        layers=[LayerDrift("a", 0.001), LayerDrift("b", None)],
+    )
+    text = shown(RunPrecision(PrecisionSetting("16-mixed", None, True, True, (), FP32), numerics=drift))
+    assert "the loss is NaN or infinite, in FP32 1. With other seeds, 1–1 is expected: beyond seed noise." in text
+    assert "Outputs of b are NaN or infinite." in text
