@@ -117,11 +117,11 @@ def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
 def choose_saving(
     analysis: RankAnalysis, change: str, general_ns: tuple[float, float] | None, model: str
 ) -> SavingRange | None:
-    """Choose between the probe of a change and the general range, which is None if the rule does not apply.
+    """Choose between the probe of a change and the general range; a rule that does not apply has no general range.
 
-    The estimate is the probed range, or the part that it has in common with the general one if that one is narrower. It
-    is None if the gain is too small to report, or if the probe shows a loss or leaves open whether there is a gain.
-    Also None if the rule does not apply and there was no probe.
+    The result is the probed range, or the part that it has in common with the general one if that one is narrower.
+    Nothing is left if the gain is too small to report, or if the probe shows a loss or leaves open whether there is a
+    gain.
     """
     general = SavingRange(general_ns, model, "general") if general_ns and worth_it(general_ns[1], analysis) else None
     probed = probed_change(analysis, change)

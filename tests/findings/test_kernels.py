@@ -71,7 +71,7 @@ def test_tiny_parameters_may_win_nothing_where_threads_share_them() -> None:
     assert alone.saving_low_ms == pytest.approx(0.37 * 0.4)
 
 
-def converting(name: str) -> TraceBuilder:
+def converting(name: str = "void cudnn::ops::nchwToNhwcKernel<__half>") -> TraceBuilder:
     """Steps of 10 ms with a kernel of 800 µs before a convolution."""
     builder = training()
     for step in range(4):
@@ -86,7 +86,7 @@ def converting(name: str) -> TraceBuilder:
 @pytest.mark.parametrize(
     ("rule", "recorded", "fires"),
     [
-        (channels_last, converting("void cudnn::ops::nchwToNhwcKernel<__half>"), True),
+        (channels_last, converting(), True),
         (channels_last, converting("elementwise"), False),
         (unfused_optimizer, updating("aten::_fused_adamw_"), False),
         (unfused_optimizer, updating("aten::add_", optimizer="LBFGS"), False),

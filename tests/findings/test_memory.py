@@ -7,8 +7,7 @@ import pytest
 from lightning_perf.findings.memory import activations, allocator, fragmentation, memory_full, optimizer_state
 from lightning_perf.findings.registry import find
 from lightning_perf.trace.tensors import TENSORS_KEY
-from tests.findings.examples import holding
-from tests.findings.recordings import A100, Rule, analysis, finding_of, saving_of, training
+from tests.findings.recordings import A100, Rule, analysis, finding_of, holding, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 
 
