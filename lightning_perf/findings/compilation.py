@@ -89,10 +89,8 @@ def compile_cost(report: CompileReport) -> Problem | None:
     return Problem(
         f"torch.compile takes {of_fit(cost_ns, report)}",
         evidence,
-        (
-            f"{keep}Compile only the block that repeats: model.block.compile(). To see whether compilation pays, "
-            "record the fit without it as well: lightning-perf diff WITHOUT WITH."
-        ),
+        f"{keep}Compile only the block that repeats: model.block.compile(). To see whether compilation pays, "
+        "record the fit without it as well: lightning-perf diff WITHOUT WITH.",
         SavingRange(
             (0.0, float(cost_ns)), "At most this time goes away. A warm cache saves the backend's part at most."
         ),

@@ -130,7 +130,7 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
     ]
     return Problem(
         f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
-        (f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",),
+        f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
         saving,
     )
@@ -204,7 +204,7 @@ def cpu_channels_last(analysis: RankAnalysis) -> Problem | None:
     ]
     return Problem(
         f"Channels first on a processor: {share_of_step(total_ns, analysis)} of the step works on images in that order",
-        (f"{', '.join(named)}. The strides of their inputs show the order.",),
+        f"{', '.join(named)}. The strides of their inputs show the order.",
         "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
         "Activations follow the weights.",
         saving,
@@ -533,13 +533,9 @@ def cpu_threads(analysis: RankAnalysis) -> Problem | None:
     threads = counted(processor.threads, "thread")
     return Problem(
         f"Idle cores: operators run on {threads}, and there are {processor.cores:,} cores",
-        (
-            (
-                f"Large operators take {format_duration(large_ns)} {each(analysis)} "
-                f"({share_of_step(large_ns, analysis)}), and torch divides each among its threads. The load of the "
-                f"machine was {processor.load:.1f} before the recording."
-            ),
-        ),
+        f"Large operators take {format_duration(large_ns)} {each(analysis)} "
+        f"({share_of_step(large_ns, analysis)}), and torch divides each among its threads. The load of the "
+        f"machine was {processor.load:.1f} before the recording.",
         f"Call torch.set_num_threads({processor.cores}) before training, less a core for each busy DataLoader worker. "
         f"Or set OMP_NUM_THREADS={processor.cores}: torchrun and many clusters set it to 1.",
         saving,

@@ -92,14 +92,14 @@ class Problem:
 
     Attributes:
         title: The problem in one clause, with its main number.
-        evidence: Figures that show it, one sentence each.
+        evidence: A sentence with figures that show it, or several.
         action: The fix, with the line of code to change.
         saving: The estimated saving; None if no model gives one.
         severity: The severity; None for that of the estimate.
     """
 
     title: str
-    evidence: Sequence[str]
+    evidence: str | Sequence[str]
     action: str
     saving: SavingRange | None = None
     severity: Severity | None = None
@@ -118,7 +118,7 @@ def make_finding(
         rule_id,
         problem.severity or "low",
         problem.title,
-        tuple(problem.evidence),
+        (problem.evidence,) if isinstance(problem.evidence, str) else tuple(problem.evidence),
         problem.action,
         saving_low_ms=None,
         saving_high_ms=None,

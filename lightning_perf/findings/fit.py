@@ -54,12 +54,10 @@ def leak(growth: MemoryGrowth) -> Problem | None:
             ),
             _leak_sentence(growth, cause),
         ),
-        (
-            "Keep numbers instead of tensors with a graph: self.losses.append(loss.item()) or loss.detach(). Clear "
-            "such lists in on_train_epoch_end."
-            if cause is None or cause.has_graph
-            else "Find the list, dictionary or cache that keeps these tensors, and clear it in on_train_epoch_end."
-        ),
+        "Keep numbers instead of tensors with a graph: self.losses.append(loss.item()) or loss.detach(). Clear "
+        "such lists in on_train_epoch_end."
+        if cause is None or cause.has_graph
+        else "Find the list, dictionary or cache that keeps these tensors, and clear it in on_train_epoch_end.",
         severity="high",
     )
 
@@ -206,7 +204,7 @@ def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
         return None
     return Problem(
         f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit)}, once per fit",
-        (f"It ran {counted(top.count, 'time')}, so a longer fit makes its share smaller.",),
+        f"It ran {counted(top.count, 'time')}, so a longer fit makes its share smaller.",
         f"Look for work in {top.name} that you can cache between fits or leave out.",
         SavingRange((0.0, float(top.time_ns)), "At most all of it goes away."),
     )
@@ -225,17 +223,11 @@ def slow_checkpoints(fit: FitTime) -> Problem | None:
     half_ns = group.time_ns / 2
     return Problem(
         f"Slow checkpoints: training waits {of_fit(group.time_ns, fit)} for them",
-        (
-            (
-                f"{counted(gather.count, 'checkpoint')} take {format_duration(group.time_ns / gather.count)} each: "
-                f"{format_duration(gather.time_ns / gather.count)} to gather the state and "
-                f"{format_duration(write.time_ns / gather.count)} to write it."
-            ),
-        ),
-        (
-            "Write them in the background: Trainer(plugins=[AsyncCheckpointIO()]). Or save less often: "
-            "ModelCheckpoint(every_n_epochs=2), or a larger every_n_train_steps."
-        ),
+        f"{counted(gather.count, 'checkpoint')} take {format_duration(group.time_ns / gather.count)} each: "
+        f"{format_duration(gather.time_ns / gather.count)} to gather the state and "
+        f"{format_duration(write.time_ns / gather.count)} to write it.",
+        "Write them in the background: Trainer(plugins=[AsyncCheckpointIO()]). Or save less often: "
+        "ModelCheckpoint(every_n_epochs=2), or a larger every_n_train_steps.",
         SavingRange(
             (min(half_ns, write.time_ns), max(half_ns, write.time_ns)),
             "Saving half as often saves half of the time, and writing in the background saves the writes.",

@@ -156,12 +156,8 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         f"Many small kernels: {format_share(short)} of {counted(launches.kernels / steps, 'kernel')} {each(analysis)} "
         "are shorter than 10 µs",
-        (
-            (
-                f"They run {format_duration(kernel_ns)} {each(analysis)}, and the device idles "
-                f"{format_duration(gap_ns)} between kernels that were queued in time."
-            ),
-        ),
+        f"They run {format_duration(kernel_ns)} {each(analysis)}, and the device idles "
+        f"{format_duration(gap_ns)} between kernels that were queued in time.",
         KERNEL_FIXES[saving.basis] if compile_obstacle(analysis) is None else f"{REPLAY_FIX}.",
         saving,
     )
@@ -217,12 +213,8 @@ def cold_start(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         "Cold start: the recording covers the first steps, which are slower than later ones",
-        (
-            (
-                f"The device idles {format_duration(_launch_ns(launches))} per launch on average. Once its kernel is "
-                "loaded, a launch takes 2 to 10 µs."
-            ),
-        ),
+        f"The device idles {format_duration(_launch_ns(launches))} per launch on average. Once its kernel is "
+        "loaded, a launch takes 2 to 10 µs.",
         "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
         severity="high",
     )
@@ -362,12 +354,8 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
         return None  # a recording without marked steps also covers the time before and after the training
     return Problem(
         f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
-        (
-            (
-                f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
-                "runtime calls."
-            ),
-        ),
+        f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
+        "runtime calls.",
         _with_function(analysis, longest.function if longest else None, LESS_BETWEEN_BATCHES),
         SavingRange(
             (spent_ns / 2, 0.9 * spent_ns),

@@ -49,12 +49,8 @@ def channels_last(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         f"Layout changes around convolutions: {format_duration(kernel_ns)} {each(analysis)}",
-        (
-            (
-                f"{counted(number, 'kernel')} {each(analysis)} for conversions between channels first and channels "
-                "last, which Tensor Cores need."
-            ),
-        ),
+        f"{counted(number, 'kernel')} {each(analysis)} for conversions between channels first and channels "
+        "last, which Tensor Cores need.",
         "Keep model and batches in channels last: model.to(memory_format=torch.channels_last) before trainer.fit, and "
         "images = images.contiguous(memory_format=torch.channels_last) in training_step.",
         saving,
@@ -84,12 +80,8 @@ def cudnn_benchmark(analysis: RankAnalysis) -> Problem | None:
     calls = sum(point.calls for point in points)
     return Problem(
         "cuDNN measures algorithms during the recorded steps",
-        (
-            (
-                f"The host waits for {counted(calls, 'measurement')} inside convolutions, "
-                f"{format_duration(wait_ns * steps)} in total."
-            ),
-        ),
+        f"The host waits for {counted(calls, 'measurement')} inside convolutions, "
+        f"{format_duration(wait_ns * steps)} in total.",
         "If you recorded the first steps, record later ones: PerfCallback(skip_first=20). If shapes change from batch "
         "to batch, pad them to a few sizes, or turn the measurements off: Trainer(benchmark=False).",
         SavingRange(
@@ -149,13 +141,9 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem | N
     how = "in a loop over parameters" if optimizer.implementation == "loop" else "in groups of parameters (foreach)"
     return Problem(
         f"Unfused optimizer: {optimizer.name} takes {format_duration(phase_ns)} of {whole(analysis)}",
-        (
-            (
-                f"It updates {how}: {counted(optimizer.launches / steps, 'launch', 'launches')} {each(analysis)}, "
-                f"{format_duration(optimizer.host_ns / steps)} on the host for "
-                f"{format_duration(optimizer.device_ns / steps)} of work on the device."
-            ),
-        ),
+        f"It updates {how}: {counted(optimizer.launches / steps, 'launch', 'launches')} {each(analysis)}, "
+        f"{format_duration(optimizer.host_ns / steps)} on the host for "
+        f"{format_duration(optimizer.device_ns / steps)} of work on the device.",
         f"Use torch.optim.{optimizer.name}(…, fused=True). In mixed precision it excludes gradient_clip_val.",
         saving,
     )
@@ -186,12 +174,8 @@ def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem 
     operators = optimizer.operators / max(optimizer.steps, 1)
     return Problem(
         f"Unfused optimizer: {optimizer.name} takes {format_duration(mean_ns)} of {whole(analysis)}",
-        (
-            (
-                f"It updates in a loop over parameters: {counted(operators, 'operator')} {each(analysis)}, and each "
-                "reads and writes a whole parameter."
-            ),
-        ),
+        f"It updates in a loop over parameters: {counted(operators, 'operator')} {each(analysis)}, and each "
+        "reads and writes a whole parameter.",
         f"Use torch.optim.{optimizer.name}(…, fused=True).",
         saving,
     )

@@ -457,7 +457,7 @@ def pageable_copies(analysis: RankAnalysis) -> Problem | None:
     moved = f", {format_bytes(loading.pageable_bytes / steps)} at {format_bandwidth(rate)}" if rate else ""
     return Problem(
         f"Copies from pageable memory: {format_duration(exposed_ns)} {each(analysis)} that no compute hides",
-        (f"{copies} from pageable host memory to the device{moved}.",),
+        f"{copies} from pageable host memory to the device{moved}.",
         "Pin the batches: DataLoader(…, pin_memory=True). Lightning then copies them without waiting. In your own "
         "code, pin the tensor and call tensor.to(device, non_blocking=True).",
         SavingRange(

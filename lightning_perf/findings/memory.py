@@ -35,12 +35,8 @@ def allocator(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         f"Allocation: the host asks the driver for memory in {format_share(row.share)} of {whole(analysis)}",
-        (
-            (
-                f"Calls that allocate or free device memory take {format_duration(spent_ns)} {each(analysis)} while "
-                "the device idles. In a settled run PyTorch's allocator makes no such calls."
-            ),
-        ),
+        f"Calls that allocate or free device memory take {format_duration(spent_ns)} {each(analysis)} while "
+        "the device idles. In a settled run PyTorch's allocator makes no such calls.",
         "If you recorded the first steps, record later ones: PerfCallback(skip_first=20). Otherwise memory is short or "
         "fragmented: set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older releases), keep "
         "batch shapes constant, and remove torch.cuda.empty_cache().",
@@ -68,12 +64,8 @@ def memory_full(analysis: RankAnalysis) -> Problem | None:
         if share >= FULL:
             return Problem(
                 f"Memory is nearly full: the allocator holds {format_share(share)} of device {device.device}",
-                (
-                    (
-                        f"At its peak it reserves {format_bytes(device.peak_reserved_bytes)} of "
-                        f"{format_bytes(device.total_bytes)}. Tensors use {format_bytes(device.peak_allocated_bytes)}."
-                    ),
-                ),
+                f"At its peak it reserves {format_bytes(device.peak_reserved_bytes)} of "
+                f"{format_bytes(device.total_bytes)}. Tensors use {format_bytes(device.peak_allocated_bytes)}.",
                 'Leave room: Trainer(precision="bf16-mixed"), activation checkpointing, half the batch_size '
                 "with Trainer(accumulate_grad_batches=2), or PYTORCH_ALLOC_CONF=expandable_segments:True against "
                 "fragmentation.",

@@ -200,7 +200,7 @@ def recompute(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         f"Gradient checkpointing{' with free memory' if is_known else ''}: repeated work takes "
         f"{share_of_step(time_ns, analysis)} of the step",
-        (f"The backward runs forward operators again for {format_duration(time_ns)} {each(analysis)}. {text}",),
+        f"The backward runs forward operators again for {format_duration(time_ns)} {each(analysis)}. {text}",
         action,
         SavingRange(
             saving_ns if is_known else (0.0, saving_ns[1]),

@@ -79,7 +79,7 @@ def half_precision(analysis: RankAnalysis) -> Problem | None:
     ]
     return Problem(
         f"No 16-bit arithmetic: {format_share(full_ns / arithmetic.compute_ns)} of device compute is FP32 or TF32",
-        (f"Matrix products and convolutions take {' and '.join(products)}. In 16 bits they run on Tensor Cores.",),
+        f"Matrix products and convolutions take {' and '.join(products)}. In 16 bits they run on Tensor Cores.",
         f'Train in mixed precision: Trainer(precision="{"bf16-mixed" if bf16 else "16-mixed"}").',
         saving,
     )
@@ -119,7 +119,7 @@ def tf32_off(analysis: RankAnalysis) -> Problem | None:
     operators = ", ".join(unused[0].operators[:3])
     return Problem(
         f"TF32 is off: FP32 matrix products take {format_duration(time_ns)} {each(analysis)} without Tensor Cores",
-        (f"{kernels} {each(analysis)}, launched by {operators}.",),
+        f"{kernels} {each(analysis)}, launched by {operators}.",
         'Allow TF32: Trainer(callbacks=[PerfCallback(tf32="on")]). Without the callback, before training: '
         'torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True for convolutions. It '
         "rounds inputs to 10 bits of mantissa.",
@@ -178,12 +178,8 @@ def tensor_cores(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         f"Tensor Cores unused: matrix products take {format_duration(time_ns)} {each(analysis)} without them",
-        (
-            (
-                f"{counted(main.kernels / steps, 'kernel')} {each(analysis)}, launched by "
-                f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}."
-            ),
-        ),
+        f"{counted(main.kernels / steps, 'kernel')} {each(analysis)}, launched by "
+        f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}.",
         TENSOR_CORE_FIXES[main.reason],
         SavingRange(saving_ns, "These products speed up 1.5 to 3 times."),
     )

@@ -62,7 +62,7 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         title,
-        (f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",),
+        f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",
         action,
         SavingRange((best_ns / 4, best_ns), model),
     )
@@ -130,7 +130,7 @@ def data_parallel(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         "DataParallel: one process drives all devices",
-        ("Each step copies the model to every device and gathers the outputs on one of them.",),
+        "Each step copies the model to every device and gathers the outputs on one of them.",
         'Use one process per device: Trainer(strategy="ddp", devices=4) without the wrapper.',
         severity="high",
     )
