@@ -150,7 +150,7 @@ def _analyze_snapshot(path: Path, options: argparse.Namespace) -> int:
 
 def _probe(path: Path, options: argparse.Namespace, say: Callable[[str], None]) -> Probe:
     """Probe a recording, and keep the result in the folder of its run."""
-    from lightning_perf.probe.folder import probe_path
+    from lightning_perf.probe.run import probe_path
     from lightning_perf.run_files.probe import write_probe
 
     say(f"probing for about {options.probe:g} s{', and compiling for a minute or more' if options.compile else ''}")

@@ -472,7 +472,7 @@ def probe(
     Loads the machine. Needs a server started with --allow-run. Outcomes: measured, nothing_measured, refused.
     """
     from lightning_perf.lazy_imports import import_extra
-    from lightning_perf.probe.folder import probe_path
+    from lightning_perf.probe.run import probe_path
     from lightning_perf.run_files.report import REPORT_NAME
 
     import_extra("torch", "train")

@@ -14,7 +14,7 @@ from lightning_perf.findings.cpu import (
     cpu_pauses,
     cpu_threads,
 )
-from lightning_perf.trace.metadata import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY
+from lightning_perf.trace.description import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import ACTIVATIONS, WEIGHTS, convolving, on_processor, strides
 from tests.findings.recordings import A100, Rule, analysis, finding_of, saving_of
 from tests.support.trace_builder import FETCH, TraceBuilder

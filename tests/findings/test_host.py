@@ -18,7 +18,7 @@ from lightning_perf.findings.kernels import cudnn_benchmark
 from lightning_perf.findings.memory import memory_spare
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.probe import Probe, ProbedChange
-from lightning_perf.trace.metadata import LOOP_KEY
+from lightning_perf.trace.description import LOOP_KEY
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
 from tests.findings.test_whole_run import folder, recorded
 from tests.support.trace_builder import TraceBuilder

@@ -10,7 +10,7 @@ import pytest
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.loading import input_bound, pageable_copies
 from lightning_perf.run_files.probe import Probe, ProbedTransfer
-from lightning_perf.trace.metadata import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
+from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import FETCH, TraceBuilder

@@ -9,8 +9,7 @@ import pytest
 
 from lightning_perf.findings.model import attention_math, padding, recompute
 from lightning_perf.findings.whole_run import check_findings
-from lightning_perf.trace.description import Processor
-from lightning_perf.trace.metadata import PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.description import PROCESSOR_KEY, TOKENS_KEY, Processor
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, STEPS, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder

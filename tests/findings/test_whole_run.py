@@ -13,10 +13,9 @@ import pytest
 import lightning_perf
 from lightning_perf.findings.contention import contention
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
-from lightning_perf.trace.description import Processor
-from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
+from lightning_perf.trace.description import LOADER_KEY, PROCESSOR_KEY, Processor
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import BF16_GEMM, saving_of
 from tests.support.trace_builder import TraceBuilder

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerDrift,
@@ -19,6 +18,7 @@ from lightning_perf.run_files.numerics.precision import (
     RunPrecision,
     UnderflowTable,
 )
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Span, TableRow, listing, table
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 

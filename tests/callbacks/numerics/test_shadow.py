@@ -13,7 +13,7 @@ from torch import nn
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.precision.switch import PrecisionError
-from lightning_perf.run_files.numerics.shadow import SHADOW, ShadowSample
+from lightning_perf.run_files.numerics.samples import SHADOW, ShadowSample
 from tests.callbacks.perf_training import assert_untapped
 from tests.callbacks.training import PACKAGES, loader, make_trainer, package
 
