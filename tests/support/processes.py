@@ -62,8 +62,9 @@ PRELOADED = ["lightning.pytorch", "pytorch_lightning", "lightning_perf.callbacks
 """Packages that take seconds to import: the server that forks the ranks imports them once."""
 
 
-def _run_forked(script: str, arguments: tuple[str, ...], variables: dict[str, str], output: str) -> None:
+def _run_forked(script: str, arguments: tuple[str, ...], folder: str, variables: dict[str, str], output: str) -> None:
     os.setsid()
+    os.chdir(folder)
     for number in (1, 2):
         os.dup2(os.open(f"{output}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(variables)
@@ -89,7 +90,9 @@ def fork_ranks(
         started = []
         for rank in range(ranks):
             own = {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
-            process = context.Process(target=_run_forked, args=(script, arguments, own, f"{logs}/{rank}"))
+            process = context.Process(
+                target=_run_forked, args=(script, arguments, str(Path.cwd()), own, f"{logs}/{rank}")
+            )
             process.start()
             started.append(process)
         until = time.monotonic() + timeout_s
