@@ -416,7 +416,7 @@ def explain(
         message = page.symptom
         return {"outcome": "explained", "message": message, "rule": page.rule, "page": page.page, "text": page.text}
     rules = {page.rule: page.symptom for page in found}
-    return {"outcome": "listed", "message": f"{len(rules)} rules and mistakes, with their symptoms.", "rules": rules}
+    return {"outcome": "listed", "message": f"{len(rules)} rules, with their symptoms.", "rules": rules}
 
 
 @tool()

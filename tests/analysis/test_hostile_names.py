@@ -14,7 +14,7 @@ from lightning_perf.analysis.kernels import kernel_names, tensor_core_eligibilit
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic, moves_data
 from lightning_perf.analysis.ranks import collective_names
 from lightning_perf.analysis.steps import categories, phase_timeline
-from lightning_perf.findings.kernels import channels_last
+from lightning_perf.findings import kernels
 from lightning_perf.report.build import build_report
 from lightning_perf.trace import assembly
 from lightning_perf.trace.assembly import Destination, device_kind
@@ -63,7 +63,7 @@ class Recorder:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of all texts that the patterns for names were given."""
     lengths: list[int] = []
-    modules = (assembly, channels_last, collective_names, kernel_names, phase_timeline, categories)
+    modules = (assembly, kernels, collective_names, kernel_names, phase_timeline, categories)
     for module in (*modules, tensor_core_eligibility):
         for name, value in vars(importlib.import_module(module.__name__)).items():
             if isinstance(value, re.Pattern):

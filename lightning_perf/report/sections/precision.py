@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from lightning_perf.findings.pages import mistake_page_url
+from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
@@ -56,7 +56,7 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
 def mistake_text(mistake: PrecisionMistake) -> tuple[str | Span, ...]:
     """Return the title of a mistake with its place, its ID as a link, and its severity."""
     severity = Span(mistake.severity, "bad" if mistake.severity == "high" else "warning")
-    linked = Span(mistake.kind, link=mistake_page_url(mistake.kind))
+    linked = Span(mistake.kind, link=rule_page_url(mistake.kind))
     return f"{mistake.title}{mistake.where}", "  [", linked, " · ", severity, "]"
 
 
