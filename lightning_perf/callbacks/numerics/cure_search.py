@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 
-__all__ = ["CureSearch"]
-
 MAX_TRIALS = 64
 MAX_SECONDS = 60.0
 """Limits of a search. It then returns the best list so far."""
@@ -23,13 +21,7 @@ class CureSearch:
     """Searches the layers of a module for a minimal list that cures a batch.
 
     No layer of the result can be left out. A container is replaced by layers inside it, as long as those suffice.
-
-    Args:
-        module: The LightningModule.
-        cures: Tells whether a batch is sound with these layers in FP32.
-        max_trials: Calls of `cures`, at most.
-        max_seconds: Time of the search, at most.
-        clock: Tells the time in seconds.
+    `cures` tells whether a batch is sound with these layers in FP32.
 
     Example:
         >>> from torch import nn
@@ -65,13 +57,9 @@ class CureSearch:
         self._order = {name: number for number, name in enumerate(self._children)}
 
     def find(self, suspect: str) -> tuple[str, ...] | None:
-        """Find a minimal list.
+        """Return a minimal list in the module's order; None if not even all layers in FP32 cure the batch.
 
-        Args:
-            suspect: The layer to try first, with the layers around it; empty without one.
-
-        Returns:
-            Names of layers in the module's order; None if not even all layers in FP32 cure the batch.
+        The layer `suspect` is tried first, with the layers around it.
         """
         try:
             for name in _with_parents(suspect):
