@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 
-__all__ = ["OTHER_SEEDS", "judge_drift"]
-
 OTHER_SEEDS = 4
 """FP32 replays with another order of batches and other random numbers, in addition to the one with the run's own."""
 
@@ -31,15 +29,6 @@ def judge_drift(
 
     The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n). A mixed run that does
     no harm is outside of it in one case of twenty.
-
-    Args:
-        precision: The run's precision.
-        mixed_losses: The run's losses, one per batch.
-        fp32_losses: The FP32 replay's losses, one per batch.
-        mixed_end: Loss with the mixed run's weights.
-        fp32_end: Loss with the FP32 replay's weights.
-        seed_ends: Loss with the weights of `OTHER_SEEDS` replays with other seeds.
-        layers: Drift of the layers' outputs.
 
     Raises:
         ValueError: There are not exactly `OTHER_SEEDS` other seeds.

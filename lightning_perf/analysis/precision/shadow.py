@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.run_files.numerics.shadow import ShadowSample
-
-__all__ = ["LOW_COSINE", "LayerDirection", "ShadowDrift", "ShadowPoint", "summarize_shadow"]
 
 LOW_COSINE = 0.9
 """Below this cosine a gradient points elsewhere: the angle to the gradient in FP32 is more than 26 degrees."""
@@ -88,14 +86,7 @@ class ShadowDrift:
 
 
 def summarize_shadow(samples: Sequence[ShadowSample]) -> ShadowDrift | None:
-    """Summarize the shadow steps of a run.
-
-    Args:
-        samples: The samples, in order.
-
-    Returns:
-        The summary; None without samples.
-    """
+    """Summarize the shadow steps of a run. Return None without samples."""
     if not samples:
         return None
     points = tuple(
@@ -120,9 +111,7 @@ def summarize_shadow(samples: Sequence[ShadowSample]) -> ShadowDrift | None:
         cost_share=last.cost_ns / last.elapsed_ns if last.elapsed_ns else None,
         summary=(),
     )
-    return ShadowDrift(
-        drift.points, drift.layers, drift.largest_loss_error, drift.growth, drift.cost_share, _summary(drift)
-    )
+    return replace(drift, summary=_summary(drift))
 
 
 def _layer(name: str, samples: Sequence[ShadowSample]) -> LayerDirection:

@@ -192,16 +192,15 @@ def _copied(batch: Any) -> Any:
 
 @contextmanager
 def _silenced(module: Module) -> Iterator[None]:
-    own = {name: vars(module)[name] for name in _LOGGING if name in vars(module)}
-    for name in _LOGGING:
-        object.__setattr__(module, name, _log_nothing)
+    attributes = vars(module)
+    own = {name: attributes[name] for name in _LOGGING if name in attributes}
+    attributes.update(dict.fromkeys(_LOGGING, _log_nothing))
     try:
         yield
     finally:
         for name in _LOGGING:
-            object.__delattr__(module, name)
-        for name, value in own.items():
-            object.__setattr__(module, name, value)
+            del attributes[name]
+        attributes.update(own)
 
 
 def _log_nothing(*args: Any, **kwargs: Any) -> None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lightning_perf.run_files.jsonl import RankLog
 
-__all__ = ["SHADOW", "LayerShadow", "ShadowSample"]
-
 
 @dataclass(frozen=True)
 class LayerShadow:
