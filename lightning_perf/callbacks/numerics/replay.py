@@ -192,7 +192,7 @@ def _copied(batch: Any) -> Any:
 
 @contextmanager
 def _silenced(module: Module) -> Iterator[None]:
-    attributes = vars(module)
+    attributes = module.__dict__
     own = {name: attributes[name] for name in _LOGGING if name in attributes}
     attributes.update(dict.fromkeys(_LOGGING, _log_nothing))
     try:
