@@ -182,7 +182,6 @@ class Context:
 
 Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context"
 
-
 TableRow: TypeAlias = Sequence[str | float | Cell | None]
 
 FORMATS: dict[Kind, Callable[[float | None], str]] = {
@@ -200,7 +199,7 @@ KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
 def table(heads: Sequence[str], rows: Iterable[TableRow], title: str = "", kinds: str = "") -> Table:
-    """Return a table with a cell per value: a number as its column's kind says, `None` as missing, text unchanged.
+    """Return a table with a cell per value: a number in the format of its column, `None` as missing, text unchanged.
 
     Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
     and the others have figures as text.
@@ -219,7 +218,7 @@ def table(heads: Sequence[str], rows: Iterable[TableRow], title: str = "", kinds
 def _cell(value: str | float | Cell | None, kind: Kind) -> Cell:
     if isinstance(value, Cell):
         return value
-    return Cell(value) if isinstance(value, str) else Cell(FORMATS[kind](value), value)
+    return Cell(value) if isinstance(value, str) else Cell(FORMATS.get(kind, format_count)(value), value)
 
 
 def listing(

@@ -21,8 +21,7 @@ def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("first", ["callback", "Trainer"])
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize(("name", "first"), [(PACKAGES[0], "callback"), (PACKAGES[1], "Trainer")])
 def test_only_the_package_in_use_is_loaded_and_its_logger_stays_in_charge(
     tmp_path: Path, name: str, first: str
 ) -> None:

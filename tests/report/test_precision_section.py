@@ -2,15 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
-from lightning_perf.analysis.precision.shadow import summarize_shadow
+from lightning_perf.analysis.precision.shadow import judge_drift, summarize_shadow
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.build import build_report
 from lightning_perf.report.sections.fp32_comparison import fp32_section
 from lightning_perf.report.sections.precision import precision_section
-from lightning_perf.run_files.numerics.gradient_samples import GradientSample, LayerGradients
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     Fp32Arithmetic,
@@ -18,7 +15,14 @@ from lightning_perf.run_files.numerics.precision import (
     PrecisionSetting,
     RunPrecision,
 )
-from lightning_perf.run_files.numerics.shadow import LayerShadow, ShadowSample
+from lightning_perf.run_files.numerics.samples import (
+    GradientSample,
+    LayerGradients,
+    LayerShadow,
+    OverflowOrigin,
+    ScaleEvent,
+    ShadowSample,
+)
 from lightning_perf.show.blocks import Heading
 from tests.page.samples import FIRST_OVERFLOW, trained_precision
 from tests.support.shown import console_text, table_of

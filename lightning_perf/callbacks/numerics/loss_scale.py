@@ -20,8 +20,8 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_numb
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 
 
 class PendingVerdict:

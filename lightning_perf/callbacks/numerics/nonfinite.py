@@ -16,7 +16,7 @@ from lightning_perf.callbacks.mistakes.place import user_place
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, leaf_outputs
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
 
 MAX_OPERATORS = 64
 """Operators with inf or NaN to keep, at most."""

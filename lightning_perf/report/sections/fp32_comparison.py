@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerDrift,
@@ -15,6 +14,7 @@ from lightning_perf.run_files.numerics.precision import (
     NumericsDrift,
     RunPrecision,
 )
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Span, listing, rest, table
 from lightning_perf.units import NOT_AVAILABLE, format_share
 

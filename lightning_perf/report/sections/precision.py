@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lightning_perf.findings.pages import mistake_page_url
+from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
@@ -42,7 +42,7 @@ def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
 def mistake_text(mistake: PrecisionMistake) -> tuple[str | Span, ...]:
     """Return the title of a mistake with its place, its ID as a link, and its severity."""
     severity = Span(mistake.severity, "bad" if mistake.severity == "high" else "warning")
-    linked = Span(mistake.kind, link=mistake_page_url(mistake.kind))
+    linked = Span(mistake.kind, link=rule_page_url(mistake.kind))
     return f"{mistake.title}{mistake.where}", "  [", linked, " · ", severity, "]"
 
 
