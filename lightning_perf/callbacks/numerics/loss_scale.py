@@ -66,16 +66,9 @@ class LossScaleMonitor(FitObserver):
     asking the device. A fused optimizer steps always and skips on the device: its verdicts are copied aside and read
     once they have arrived.
 
-    Args:
-        trainer: The Trainer, at the start of training, its scaler's state restored.
-        module: The LightningModule.
-        path: File to append events to; None to write none.
-        errors: Where a failing file is reported.
-        locator: Looks for the origin of overflows. As long as it has any left to look into, the host waits for the
-            verdict on each step of a fused optimizer, since the batch has to run again before the next step changes the
-            weights.
-        isolate: Isolates errors of the locator.
-        clock: Tells the time in nanoseconds.
+    Made at the start of training, when the scaler's state is restored. As long as `locator` has overflows left to look
+    into, the host waits for the verdict on each step of a fused optimizer, since the batch has to run again before the
+    next step changes the weights. `isolate` drops a locator that fails.
     """
 
     consequence = "the loss scale is not monitored any more"

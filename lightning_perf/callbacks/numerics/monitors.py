@@ -25,13 +25,7 @@ from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EV
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorOptions:
-    """Settings of the monitors.
-
-    Attributes:
-        underflow_every_n_steps: Steps between two looks at the gradients; 0 for never.
-        locate_overflows: Number of overflows to find the origin of; 0 for none.
-        guard_steps: Steps to replay in FP32; 0 for none.
-        diagnose: What to check in every step for NaN and infinities.
+    """Settings of the monitors. 0 turns one off.
 
     Raises:
         ValueError: A number is too small, or `diagnose` is unknown.

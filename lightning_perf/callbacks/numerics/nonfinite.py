@@ -120,18 +120,7 @@ def _judge(values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class NonFiniteOperator:
-    """An operator with inf or NaN in its result.
-
-    Attributes:
-        name: Its name, e.g. ``aten::mm``.
-        layer: The layer that ran it; empty for the LightningModule itself.
-        line: The user's line as ``file:line``; empty in the backward pass.
-        backward: Whether it ran in the backward pass.
-        value: ``inf`` or ``nan``.
-        dtype: Type of its result.
-        largest_input: Largest finite magnitude among its inputs; None without inputs.
-        finite_inputs: Whether all of its inputs were finite.
-    """
+    """An operator with inf or NaN in its result. `line` is empty in the backward pass."""
 
     name: str
     layer: str

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import step_number
 from lightning_perf.callbacks.numerics.replay import Replay, ReplayedPass, loss_of
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
@@ -40,16 +37,6 @@ def check_interval(shadow: int) -> int:
     return shadow
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A shadow step with figures on their way to the host: both losses, then three sums for each parameter."""
-
-    step: int
-    figures: HostCopy
-    cost_ns: int
-    elapsed_ns: int
-
-
 class ShadowMonitor(FitObserver):
     """Runs the first batch of every n-th step through a second forward and backward pass in FP32.
 
@@ -73,7 +60,6 @@ class ShadowMonitor(FitObserver):
         self._exact: ReplayedPass | None = None
         self._sums: torch.Tensor | None = None
         self._step = 0
-        self._waiting: deque[_Waiting] = deque()
         self._start_ns = time.perf_counter_ns()
         self._cost_ns = 0
 
@@ -86,7 +72,7 @@ class ShadowMonitor(FitObserver):
         began_ns = time.perf_counter_ns()
         self._exact = self._replay.run(self._replay.keep(batch, batch_idx), fp32=True)
         device = self._trainer.strategy.root_device
-        if device.type == "cuda":  # so that the time of the pass is known: a shadow step is slow anyway
+        if device.type == "cuda":  # so that the time of the pass is known
             torch.cuda.synchronize(device)
         self._cost_ns += time.perf_counter_ns() - began_ns
 
@@ -100,26 +86,14 @@ class ShadowMonitor(FitObserver):
         self._cost_ns += time.perf_counter_ns() - began_ns
 
     def on_batch_end(self, outputs: Any) -> None:
-        """A training batch has ended: note its loss, and write samples that have arrived from the device."""
+        """A training batch has ended: write the sample. The host waits for it: a shadow step is slow anyway."""
         loss = loss_of(outputs)
         if self._exact is not None and self._sums is not None and loss is not None:
-            own = loss.detach() * self._trainer.accumulate_grad_batches
-            losses = torch.stack([own.double().reshape(()), self._exact.loss.double().reshape(())])
-            figures = HostCopy(torch.cat([losses, self._sums.flatten()]))
             elapsed_ns = time.perf_counter_ns() - self._start_ns
-            self._waiting.append(_Waiting(self._step, figures, self._cost_ns, elapsed_ns))
+            own = float(loss.detach() * self._trainer.accumulate_grad_batches)
+            rows = dict(zip(self._parameters, self._sums.tolist(), strict=True))
+            self._write(own, float(self._exact.loss), rows, elapsed_ns)
         self._exact = self._sums = None
-        while self._waiting and self._waiting[0].figures.arrived:
-            self._write(self._waiting.popleft())
-
-    def stop_waiting(self) -> None:
-        """Forget the figures that have not arrived."""
-        self._waiting.clear()
-
-    def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
-        while self._waiting:
-            self._write(self._waiting.popleft())
 
     @torch.no_grad()
     def _compared_with(self, exact: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -139,27 +113,24 @@ class ShadowMonitor(FitObserver):
             rows.append(torch.stack([(own * other).sum(), own.square().sum(), other.square().sum()]).double())
         return torch.stack(rows)
 
-    def _write(self, waiting: _Waiting) -> None:
-        own, exact, *sums = waiting.figures.read().tolist()
-        rows = [sums[start : start + 3] for start in range(0, len(sums), 3)]
+    def _write(self, loss: float, fp32_loss: float, rows: dict[str, list[float]], elapsed_ns: int) -> None:
         by_layer: dict[str, list[list[float]]] = {}
-        for name, row in zip(self._parameters, rows, strict=True):
-            layer = layer_name(name).rpartition(".")[0] or name
-            by_layer.setdefault(layer, []).append(row)
+        for name, row in rows.items():
+            by_layer.setdefault(layer_name(name).rpartition(".")[0] or name, []).append(row)
         self._file.append(
             ShadowSample(
-                step=waiting.step,
-                loss=finite_or_none(own),
-                fp32_loss=finite_or_none(exact),
-                whole=_compared(rows),
+                step=self._step,
+                loss=finite_or_none(loss),
+                fp32_loss=finite_or_none(fp32_loss),
+                whole=_compared(rows.values()),
                 layers={layer: _compared(part) for layer, part in by_layer.items()},
-                cost_ns=waiting.cost_ns,
-                elapsed_ns=waiting.elapsed_ns,
+                cost_ns=self._cost_ns,
+                elapsed_ns=elapsed_ns,
             )
         )
 
 
-def _compared(rows: Sequence[Sequence[float]]) -> LayerShadow:
+def _compared(rows: Iterable[Sequence[float]]) -> LayerShadow:
     product, own, exact = map(sum, zip(*rows, strict=True))
     if not (own > 0 and exact > 0 and math.isfinite(own) and math.isfinite(exact)):
         return LayerShadow(None, None)
