@@ -67,8 +67,8 @@ class LossScaleMonitor(FitObserver):
     once they have arrived.
 
     Made at the start of training, when the scaler's state is restored. As long as `locator` has overflows left to look
-    into, the host waits for the verdict on each step of a fused optimizer, since the batch has to run again before the
-    next step changes the weights. `isolate` drops a locator that fails.
+    into, the host waits for the verdict on each step of a fused optimizer. The batch has to run again before the next
+    step changes the weights. `isolate` drops a locator that fails.
     """
 
     consequence = "the loss scale is not monitored any more"

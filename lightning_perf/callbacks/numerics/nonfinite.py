@@ -24,7 +24,7 @@ MAX_OPERATORS = 64
 _VALUES: dict[int, Literal["inf", "nan"]] = {1: "inf", 2: "nan"}
 
 _Seen = list[tuple[str, str, torch.Tensor]]
-"""Layer, what of it, and the verdict on its values, which stays on the device until all are in."""
+"""Layer, name of its values, and the verdict on them. Verdicts stay on the device until all are in."""
 
 
 class OverflowLocator(FitObserver):

@@ -143,7 +143,7 @@ class Replay:
 
 
 def loss_of(outputs: Any) -> torch.Tensor | None:
-    """Return the loss in what `training_step` returned."""
+    """Return the loss in the outputs of `training_step`."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
     return loss if isinstance(loss, torch.Tensor) else None
 
