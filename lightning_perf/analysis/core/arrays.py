@@ -156,7 +156,7 @@ def json_list(text: str) -> list[Any]:
 
 @lru_cache(maxsize=65536)
 def json_shapes(text: str) -> tuple[tuple[int, ...], ...]:
-    """Decode a list of shapes or strides. An entry that is none stays as an empty one: the others keep their places.
+    """Decode a list of shapes or strides. An invalid entry stays as an empty one: the others keep their places.
 
     Example:
         >>> json_shapes('[[32,3],[],5,[-1]]')

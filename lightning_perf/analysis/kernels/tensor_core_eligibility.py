@@ -269,8 +269,8 @@ def tensor_core_use(
         size: Number of groups.
 
     Returns:
-        For each group the time of its kernels on Tensor Cores, the time of those that may or may not run on them, and
-        why most of its products without Tensor Cores run without them: a key of `REASONS`, or None without such.
+        For each group: the time of its kernels on Tensor Cores, and the time of those that may or may not run on them.
+        Then the reason why most of its other products run without them: a key of `REASONS`, or None.
     """
     compute = trace.device.is_compute[rows]
     rows, group = rows[compute], group[compute]

@@ -233,7 +233,7 @@ def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:
 def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
     """Find where some blocks were allocated: the outermost operator, the phase of the step, and the modules around it.
 
-    The phase is None for a block from before the recording. A block of a backward belongs to the modules of the
+    A block from before the recording has no phase (None). A block of a backward belongs to the modules of the
     forward, the outermost first.
 
     Args:
