@@ -8,6 +8,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.fp8_watch import Fp8Monitor, fp8_layers
 from lightning_perf.callbacks.forecast.monitor import ForecastMonitor
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.numerics.replay import Replay
 from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.steps.fit_state import FitState
@@ -45,7 +46,9 @@ def add_requested_monitors(
         return
     rank = int(trainer.global_rank)
     if shadow:  # first: the forecast does not sample the FP32 pass
-        observers.add(ShadowMonitor(trainer, module, every=shadow, path=SHADOW.path(folder, rank), errors=errors))
+        observers.add(
+            ShadowMonitor(Replay(trainer, module), every=shadow, path=SHADOW.path(folder, rank), errors=errors)
+        )
     if forecast is not None:
         steps = expected_steps(trainer)
         with errors.instead(ForecastMonitor.consequence, kind="forecast"):

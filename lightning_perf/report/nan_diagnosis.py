@@ -32,7 +32,7 @@ class NanDiagnosis(TextDocument):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the diagnosis."""
-        from lightning_perf.report.sections.precision import bad_run_blocks
+        from lightning_perf.report.sections.fp32_comparison import bad_run_blocks
 
         if self.bad_run is None:
             yield Line(HEALTHY)
