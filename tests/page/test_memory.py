@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.documents import page_json
 from tests.report.test_memory_sections import failed, recording
 
 __all__ = ["failed"]
@@ -25,7 +26,7 @@ def test_the_view(open_page: Any, failed: Any) -> None:
 
 def test_the_comparison(open_page: Any, tmp_path: Path) -> None:
     compared = recording(tmp_path / "before", 8).diff(recording(tmp_path / "after", 2))
-    opened = open_page(compared.to_json(indent=None).encode(), kind="diff")
+    opened = open_page(page_json(compared), kind="diff")
     text = opened.page.inner_text("main")
     assert "Memory at the peak, device 0" in text
     assert "\u22126.00" in text

@@ -50,7 +50,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
     if report.out_of_memory:
         yield from _out_of_memory(report.out_of_memory)
     if report.trust is not None:
-        yield _trust(report.trust)
+        yield trust_block(report.trust)
     if report.findings:
         yield Heading("Findings")
         yield from findings_blocks(report.findings, lead)
@@ -141,7 +141,7 @@ def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
         yield Line(failure.message, "quiet")
 
 
-def _trust(trust: Trust) -> Line:
+def trust_block(trust: Trust) -> Line:
     """Say how far the figures can be trusted, in yellow if only partly."""
     doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
     return Line((Span("Trust ", "warning" if doubtful else "good"), trust_line(trust)))

@@ -1,13 +1,13 @@
 // The view "Launches & idle": the cost of launches, and the waits of the device and of the host.
 
 import { chart, ink } from "../components/chart.js";
+import { part } from "../components/blocks.js";
 import * as column from "../components/column.js";
 import { columns, facts, missing, notice, section, tiles, timeStack } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
-import { graphRegions, hardwareCounters } from "./sections/graph_regions.js";
 import { idlePart, syncPart } from "./sections/idle.js";
 
 export const launches = { id: "launches", title: "Launches & idle", kinds: ["run", "trace"], missing: reason, render };
@@ -20,7 +20,7 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const { rank } = context;
+  const { report, rank } = context;
   const why = reason(context);
   const host = rank && columns(loading(rank), optimizer(rank));
   if (why) return [missing(why), host];
@@ -28,8 +28,7 @@ function render(context) {
     rank.launches?.calls ? launchPart(rank) : missing("This recording has no launch calls."),
     rank.idle?.idle_ns ? idlePart(rank) : null,
     syncPart(rank),
-    graphRegions(rank),
-    hardwareCounters(rank),
+    part(report, `regions.${report.ranks.indexOf(rank)}`),
     host,
   ];
 }

@@ -1,17 +1,16 @@
 // The view "Precision": loss scale, overflows, underflow by layer, drift from FP32, and the cost of casts.
 
+import { part } from "../components/blocks.js";
 import * as column from "../components/column.js";
-import { columns, facts, missing, notice, section, tiles } from "../components/parts.js";
+import { columns, missing, section, tiles } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { arithmeticLabel, per } from "../text/labels.js";
-import { forecast } from "./sections/forecast.js";
-import { fp8Layers } from "./sections/fp8_layers.js";
-import { lossScale } from "./sections/loss_scale.js";
+import { snrChart } from "./sections/forecast.js";
+import { scaleChart } from "./sections/loss_scale.js";
 import { driftChart, lossChart } from "./sections/precision_drift.js";
-import { shadow } from "./sections/shadow.js";
-import { underflow } from "./sections/underflow.js";
+import { shadowCharts } from "./sections/shadow.js";
 
 export const precision = { id: "precision", title: "Precision", kinds: ["run", "trace"], missing: reason, render };
 
@@ -24,94 +23,24 @@ function reason({ report, rank }) {
 }
 
 function render({ report, rank }) {
-  const found = report.precision;
+  const { precision: found, forecast, shadow, fp8 } = report;
+  const chartOf = (data, draw) => ({ before: data ? draw(data) : null });
   return [
-    found
-      ? [
-          found.bad_run ? badRun(found.bad_run) : null,
-          found.mistakes?.length ? mistakes(found.mistakes) : null,
-          setting(found.setting),
-          found.loss_scale && lossScale(found.loss_scale),
-          found.underflow && underflow(found.underflow),
-          found.numerics && numerics(found.numerics),
-        ]
-      : report.forecast || report.shadow || report.fp8
-        ? null
-        : missing(NO_RECORD),
-    report.fp8 ? fp8Layers(report.fp8) : null,
-    report.shadow ? shadow(report.shadow) : null,
-    report.forecast ? forecast(report.forecast) : null,
+    found || forecast || shadow || fp8 ? null : missing(NO_RECORD),
+    ["diagnosis", "mistakes", "setting"].map((name) => part(report, name)),
+    part(report, "loss_scale", chartOf(found?.loss_scale, scaleChart)),
+    part(report, "underflow"),
+    part(report, "numerics", chartOf(found?.numerics, driftCharts)),
+    part(report, "fp8"),
+    part(report, "shadow", chartOf(shadow, shadowCharts)),
+    part(report, "forecast", chartOf(forecast, snrChart)),
     rank?.amp_gain ? gain(rank) : null,
     rank?.autocast ? casts(rank) : null,
   ];
 }
 
-function badRun(found) {
-  const loss = (value) => (value === null ? "NaN or infinite" : value.toPrecision(4));
-  return section(
-    "Diagnosis",
-    {},
-    notice(`The run went wrong in step ${found.step}: lightning-perf explain RUN_FOLDER prints the diagnosis.`, "high"),
-    facts([
-      found.operator && ["First operator with inf or NaN", `${found.operator} in ${found.layer || "training_step"}`],
-      found.line && ["Line", found.line],
-      [`Loss in ${found.precision}`, loss(found.loss)],
-      found.fp32_finite !== null && ["Loss of the same batch in FP32", loss(found.fp32_loss)],
-      found.keep_fp32.length > 0 && ["Layers to keep in FP32", found.keep_fp32.join(", ")],
-      found.cured_loss !== null && ["Loss with these layers in FP32", loss(found.cured_loss)],
-    ]),
-  );
-}
-
-function mistakes(found) {
-  const place = ({ layer, line }) =>
-    `${layer ? ` in ${layer}` : ""}${line ? (layer ? ` (${line})` : ` in ${line}`) : ""}`;
-  return section(
-    "Mistakes",
-    {},
-    found.map((mistake) =>
-      notice(
-        `${mistake.title}${place(mistake)}. ${mistake.evidence.join(" ")} Fix: ${mistake.action} ` +
-          `More: lightning-perf explain ${mistake.kind}`,
-        mistake.severity === "high" ? "high" : "",
-      ),
-    ),
-  );
-}
-
-function setting(found) {
-  const { fp32 } = found;
-  const tf32 = !fp32.device_has_tf32
-    ? "the device has none"
-    : `products ${fp32.tf32_matmul ? "on" : "off"}, convolutions ${fp32.tf32_convolution ? "on" : "off"}`;
-  return section(
-    "Setting",
-    {},
-    found.note ? notice(found.note) : null,
-    facts([
-      ["Precision", `${found.precision}${found.switched ? " (switched by the callback)" : ""}`],
-      found.requested && found.requested !== found.precision && ["Requested", found.requested],
-      ["TF32", tf32],
-      found.weight_cache !== null && ["Autocast's weight cache", found.weight_cache ? "on" : "off"],
-      found.keep_fp32.length > 0 && ["Kept in FP32", found.keep_fp32.join(", ")],
-    ]),
-  );
-}
-
-function numerics(drift) {
-  const loss = (value) => (value === null ? "NaN or infinite" : value.toPrecision(4));
-  const text =
-    `After ${drift.mixed_losses.length} batches the loss is ${loss(drift.mixed_end)}, and ${loss(drift.fp32_end)} in FP32. ` +
-    `Other seeds would give ${loss(drift.expected_low)} – ${loss(drift.expected_high)}: `;
-  return section(
-    "Compared with FP32",
-    { definition: "seed-noise" },
-    notice(
-      `${text}${drift.beyond_seed_noise ? "beyond seed noise." : "within seed noise."}`,
-      drift.beyond_seed_noise ? "high" : "good",
-    ),
-    columns(lossChart(drift), drift.layers.length ? driftChart(drift) : null),
-  );
+function driftCharts(drift) {
+  return columns(lossChart(drift), drift.layers.length ? driftChart(drift) : null);
 }
 
 const PARTS = {
