@@ -23,7 +23,8 @@ def add_parts(document_json: bytes, parts: Parts) -> bytes:
         b'{"verdict": "good","parts":{"why":[{"block":"line","text":"No reason"}]}}'
     """
     plain = {name: [_plain(block) for block in blocks] for name, blocks in parts.items()}
-    return document_json[:-1] + b',"parts":' + msgspec.json.encode(plain) + b"}"
+    found = msgspec.json.encode({name: blocks for name, blocks in plain.items() if blocks})
+    return document_json[:-1] + b',"parts":' + found + b"}"
 
 
 def _plain(value: Any) -> Any:
