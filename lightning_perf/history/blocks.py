@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.blocks import gate_table
 from lightning_perf.compare.verdicts.gates import GateOutcome
-from lightning_perf.show.blocks import Block, Cell, Chart, Details, Heading, Line, Table, TableRow, listing, table
+from lightning_perf.show.blocks import Block, Cell, Chart, Details, Heading, Line, Table, TableRow, listing, note, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, column_format, format_change, format_points, format_share
 
@@ -47,7 +47,7 @@ def history_parts(history: History) -> dict[str, Iterable[Block]]:
     facts += [f"may differ: {', '.join(history.allowed)}"] if history.allowed else []
     facts.append(f"{100 * history.confidence:.3g} % intervals")
     parts: dict[str, Iterable[Block]] = {
-        "headline": [Line(headline(history), "strong"), Line(" · ".join(facts), "quiet"), *listing(history.notes)]
+        "headline": [Line(headline(history), "strong"), Line(" · ".join(facts), "quiet"), *map(note, history.notes)]
     }
     for number, series in enumerate(history.series):
         parts[f"rows_{number + 1}"] = [

@@ -198,7 +198,7 @@ def _growth(device: DeviceMemory) -> Iterator[Block]:
     yield Heading("Growth from step to step", definition="growth-over-steps")
     steps = count_of(growth.steps, "step")
     yield Line(f"{format_bytes(growth.growth_bytes)} over {steps}, and never less: possibly a leak", "quiet")
-    rows = ((row.line, MEMORY_LABELS[row.category], row.growth_bytes) for row in growth.rows)
+    rows = ((row.line, _colored(row.category), row.growth_bytes) for row in growth.rows)
     yield table(("line", "for", "growth"), rows, kinds="code text bytes")
 
 
@@ -216,7 +216,7 @@ def _all_groups(device: DeviceMemory) -> Iterator[Block]:
             *((_part_of(row.peak_bytes, device.peak.allocated_bytes),) if recorded else ()),
             *((row.out_of_memory_bytes,) if failed else ()),
             _part_of(row.end_bytes, device.end.allocated_bytes),
-            MEMORY_LABELS[row.category],
+            _colored(row.category),
             row.phase or "",
             row.module or "",
             row.peak_blocks,
@@ -229,6 +229,10 @@ def _all_groups(device: DeviceMemory) -> Iterator[Block]:
     more = ("phase", "module", "blocks", "allocations", "allocated in all")
     kinds = "code" + " bytes" * len(moments) + " text text text count count bytes"
     yield table(("line", *moments, "for", *more), rows, kinds=kinds, extra=more)
+
+
+def _colored(category: str) -> Cell:
+    return Cell(MEMORY_LABELS[category], color=category)
 
 
 def _part_of(size_bytes: int, whole_bytes: int) -> Cell:
@@ -248,11 +252,11 @@ def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
         yield Line(_change_headline(device, named=len(compared.devices) > 1), "strong")
         totals = ((row.name, row.before_bytes, row.after_bytes) for row in device.totals)
         yield replace(_change_table("Totals", ("moment",), totals), definition="allocated-memory")
-        uses = ((MEMORY_LABELS[row.name], row.before_bytes, row.after_bytes) for row in device.categories)
+        uses = ((_colored(row.name), row.before_bytes, row.after_bytes) for row in device.categories)
         yield _change_table("Memory by use at the peak", ("use",), uses)
         changed = [row for row in device.lines if row.before_peak_bytes != row.after_peak_bytes]
         lines = (
-            (_group_name(row), MEMORY_LABELS[row.category], row.before_peak_bytes, row.after_peak_bytes)
+            (_group_name(row), _colored(row.category), row.before_peak_bytes, row.after_peak_bytes)
             for row in changed[:top]
         )
         yield _change_table("Lines that changed most at the peak", ("line", "for"), lines)
@@ -270,12 +274,12 @@ def _change_headline(device: DeviceChange, *, named: bool) -> str:
 
 
 def _change_table(
-    title: str, heads: tuple[str, ...], rows: Iterable[tuple[str, int, int] | tuple[str, str, int, int]]
+    title: str, heads: tuple[str, ...], rows: Iterable[tuple[str | Cell, int, int] | tuple[str, Cell, int, int]]
 ) -> Table:
     """Return a table of names, each with its bytes before and after, and their difference."""
     return table(
         (*heads, "before", "after", "change"),
-        ((*map(str, names), before, after, _change(before, after)) for *names, before, after in rows),
+        ((*names, before, after, _change(before, after)) for *names, before, after in rows),
         title,
         "name" + " figure" * len(heads[1:]) + " bytes bytes figure",
     )

@@ -124,6 +124,7 @@ class Cell:
         style: Style of the text.
         detail: Text that follows, dimmed.
         bar: Length of a bar that shows the value, from 0 to 1.
+        color: The category whose colour it has on pages.
     """
 
     text: str
@@ -132,6 +133,7 @@ class Cell:
     style: Style = "plain"
     detail: str = ""
     bar: float | None = None
+    color: str = ""
 
 
 @dataclass(frozen=True)

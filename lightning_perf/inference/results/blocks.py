@@ -283,7 +283,7 @@ def _share(flops: float, count: Count) -> Cell:
 
 
 def _bound(bound: LayerBound | None) -> TableRow:
-    return (None, "") if bound is None else (bound.bound_ms, bound.limit or "")
+    return (None, "") if bound is None else (bound.bound_ms, bound.limit)
 
 
 def _intensity(flops_per_byte: float | None) -> Cell:

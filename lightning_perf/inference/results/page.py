@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.results.blocks import accuracy_table, cold_table, latency_table, layer_table
-from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, listing, table
+from lightning_perf.units import format_milliseconds
 
 if TYPE_CHECKING:
     from lightning_perf.inference.results.tradeoff import Tradeoff
@@ -24,8 +25,13 @@ def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
         )
         for row in tradeoff.rows
     )
+    failed = (Line((Span(row.variant, "strong"), f" {row.reason}")) for row in tradeoff.rows if row.reason is not None)
+    failures = tuple(listing(failed))
     heads = ("variant", "description", "settings", "reason for no measurement")
     parts: dict[str, Iterable[Block]] = {
+        "recommendation": _recommendation(tradeoff),
+        "context": [Line(" · ".join(_context(tradeoff)), "quiet")],
+        "failures": [Heading("Not or only partly measured"), *failures] if failures else [],
         "outputs": [accuracy_table(tradeoff)],
         "cold": [cold_table(tradeoff)],
         "how": [table(heads, settings, "Settings", "name text text text")],
@@ -33,6 +39,30 @@ def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
         "layers": [] if count is None else [layer_table(count, tradeoff.roofline, EVERY_ROW)],
     }
     return parts | {f"calls.{place}": [latency_table(tradeoff, cell)] for place, cell in enumerate(tradeoff.cells)}
+
+
+def _recommendation(tradeoff: Tradeoff) -> Iterator[Line]:
+    found = tradeoff.recommendation
+    if found is None:
+        return
+    yield Line(found.variant or "none of them", "strong", label="Deploy")
+    yield Line(found.reason, label="Why")
+    most_ms, drop = found.max_latency_ms, found.max_accuracy_drop_points
+    limits = [] if most_ms is None else [f"p90 latency at most {format_milliseconds(most_ms)}"]
+    limits += [] if drop is None else [f"accuracy drop at most {drop:g} {'point' if drop == 1 else 'points'}"]
+    if limits:
+        yield Line("; ".join(limits), label="Limits")
+
+
+def _context(tradeoff: Tradeoff) -> Iterator[str]:
+    machine = tradeoff.machine
+    yield tradeoff.model
+    yield f"inputs {'×'.join(map(str, tradeoff.input_shape))}"
+    yield "float32 originals"
+    yield from dict.fromkeys((machine.device, machine.cpu))
+    if "torch" in machine.versions:
+        yield f"torch {machine.versions['torch']}"
+    yield f"lightning_perf {tradeoff.tool_version}"
 
 
 def _machine(tradeoff: Tradeoff) -> Iterator[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.analysis.comparability import Comparability
@@ -78,7 +79,7 @@ def _step(compared: Compared) -> Iterator[Block]:
     """Yield the outcome for the step time, and the figures that it comes from."""
     step = compared.diff.step
     yield Heading("Step time", definition="difference-of-two-runs")
-    yield _headline(compared)
+    yield replace(_headline(compared), style="strong")
     yield Line(f"{format_duration(step.before_ns)} in {', '.join(compared.before)}", label="Before")
     yield Line(f"{format_duration(step.after_ns)} in {', '.join(compared.after)}", label="After")
     yield Line(f"{'+' if step.change_ns > 0 else ''}{format_duration(step.change_ns)}", label="Change")

@@ -10,10 +10,9 @@ from lightning_perf.report.sections.compilation import compilation_page
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
 from lightning_perf.report.sections.fp8_layers import fp8_section
-from lightning_perf.report.sections.language_model import language_model_sections
 from lightning_perf.report.sections.precision import precision_pages
-from lightning_perf.report.sections.rank import device_regions
-from lightning_perf.report.sections.report import trust_block
+from lightning_perf.report.sections.rank_page import rank_parts
+from lightning_perf.report.sections.report import out_of_memory_blocks, trust_block
 from lightning_perf.report.sections.shadow import shadow_page
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Line, Table, table
 from lightning_perf.statistics.ranks import Ratio
@@ -29,6 +28,8 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
         parts["windows"] = _windows(report.trust)
+    if report.out_of_memory:
+        parts["out_of_memory"] = out_of_memory_blocks(report.out_of_memory)
     if report.fit_time is not None:
         parts["fit_time"] = fit_time_page(report.fit_time)
     if report.compilation is not None:
@@ -44,8 +45,7 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.forecast is not None:
         parts["forecast"] = forecast_page(report.forecast)
     for row, rank in enumerate(report.ranks):
-        parts[f"language_model.{row}"] = language_model_sections(rank, EVERY_ROW)
-        parts[f"regions.{row}"] = device_regions(rank, EVERY_ROW)
+        parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank).items()}
     return parts
 
 

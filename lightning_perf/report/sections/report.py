@@ -48,7 +48,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
         yield Line(_device_line(report, lead), "quiet")
     yield from map(note, report.notes)
     if report.out_of_memory:
-        yield from _out_of_memory(report.out_of_memory)
+        yield from out_of_memory_blocks(report.out_of_memory)
     if report.trust is not None:
         yield trust_block(report.trust)
     if report.findings:
@@ -130,8 +130,9 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
     return " · ".join(parts)
 
 
-def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
-    yield Heading("Out of memory")
+def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
+    """Yield the state of each rank that ran out of memory, and what would help."""
+    yield Heading("Out of memory", definition="out-of-memory")
     for failure in failures:
         yield Line(failure.sentence)
         yield Line(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes))

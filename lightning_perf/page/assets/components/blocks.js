@@ -1,8 +1,9 @@
 // Draws the blocks of a document: headings, lines, lists, tables and code, with the words and figures of the document.
 
 import { h } from "../core/dom.js";
+import { NOT_AVAILABLE } from "../text/format.js";
 import { term } from "./definitions.js";
-import { command, facts, notice, section } from "./parts.js";
+import { command, notice, section } from "./parts.js";
 import { table } from "./table.js";
 
 const UNITS = { bytes: "_bytes", bandwidth: "_bytes_per_s", duration: "_ns", milliseconds: "_ms" };
@@ -10,6 +11,7 @@ const NAMES = ["name", "code"];
 const NOTICES = { good: "good", warning: "note", bad: "high" };
 const CLASSES = { strong: "headline", quiet: "aside" };
 const LINK = /^https:\/\/github\.com\/[\w./-]+$/; // other addresses become no link
+const LONG = 40; // a longer text is no figure
 const EXTRA_PX = 1100;
 
 /**
@@ -28,7 +30,7 @@ export function part({ parts }, name, { before = null, show = {} } = {}) {
   };
   for (const block of parts?.[name] ?? []) {
     if (block.block === "table") {
-      if (!block.rows) continue;
+      if (!block.rows.length) continue;
       tables += 1;
       const id = [name.split(".")[0], tables > 1 ? tables : null].filter(Boolean).join("-");
       if (block.title && groups.at(-1)?.headed) add(h("h3", {}, term(block.title, block.definition)));
@@ -51,13 +53,15 @@ export function part({ parts }, name, { before = null, show = {} } = {}) {
 function nodes(blocks) {
   const drawn = [];
   let labelled = [];
+  let important = false;
   const flush = () => {
-    if (labelled.length) drawn.push(facts(labelled));
-    labelled = [];
+    if (labelled.length) drawn.push(h("dl", { class: important ? "verdict" : "facts" }, labelled));
+    [labelled, important] = [[], false];
   };
   for (const block of blocks) {
     if (block.block === "line" && block.label && block.label !== "Note") {
-      labelled.push([block.label.trim(), spans(block)]);
+      important ||= block.style === "strong";
+      labelled.push(h("dt", {}, block.label.trim()), h("dd", { class: block.style === "strong" ? "next" : null }, spans(block)));
     } else {
       flush();
       drawn.push(DRAW[block.block]?.(block) ?? (block instanceof Node || Array.isArray(block) ? block : null));
@@ -92,22 +96,30 @@ function spans({ text = "" }) {
 }
 
 // A word with a style is an outcome. A troubled name has the color of a warning.
-function styled(text, { style = "plain", troubled = false }) {
+function styled(text, { style = "plain", troubled = false, detail = "" }, kind) {
   if (style !== "plain") return h("span", { class: `outcome ${style}` }, text);
-  return troubled ? h("span", { class: "tone warning" }, text) : text;
+  if (!troubled && !detail) return text;
+  const name = h("span", { class: `tone ${troubled ? "warning" : ""} ${kind === "code" ? "code" : ""}` }, text);
+  return detail ? [name, h("span", { class: "faint" }, detail)] : name;
 }
 
 function tableOf({ columns, rows }, id, caption, show) {
-  return table({ id, caption, rows, columns: columns.map((column, i) => columnOf(column, i, rows, show[column.head])) });
+  const filled = (place) => place === 0 || rows.some((row) => ![undefined, "", NOT_AVAILABLE].includes(row[place].text ?? row[place]));
+  const shown = columns.map((column, i) => columnOf(column, i, rows, show[column.head])).filter((_, i) => filled(i));
+  return table({ id, caption, rows, columns: shown });
 }
 
 function columnOf({ head = "", kind = "figure", definition = null, extra = false }, place, rows, look) {
   const words = head.replaceAll("\n", " ") || "name";
+  const text = (row) => row[place].text ?? row[place];
   const valued = rows.some((row) => row[place].value !== undefined);
-  const textual = [...NAMES, "text"].includes(kind) || !valued;
-  const key = words.toLowerCase().replace(/\(.*\)| of /g, " ").trim().replace(/[^\p{L}\p{N}]+/gu, "_");
-  const text = (row) => (typeof row[place] === "string" ? row[place] : `${row[place].text}${row[place].detail ?? ""}`);
-  const bars = rows.some((row) => row[place].bar !== undefined);
+  const textual = [...NAMES, "text"].includes(kind) || (!valued && rows.some((row) => text(row).length > LONG));
+  const key = words
+    .toLowerCase()
+    .replace(/\(.*\)| of /g, " ")
+    .trim()
+    .replace(/[^\p{L}\p{N}]+/gu, "_");
+  const full = (row) => `${text(row)}${row[place].detail ?? ""}`;
   return {
     key,
     title: /^\p{Ll}[\p{L} ]/u.test(words) ? words[0].toUpperCase() + words.slice(1) : words,
@@ -116,11 +128,9 @@ function columnOf({ head = "", kind = "figure", definition = null, extra = false
     definition,
     code: kind === "code",
     optional: extra ? EXTRA_PX : null,
-    value: (row) => (textual ? text(row) : (row[place].value ?? null)),
-    show: (_, row) => {
-      const cell = row[place];
-      return look ? look(text(row)) : styled(text(row), cell);
-    },
-    bar: bars ? (row) => row[place].bar : null,
+    value: (row) => (valued && !textual ? (row[place].value ?? null) : full(row)),
+    show: (_, row) => (look ? look(text(row)) : styled(text(row), row[place], kind)),
+    swatch: (row) => row[place].color,
+    bar: rows.some((row) => row[place].bar !== undefined) ? (row) => row[place].bar : null,
   };
 }

@@ -1,7 +1,7 @@
 // The view "Memory": who held the memory of a snapshot, over time, at the peak and at the end.
 
 import { part } from "../components/blocks.js";
-import { chart, chartText, ink } from "../components/chart.js";
+import { chart, chartText, ink, peakMark } from "../components/chart.js";
 import { missing, notes, section, stack, tiles } from "../components/parts.js";
 import { h } from "../core/dom.js";
 import { largest } from "../core/numbers.js";
@@ -12,7 +12,6 @@ import { label } from "../text/labels.js";
 export const held = { id: "held", title: "Memory", kinds: ["snapshot"], render };
 
 const LINE_COLORS = ["arm-1", "arm-2", "arm-3", "arm-4", "arm-5", "before_recording"];
-const UNITS = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
 
 function render({ report }) {
   if (report.devices.length === 0) return missing("The snapshot holds no memory and no events.");
@@ -65,12 +64,12 @@ function moment({ event, time_ns }) {
 
 function curve(device, name) {
   const byLine = read().areas === "lines";
-  const { curve: data } = device;
+  const { curve: data, peak } = device;
   const areas = byLine ? data.lines : data.categories;
   const title = (area) => (byLine ? area.name : label("memory", area.name));
   const color = (area, i) => (byLine ? (LINE_COLORS[i] ?? "unknown") : area.name);
   const most = Math.max(largest(data.reserved_bytes), device.peak.allocated_bytes);
-  const unit = UNITS.findLast((item) => most >= item.size) ?? UNITS[0];
+  const unit = format.bytesAxis(most);
   const axis = data.time_ns === null ? { name: "events", size_ns: 1 } : format.timeAxis(device.history.time_ns);
   const x = (data.time_ns ?? data.event).map((value) => value / axis.size_ns);
   const trace = (label_, bytes, settings) => ({
@@ -99,7 +98,7 @@ function curve(device, name) {
       legend: { orientation: "h", y: -0.25, x: 0, font: { size: 11 }, traceorder: "normal" },
       xaxis: { title: data.time_ns === null ? "events" : `${axis.name} since the first event` },
       yaxis: { title: unit.name, rangemode: "tozero" },
-      annotations: [mark(device, axis, unit)],
+      annotations: [peakMark((peak.time_ns ?? peak.event) / axis.size_ns, peak.allocated_bytes / unit.size)],
     },
   });
   return [
@@ -124,21 +123,6 @@ function curve(device, name) {
       height: 380,
     }),
   ];
-}
-
-function mark(device, axis, unit) {
-  const { peak } = device;
-  return {
-    x: (peak.time_ns ?? peak.event) / axis.size_ns,
-    y: peak.allocated_bytes / unit.size,
-    text: "peak",
-    showarrow: true,
-    arrowhead: 0,
-    ax: 0,
-    ay: -18,
-    arrowcolor: ink("ink-soft"),
-    font: { size: 11 },
-  };
 }
 
 function uses(at, when, name) {
