@@ -14,7 +14,13 @@ __all__ = ["failed"]
 def test_the_view(open_page: Any, failed: Any) -> None:
     opened = open_page(failed, view="memory")
     text = opened.page.inner_text("main")
-    for shown in ("Rank 0 ran out of memory", "Halve batch_size to 4.", "net.3 (Linear)", "Other batch sizes", "has 29 to 32 samples"):
+    for shown in (
+        "Rank 0 ran out of memory",
+        "Halve batch_size to 4.",
+        "net.3 (Linear)",
+        "Other batch sizes",
+        "has 29 to 32 samples",
+    ):
         assert shown in text
     (bar,) = opened.page.locator(".stack-bar").all()
     assert "parameters 4.00 GiB" in bar.get_attribute("aria-label")
