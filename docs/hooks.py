@@ -18,7 +18,6 @@ DOCS = PurePosixPath("docs")
 RESULTS = PurePosixPath("benchmarks/results")
 FINDINGS = PurePosixPath("lightning_perf/findings/pages")
 FINDINGS_INDEX = "findings.md"
-MISTAKES_INDEX = "precision-mistakes.md"
 OUTSIDE = ((RESULTS, "results"), (FINDINGS, "findings"))
 """Folders outside ``docs/`` and their names on the site."""
 
@@ -27,15 +26,12 @@ _LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>(?![a-z]+:|[#/]
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Give each page of results and each rule of the findings a line in the navigation."""
-    for index, folder, name in (
-        (FINDINGS_INDEX, FINDINGS, "findings"),
-        (MISTAKES_INDEX, FINDINGS / "mistakes", "findings/mistakes"),
-    ):
-        rules = sorted(path.stem for path in (ROOT / folder).glob("*.md"))
-        config.nav = _with_rules(config.nav or [], index, [index, *({rule: f"{name}/{rule}.md"} for rule in rules)])
+    rules = sorted(path.stem for path in (ROOT / FINDINGS).glob("*.md"))
+    pages = [FINDINGS_INDEX, *({rule: f"findings/{rule}.md"} for rule in rules)]
+    config.nav = _with_rules(config.nav or [], FINDINGS_INDEX, pages)
     results = ROOT / RESULTS
-    pages = [PurePosixPath(page.relative_to(results).as_posix()) for page in sorted(results.rglob("*.md"))]
-    config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page}"} for page in pages]}]
+    measured = [PurePosixPath(page.relative_to(results).as_posix()) for page in sorted(results.rglob("*.md"))]
+    config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page}"} for page in measured]}]
     return config
 
 

@@ -18,7 +18,15 @@ import lightning_perf
 from lightning_perf import ExitCode
 from lightning_perf.cli import _GROUPS, _MOVED, _parser, main
 from lightning_perf.commands.infer import to_points
+from lightning_perf.run_files.numerics.precision import (
+    Fp32Arithmetic,
+    PrecisionMistake,
+    PrecisionSetting,
+    RunPrecision,
+    write_precision,
+)
 from recipes.signlang import cli as signlang
+from tests.findings.recordings import training
 from tests.support.absent_packages import without
 from tests.support.trace_builder import TraceBuilder
 
@@ -279,6 +287,15 @@ def test_fail_on_a_rule_or_a_severity(trace: Path, names: str, code: int, capsys
     assert streams.out.startswith("Where")
     assert ("--fail-on" in streams.err) == bool(code)
     assert not code or "input-bound (high)" in streams.err
+
+
+@pytest.mark.parametrize(("names", "code"), [("half-loss", 1), ("half-weights", 0)])
+def test_fail_on_a_mistake_in_mixed_precision(tmp_path: Path, names: str, code: int) -> None:
+    setting = PrecisionSetting("16-mixed", None, False, False, (), Fp32Arithmetic(False, False, True))
+    mistake = PrecisionMistake("half-loss", "high", "A loss is in FP16", (), "Call .float().")
+    write_precision(tmp_path, RunPrecision(setting, mistakes=(mistake,)))
+    training().write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
+    assert main(["analyze", str(tmp_path), "--fail-on", names]) == code
 
 
 def test_a_reader_that_leaves_gets_the_exit_code_of_the_check() -> None:

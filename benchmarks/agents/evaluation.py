@@ -87,8 +87,9 @@ def make_question(case: Case, folder: Path) -> dict[str, Any]:
             "choices": list(OUTCOMES),
         }
     from lightning_perf.findings.pages import read_symptoms
+    from lightning_perf.findings.registry import RULE_IDS
 
-    choices = read_symptoms()
+    choices = {rule: symptom for rule, symptom in read_symptoms().items() if rule in RULE_IDS}
     return {"question": FINDINGS_QUESTION, "kind": case.kind, "folder": str(folder), "choices": choices}
 
 

@@ -27,7 +27,7 @@ from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_ap
 from benchmarks.savings.networks import ALL, Network
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
-from lightning_perf.probe.folder import probe_path
+from lightning_perf.probe.run import probe_path
 
 RESULTS = Path(__file__).parents[1] / "results" / "compile_estimates.md"
 

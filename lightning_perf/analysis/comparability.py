@@ -84,38 +84,33 @@ def check_comparable(before: RankAnalysis, after: RankAnalysis) -> Comparability
         before: A rank of the first recording.
         after: A rank of the second recording.
     """
-    mismatches: list[Mismatch] = []
-    unchecked: list[Aspect] = []
-    devices = _device(before), _device(after)
-    if devices[0] is None or devices[1] is None:
-        unchecked.append("device")
-    elif devices[0] != devices[1]:
-        mismatches.append(Mismatch("device", devices[0], devices[1]))
-    if _ranks(before) != _ranks(after):
-        mismatches.append(Mismatch("ranks", _ranks(before), _ranks(after)))
     models = _models(before, after)
-    if models.mismatch is not None:
-        mismatches.append(models.mismatch)
-    elif not models.known:
-        unchecked.append("model")
-    batches = _batches(before, after, models)
-    if isinstance(batches, Mismatch):
-        mismatches.append(batches)
-    elif batches is None:
-        unchecked.append("batch")
-    mismatches[:0] = _steps(before, after, models)
-    first, second = (
-        " and ".join(rank.workload.options) or "neither with_stack nor profile_memory" for rank in (before, after)
-    )
-    if first != second:
-        mismatches.append(Mismatch("recording options", first, second))
-    differs_in_batch = any(mismatch.aspect == "batch" for mismatch in mismatches)
+    checks: dict[Aspect, Mismatch | bool | None] = {
+        "device": _compare("device", _device(before), _device(after)),
+        "ranks": _compare("ranks", _ranks(before), _ranks(after)),
+        "model": models.mismatch or models.known or None,
+        "batch": _batches(before, after, models),
+        "recording options": _compare("recording options", _options(before), _options(after)),
+    }
+    mismatches = *_steps(before, after, models), *(each for each in checks.values() if isinstance(each, Mismatch))
+    differs_in_batch = isinstance(checks["batch"], Mismatch)
     return Comparability(
-        mismatches=tuple(mismatches),
-        unchecked=tuple(unchecked),
+        mismatches=mismatches,
+        unchecked=tuple(aspect for aspect, found in checks.items() if found is None),
         notes=models.notes,
         throughput=_throughput(before, after) if differs_in_batch and models.mismatch is None else None,
     )
+
+
+def _compare(aspect: Aspect, before: str | None, after: str | None) -> Mismatch | bool | None:
+    """How an aspect differs; True if it does not, None if a recording does not say."""
+    if before is None or after is None:
+        return None
+    return before == after or Mismatch(aspect, before, after)
+
+
+def _options(rank: RankAnalysis) -> str:
+    return " and ".join(rank.workload.options) or "neither with_stack nor profile_memory"
 
 
 def other_changes(before: RankAnalysis, after: RankAnalysis) -> tuple[str, ...]:
@@ -124,30 +119,28 @@ def other_changes(before: RankAnalysis, after: RankAnalysis) -> tuple[str, ...]:
     Returns:
         One short text per setting, e.g. ``num_workers 0 → 4``.
     """
-    found = []
-    first, second = before.metadata.loader, after.metadata.loader
-    if first is not None and second is not None:
-        for name, setting in (
-            ("workers", "num_workers"),
-            ("pin_memory", "pin_memory"),
-            ("persistent_workers", "persistent_workers"),
-        ):
-            old, new = getattr(first, name), getattr(second, name)
-            if old is not None and new is not None and old != new:
-                found.append(f"{setting} {old} → {new}")
-    if before.loading is not None and after.loading is not None:
-        made, makes = before.loading.loader, after.loading.loader
-        if None not in {made, makes} and made != makes and not found:
-            found.append("the process that loads batches")
-    if before.optimizer is not None and after.optimizer is not None:
-        if before.optimizer.name != after.optimizer.name:
-            found.append(f"optimizer {before.optimizer.name} → {after.optimizer.name}")
-        ran, runs = before.optimizer.implementation, after.optimizer.implementation
-        if ran is not None and runs is not None and ran != runs:
-            found.append(f"optimizer implementation {ran} → {runs}")
-    if before.workload.compiled != after.workload.compiled:
-        found.append("torch.compile " + ("on → off" if before.workload.compiled else "off → on"))
-    return tuple(found)
+    first, second = _settings(before), _settings(after)
+    changed = [name for name, value in first.items() if None not in (value, second[name]) and value != second[name]]
+    if any(name in changed for name in ("num_workers", "pin_memory", "persistent_workers")):
+        changed = [name for name in changed if name != _LOADING_PROCESS]
+    return tuple(name if name == _LOADING_PROCESS else f"{name} {first[name]} → {second[name]}" for name in changed)
+
+
+_LOADING_PROCESS = "the process that loads batches"
+
+
+def _settings(rank: RankAnalysis) -> dict[str, object]:
+    """Return settings with their names in text; None for one that is not recorded."""
+    loader, optimizer = rank.metadata.loader, rank.optimizer
+    return {
+        "num_workers": loader and loader.workers,
+        "pin_memory": loader and loader.pin_memory,
+        "persistent_workers": loader and loader.persistent_workers,
+        _LOADING_PROCESS: rank.loading and rank.loading.loader,
+        "optimizer": optimizer and optimizer.name,
+        "optimizer implementation": optimizer and optimizer.implementation,
+        "torch.compile": "on" if rank.workload.compiled else "off",
+    }
 
 
 def _device(rank: RankAnalysis) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
@@ -172,8 +172,25 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     Returns:
         The changes.
     """
-    compared = _diff(before, after)
-    return compared if comparable else _without_verdicts(compared)
+    operators = None
+    if before.operators is not None and after.operators is not None:
+        operators = before.operators, after.operators
+    first, second = before.breakdown, after.breakdown
+
+    def table(old: _Times, new: _Times) -> DiffTable:
+        return _table(old, new, comparable)
+
+    return Diff(
+        before_steps=first.averaged_steps,
+        after_steps=second.averaged_steps,
+        step=_row("step", (first.wall.mean_ns or 0.0, None), (second.wall.mean_ns or 0.0, None), comparable),
+        categories=table(_categories(first), _categories(second)),
+        operators_host=table(*map(_host, operators)) if operators else None,
+        operators_device=table(*map(_device, operators))
+        if operators and all(run.device_ns is not None for run in operators)
+        else None,
+        kernels=table(_kernels(before.kernels), _kernels(after.kernels)) if before.kernels or after.kernels else None,
+    )
 
 
 def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
@@ -185,18 +202,19 @@ def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
     """
     if before is None or after is None:
         return None
-    times: list[_Times] = [
-        {group.group: (float(group.time_ns), None) for group in fit.groups} for fit in (before, after)
-    ]
     return FitDiff(
         steps_before=before.steps,
         steps_after=after.steps,
-        groups=_table(*times),
+        groups=_table(_groups(before), _groups(after)),
         first_step_before_ns=before.first_step_ns,
         first_step_after_ns=after.first_step_ns,
         samples_per_second_before=before.samples_per_second,
         samples_per_second_after=after.samples_per_second,
     )
+
+
+def _groups(fit: FitTime) -> _Times:
+    return {group.group: (float(group.time_ns), None) for group in fit.groups}
 
 
 def diff_memory(before: Memory | None, after: Memory | None) -> tuple[MemoryDiff, ...]:
@@ -217,41 +235,6 @@ def diff_memory(before: Memory | None, after: Memory | None) -> tuple[MemoryDiff
         before_bytes, after_bytes = (sum(part.bytes for part in each.parts) for each in (first, second))
         found.append(MemoryDiff(first.device, before_bytes, after_bytes, tuple(parts)))
     return tuple(found)
-
-
-def _without_verdicts(compared: Diff) -> Diff:
-    def judged(row: DiffRow) -> DiffRow:
-        return row if row.verdict in {"appeared", "vanished"} else replace(row, verdict="incomparable")
-
-    def table(changes: DiffTable) -> DiffTable:
-        return replace(changes, rows=tuple(map(judged, changes.rows)))
-
-    return replace(
-        compared,
-        step=judged(compared.step),
-        categories=table(compared.categories),
-        operators_host=table(compared.operators_host) if compared.operators_host else None,
-        operators_device=table(compared.operators_device) if compared.operators_device else None,
-        kernels=table(compared.kernels) if compared.kernels else None,
-    )
-
-
-def _diff(before: RankAnalysis, after: RankAnalysis) -> Diff:
-    operators = None
-    if before.operators is not None and after.operators is not None:
-        operators = before.operators, after.operators
-    first, second = before.breakdown, after.breakdown
-    return Diff(
-        before_steps=first.averaged_steps,
-        after_steps=second.averaged_steps,
-        step=_row("step", (first.wall.mean_ns or 0.0, None), (second.wall.mean_ns or 0.0, None)),
-        categories=_table(_categories(first), _categories(second)),
-        operators_host=_table(*map(_host, operators)) if operators else None,
-        operators_device=_table(*map(_device, operators))
-        if operators and all(run.device_ns is not None for run in operators)
-        else None,
-        kernels=_table(_kernels(before.kernels), _kernels(after.kernels)) if before.kernels or after.kernels else None,
-    )
 
 
 def _categories(run: Breakdown) -> _Times:
@@ -286,9 +269,9 @@ def _a_step(rows: Iterable[tuple[str, int, int]], steps: int) -> _Times:
     return times
 
 
-def _table(before: _Times, after: _Times) -> DiffTable:
+def _table(before: _Times, after: _Times, comparable: bool = True) -> DiffTable:
     names = dict.fromkeys([*before, *after])
-    rows = [_row(name, before.get(name), after.get(name)) for name in names]
+    rows = [_row(name, before.get(name), after.get(name), comparable) for name in names]
     rows.sort(key=lambda row: (-abs(row.change_ns), row.name or ""))
     total_before = sum(time for time, _ in before.values())
     total_after = sum(time for time, _ in after.values())
@@ -296,7 +279,10 @@ def _table(before: _Times, after: _Times) -> DiffTable:
 
 
 def _row(
-    name: str | None, before: tuple[float, float | None] | None, after: tuple[float, float | None] | None
+    name: str | None,
+    before: tuple[float, float | None] | None,
+    after: tuple[float, float | None] | None,
+    comparable: bool,
 ) -> DiffRow:
     before_ns, before_calls = before if before is not None else (None, None)
     after_ns, after_calls = after if after is not None else (None, None)
@@ -308,15 +294,17 @@ def _row(
         ratio=after_ns / before_ns if before_ns and after_ns else None,
         before_calls=before_calls,
         after_calls=after_calls,
-        verdict=_verdict(before_ns, after_ns),
+        verdict=_verdict(before_ns, after_ns, comparable),
     )
 
 
-def _verdict(before_ns: float | None, after_ns: float | None) -> Verdict:
-    if not before_ns or not after_ns:
-        if bool(before_ns) == bool(after_ns):
-            return "same"
+def _verdict(before_ns: float | None, after_ns: float | None, comparable: bool) -> Verdict:
+    if bool(before_ns) != bool(after_ns):
         return "vanished" if before_ns else "appeared"
+    if not comparable:
+        return "incomparable"
+    if not before_ns or not after_ns:
+        return "same"
     if abs(after_ns - before_ns) <= SAME_SHARE * before_ns:
         return "same"
     return "faster" if after_ns < before_ns else "slower"

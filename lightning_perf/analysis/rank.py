@@ -10,8 +10,7 @@ from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
 from lightning_perf.analysis.host.loading import Loading, loading
 from lightning_perf.analysis.host.pauses import Pauses, pauses
-from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
-from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
+from lightning_perf.analysis.host.sync_points import StopFlags, SyncPoints, stop_flags, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
@@ -29,8 +28,7 @@ from lightning_perf.analysis.model.timeline import Timeline, timeline
 from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
-from lightning_perf.analysis.ranks.communication import Communication, communication
-from lightning_perf.analysis.ranks.parallel_wrappers import Wrapper, wrappers
+from lightning_perf.analysis.ranks.communication import Communication, Wrapper, communication, wrappers
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases

@@ -11,8 +11,8 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
+from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import StepSample, StepSamples
-from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
 __all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]

@@ -12,9 +12,7 @@ from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.observers import Observers
-from lightning_perf.run_files.numerics.forecast import FORECAST
-from lightning_perf.run_files.numerics.fp8 import FP8
-from lightning_perf.run_files.numerics.shadow import SHADOW
+from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 
 
 def add_requested_monitors(

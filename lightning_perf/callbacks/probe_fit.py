@@ -58,7 +58,7 @@ def probe_fit(folder: Path, seconds: float, errors: ErrorReporter, *, requested:
         requested: Whether the user asked for the probe. Otherwise it is left out in silence if it is impossible.
     """
     try:
-        from lightning_perf.probe.folder import probe_path
+        from lightning_perf.probe.run import probe_path
         from lightning_perf.run_files.probe import write_probe
 
         write_probe(folder, probe_path(folder, seconds))

@@ -16,6 +16,7 @@ from lightning_perf.exit_codes import ExitCode
 if TYPE_CHECKING:
     from lightning_perf.findings.finding import Finding
     from lightning_perf.report.recordings import RecordingExecutor
+    from lightning_perf.run_files.numerics.precision import PrecisionMistake
     from lightning_perf.run_files.probe import Probe
 
 HELP = "report where the step time goes"
@@ -123,8 +124,11 @@ def run(options: argparse.Namespace) -> int:
     probe = _probe(Path(path), options, say) if options.probe is not None else None
     report = analyze(path, by_shape=options.by_shape, executor=executor, probe=probe)
     show(report, options, title=Path(path).resolve().name)
-    found = (*report.findings, *report.fit_findings)
-    matched = [finding for finding in found if _matches(finding, options.fail_on)]
+    matched: list[Finding | PrecisionMistake] = [
+        finding for finding in (*report.findings, *report.fit_findings) if _matches(finding, options.fail_on)
+    ]
+    if report.precision is not None:  # their severity is not one of lost time, so only an ID selects them
+        matched += [mistake for mistake in report.precision.mistakes if mistake.kind in options.fail_on]
     if matched:
         names = ", ".join(f"{finding.kind} ({finding.severity})" for finding in matched)
         print_error(f"--fail-on {','.join(options.fail_on)} matched: {names}")
@@ -146,7 +150,7 @@ def _analyze_snapshot(path: Path, options: argparse.Namespace) -> int:
 
 def _probe(path: Path, options: argparse.Namespace, say: Callable[[str], None]) -> Probe:
     """Probe a recording, and keep the result in the folder of its run."""
-    from lightning_perf.probe.folder import probe_path
+    from lightning_perf.probe.run import probe_path
     from lightning_perf.run_files.probe import write_probe
 
     say(f"probing for about {options.probe:g} s{', and compiling for a minute or more' if options.compile else ''}")

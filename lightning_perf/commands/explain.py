@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
     describe(
         parser,
-        "Print the page that explains a rule, or a mistake in mixed precision: its symptom, its threshold, its fix, "
-        "and how to verify it. Without an argument, list all of them.\n\n"
+        "Print the page that explains a rule of the findings: its symptom, its threshold, its fix, and how to verify "
+        "it. Without an argument, list all rules.\n\n"
         "For the folder of a run, print why its loss turned NaN or infinite in mixed precision: the first step and "
         "operator, the loss of the same batch in FP32, and the layers to keep in FP32. PerfCallback makes this "
         "diagnosis during the training.",
@@ -117,23 +116,6 @@ class _Pages:
 
 
 def _list(explanation: Explanation) -> str:
-    findings, mistakes = (
-        _table({rule.rule: rule.symptom for rule in explanation.rules if rule.kind == kind})
-        for kind in ("finding", "mistake")
-    )
-    return "\n".join(
-        [
-            *findings,
-            "",
-            "Mistakes in mixed precision:",
-            *mistakes,
-            "",
-            "lightning-perf explain RULE prints the page of a rule.",
-            "",
-        ]
-    )
-
-
-def _table(symptoms: Mapping[str, str]) -> list[str]:
-    width = max(map(len, symptoms), default=0)
-    return [f"{name:{width}}  {symptom}" for name, symptom in symptoms.items()]
+    width = max(len(rule.rule) for rule in explanation.rules)
+    lines = [f"{rule.rule:{width}}  {rule.symptom}" for rule in explanation.rules]
+    return "\n".join([*lines, "", "lightning-perf explain RULE prints the page of a rule.", ""])

@@ -1,23 +1,14 @@
-"""`Explanation`: the pages of the rules and of the mistakes in mixed precision, as a document."""
+"""`Explanation`: the pages of the rules, as a document."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Literal
 
 from lightning_perf.errors import LocatedError
-from lightning_perf.findings.pages import (
-    mistake_page_url,
-    read_mistake_symptoms,
-    read_rule_page,
-    read_symptoms,
-    rule_page_url,
-)
+from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
 
-__all__ = ["SCHEMA_VERSION", "ExplainedRule", "Explanation", "UnknownRuleError", "explain"]
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class UnknownRuleError(LocatedError):
@@ -26,18 +17,16 @@ class UnknownRuleError(LocatedError):
 
 @dataclass(frozen=True)
 class ExplainedRule:
-    """A rule of the findings, or a mistake in mixed precision.
+    """A rule of the findings.
 
     Attributes:
         rule: Its ID, as reports show it.
-        kind: ``finding`` or ``mistake``.
         symptom: Its symptom, in one sentence.
         page: Address of its page.
         text: Its page as Markdown; ``None`` in the list of all rules.
     """
 
     rule: str
-    kind: Literal["finding", "mistake"]
     symptom: str
     page: str
     text: str | None = None
@@ -60,25 +49,20 @@ def explain(rule: str | None = None) -> Explanation:
     """Explain a rule, or list all rules.
 
     Args:
-        rule: The ID of a rule or a mistake; ``None`` for the list.
+        rule: The ID of a rule; ``None`` for the list.
 
     Raises:
         UnknownRuleError: There is no such rule.
 
     Example:
-        >>> explain("input-bound").rules[0].kind
-        'finding'
+        >>> explain("input-bound").rules[0].symptom
+        'The training thread waits for its next batch.'
     """
-    known = {
-        name: ExplainedRule(name, "finding", symptom, rule_page_url(name)) for name, symptom in read_symptoms().items()
-    }
-    for name, symptom in read_mistake_symptoms().items():
-        known[name] = ExplainedRule(name, "mistake", symptom, mistake_page_url(name))
+    symptoms = read_symptoms()
     if rule is None:
-        return Explanation(tuple(known.values()))
-    found = known.get(rule)
-    if found is None:
-        near = difflib.get_close_matches(rule, known, n=1)
+        return Explanation(tuple(ExplainedRule(name, text, rule_page_url(name)) for name, text in symptoms.items()))
+    if rule not in symptoms:
+        near = difflib.get_close_matches(rule, symptoms, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise UnknownRuleError(repr(rule), "unknown rule", f"{hint}To list all rules, run lightning-perf explain")
-    return Explanation((ExplainedRule(rule, found.kind, found.symptom, found.page, read_rule_page(rule)),))
+    return Explanation((ExplainedRule(rule, symptoms[rule], rule_page_url(rule), read_rule_page(rule)),))

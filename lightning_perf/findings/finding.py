@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_perf.findings.pages import rule_page_url
-
-__all__ = ["BASIS_TEXT", "Basis", "Finding", "Severity", "finding", "middle_of", "severity_of"]
 
 Severity = Literal["high", "moderate", "low"]
 
@@ -73,63 +71,88 @@ class Finding:
         object.__setattr__(self, "page", rule_page_url(self.kind))
 
 
-def middle_of(low: float, high: float) -> float:
-    """Return the middle of an estimate, which decides its severity and its place in the list."""
-    return (low + high) / 2
+@dataclass(frozen=True)
+class SavingRange:
+    """A saving with the model that it comes from.
+
+    Attributes:
+        ns: Least and most saving in nanoseconds per step, or of the fit.
+        model: How it was estimated: the share that can shrink, and its factor.
+        basis: Its basis.
+    """
+
+    ns: tuple[float, float]
+    model: str
+    basis: Basis = "recording"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A cause of lost time as a rule returns it. The rule's decorator makes a `Finding` of it.
+
+    Attributes:
+        title: The problem in one clause, with its main number.
+        evidence: A sentence with figures that show it, or several.
+        action: The fix, with the line of code to change.
+        saving: The estimated saving; None if no model gives one.
+        severity: The severity; None for that of the estimate.
+    """
+
+    title: str
+    evidence: str | Sequence[str]
+    action: str
+    saving: SavingRange | None = None
+    severity: Severity | None = None
+
+
+def make_finding(
+    rule_id: str,
+    problem: Problem,
+    *,
+    whole_ns: float | None,
+    rank: int | None,
+    per: Literal["step", "fit"] = "step",
+) -> Finding:
+    """Make a finding of a problem; a saving never exceeds `whole_ns`, the time of the step or of the fit."""
+    found = Finding(
+        rule_id,
+        problem.severity or "low",
+        problem.title,
+        (problem.evidence,) if isinstance(problem.evidence, str) else tuple(problem.evidence),
+        problem.action,
+        saving_low_ms=None,
+        saving_high_ms=None,
+        model="",
+        rank=rank,
+        per=per,
+    )
+    saving = problem.saving
+    if saving is None or whole_ns is None:
+        return found
+    low, high = (min(saving, whole_ns) if whole_ns > 0 else saving for saving in sorted(saving.ns))
+    return replace(
+        found,
+        severity=problem.severity or severity_of(low, high, whole_ns),
+        saving_low_ms=low / 1e6,
+        saving_high_ms=high / 1e6,
+        model=saving.model,
+        step_ms=whole_ns / 1e6,
+        basis=saving.basis,
+    )
 
 
 def severity_of(low: float, high: float, step: float) -> Severity:
-    """Return the severity of a cause, by the middle of its estimated saving.
-
-    Args:
-        low: Least estimated saving per step.
-        high: Most estimated saving per step, in the same unit.
-        step: Step time, in the same unit.
+    """Return the severity of a cause, by the middle of its estimated saving as a share of the step.
 
     Example:
         >>> severity_of(10, 30, 100), severity_of(0, 20, 100), severity_of(0, 6, 100)
         ('high', 'moderate', 'low')
     """
-    share = middle_of(low, high) / step if step > 0 else 0.0
+    share = (low + high) / 2 / step if step > 0 else 0.0
     return "high" if share >= HIGH_SHARE else "moderate" if share >= MODERATE_SHARE else "low"
 
 
-def finding(
-    kind: str,
-    title: str,
-    evidence: Iterable[str],
-    action: str,
-    *,
-    saving_ns: tuple[float, float],
-    step_ns: float,
-    model: str,
-    rank: int | None,
-    basis: Basis = "recording",
-) -> Finding:
-    """Make a finding with an estimated saving and the severity that follows from it.
-
-    Args:
-        kind: The ID of the rule.
-        title: The problem in one clause.
-        evidence: Figures that show it.
-        action: The fix.
-        saving_ns: Least and most estimated saving in nanoseconds per step. A saving never exceeds the step.
-        step_ns: Mean step time of the rank.
-        model: How the saving was estimated.
-        rank: The rank that it was found on.
-        basis: The basis of the estimate.
-    """
-    low, high = (min(saving, step_ns) if step_ns > 0 else saving for saving in sorted(saving_ns))
-    return Finding(
-        kind=kind,
-        severity=severity_of(low, high, step_ns),
-        title=title,
-        evidence=tuple(evidence),
-        action=action,
-        saving_low_ms=low / 1e6,
-        saving_high_ms=high / 1e6,
-        model=model,
-        rank=rank,
-        step_ms=step_ns / 1e6,
-        basis=basis,
-    )
+def by_saving(finding: Finding) -> tuple[float, float, str]:
+    """Return the key that sorts findings: the most to save first, those without an estimate last."""
+    low, high = finding.saving_low_ms, finding.saving_high_ms
+    return (1.0, 1.0, finding.kind) if low is None or high is None else (-(low + high) / 2, -high, finding.kind)

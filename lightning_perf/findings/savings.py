@@ -6,29 +6,14 @@ host. Savings of kernel time are therefore scaled to the time in which compute i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import MIN_SHARE, Basis
+from lightning_perf.findings.finding import MIN_SHARE, SavingRange
 from lightning_perf.run_files.probe import ProbedChange
+from lightning_perf.trace.description import DataLoading, Processor
 from lightning_perf.units import format_count, format_duration, format_share
-
-__all__ = [
-    "GRAPH_FIX",
-    "RECORD_STACKS",
-    "Estimated",
-    "choose_estimate",
-    "choose_graph_estimate",
-    "counted",
-    "device_saving_ns",
-    "each",
-    "probed_change",
-    "share_of_step",
-    "step_ns",
-    "whole",
-    "worth_it",
-]
 
 LEAST_MEASURED, LEAST_KNOWN = 0.35, 0.7
 """Shares of the operators' time that a probe must have measured, and must know with similar calls. Otherwise the
@@ -49,6 +34,17 @@ GRAPH_FIX = 'model = torch.compile(model, mode="reduce-overhead")'
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
 
+NOT_COMPILED_TWICE = (
+    "The backward pass is differentiated itself, as for forces or PINNs. torch.compile does not support that."
+)
+IS_COMPILED = "The model is compiled already."
+
+MIN_COMPILED = 0.25
+"""Share of compiled code in the time of operators from which the model counts as compiled. Parts that libraries compile
+by themselves, e.g. attention, are below it."""
+
+UNKNOWN_BATCHES = "The recording does not show whether the data set has more than one batch."
+
 
 def step_ns(analysis: RankAnalysis) -> float:
     """Return the mean step time in nanoseconds, or 0 without steps."""
@@ -65,6 +61,16 @@ def counted(number: float, noun: str, plural: str = "") -> str:
     return f"{format_count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def loader_of(analysis: RankAnalysis) -> DataLoading:
+    """Return the facts about the loader, all unknown if `PerfCallback` did not record."""
+    return analysis.metadata.loader or DataLoading()
+
+
+def processor_of(analysis: RankAnalysis) -> Processor:
+    """Return the facts about the processor, all unknown if `PerfCallback` did not record."""
+    return analysis.metadata.processor or Processor()
+
+
 def share_of_step(time_ns: float, analysis: RankAnalysis) -> str:
     """Return a time as a share of the step, as text. It is at most 100 %, though several threads may add up to more."""
     step = step_ns(analysis)
@@ -78,17 +84,11 @@ def worth_it(saving_ns: float, analysis: RankAnalysis) -> bool:
 
 
 def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:
-    """Return the step time that faster compute kernels save.
+    """Return the least and most step time that faster kernels save, from the kernel time saved per step.
 
-    Args:
-        analysis: The rank.
-        least_ns: Least kernel time saved per step, summed over kernels.
-        most_ns: Most kernel time saved per step.
-
-    Returns:
-        Least and most saving in nanoseconds per step. It is smaller if kernels overlap, or if the device waits for the
-        host anyway. The most leaves the host the time of its operators. The least assumes a host that is as slow as
-        under the profiler, and counts half of the rest, because the host then begins to set the pace.
+    It is smaller if kernels overlap, or if the device waits for the host anyway. The most leaves the host the time of
+    its operators. The least assumes a host that is as slow as under the profiler, and counts half of the rest, because
+    the host then begins to set the pace.
     """
     arithmetic, launches = analysis.arithmetic, analysis.launches
     if arithmetic is None or not arithmetic.compute_ns:
@@ -98,21 +98,6 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
     if launches is not None and launches.launch_bound is not None:
         factor *= 1 - launches.launch_bound.share
     return bounded_by_host(least_ns * factor, most_ns * factor, step_ns(analysis), analysis.host_pace)
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A saving per step with its basis.
-
-    Attributes:
-        saving_ns: Least and most saving in nanoseconds per step.
-        model: How it was estimated.
-        basis: Its basis.
-    """
-
-    saving_ns: tuple[float, float]
-    model: str
-    basis: Basis
 
 
 def probed_change(analysis: RankAnalysis, name: str) -> ProbedChange | None:
@@ -129,23 +114,16 @@ def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
     return change.measured_ns >= LEAST_MEASURED * probe.operator_ns and known_ns >= LEAST_KNOWN * probe.operator_ns
 
 
-def choose_estimate(
+def choose_saving(
     analysis: RankAnalysis, change: str, general_ns: tuple[float, float] | None, model: str
-) -> Estimated | None:
-    """Choose between the probe of a change and the general range.
+) -> SavingRange | None:
+    """Choose between the probe of a change and the general range; a rule that does not apply has no general range.
 
-    Args:
-        analysis: The rank.
-        change: Name of the change in the probe.
-        general_ns: The general range of the saving; ``None`` if the rule does not apply.
-        model: How the general range was estimated.
-
-    Returns:
-        The estimate: the probed range, or the part that it has in common with the general one if that one is narrower.
-        It is ``None`` if the probe shows a loss or a gain too small to report, or if it leaves open whether there is a
-        gain. Also ``None`` if the rule does not apply and there was no probe.
+    The result is the probed range, or the part that it has in common with the general one if that one is narrower.
+    Nothing is left if the gain is too small to report, or if the probe shows a loss or leaves open whether there is a
+    gain.
     """
-    general = None if general_ns is None else Estimated(general_ns, model, "general")
+    general = SavingRange(general_ns, model, "general") if general_ns and worth_it(general_ns[1], analysis) else None
     probed = probed_change(analysis, change)
     if probed is None or not _is_measured(analysis, probed):
         return general
@@ -156,7 +134,7 @@ def choose_estimate(
         middle_ns = (low_ns + high_ns) / 2
     if not worth_it(middle_ns, analysis):
         return None
-    if general is not None and high_ns * general.saving_ns[0] > low_ns * general.saving_ns[1]:
+    if general is not None and high_ns * general.ns[0] > low_ns * general.ns[1]:
         # The probe was noisy. A gain is likely, unless the probe shows less than the general range.
         limited = _limited(general, low_ns, high_ns)
         if limited is not None:
@@ -175,36 +153,30 @@ def choose_estimate(
             f" The training has page faults of {format_duration(probed.faults_ns)} per step that the probe lacks. This "
             "change may remove or add some, so half of that time widens the range."
         )
-    return Estimated((low_ns, high_ns), model, "probed")
+    return SavingRange((low_ns, high_ns), model, "probed")
 
 
-def _limited(general: Estimated, low_ns: float, high_ns: float) -> Estimated | None:
+def _limited(general: SavingRange, low_ns: float, high_ns: float) -> SavingRange | None:
     """Return the part of a general range that the range of a noisy probe has in common with it; None without any."""
-    both_ns = max(general.saving_ns[0], low_ns), min(general.saving_ns[1], high_ns)
-    if both_ns == general.saving_ns:
+    both_ns = max(general.ns[0], low_ns), min(general.ns[1], high_ns)
+    if both_ns == general.ns:
         return general
     if both_ns[0] >= both_ns[1]:
         return None
-    return Estimated(both_ns, f"{general.model} A noisy probe on this device limits the range.", "probed")
+    return SavingRange(both_ns, f"{general.model} A noisy probe on this device limits the range.", "probed")
 
 
-def choose_graph_estimate(
+def choose_graph_saving(
     analysis: RankAnalysis, general_ns: tuple[float, float] | None, model: str
-) -> Estimated | None:
-    """Choose between a replay from a CUDA graph by a probe and the general range, as `choose_estimate` does.
-
-    Args:
-        analysis: The rank.
-        general_ns: The general range of the saving; ``None`` if the rule does not apply.
-        model: How the general range was estimated.
-    """
-    estimate = choose_estimate(analysis, "cuda-graph", general_ns, model)
+) -> SavingRange | None:
+    """Choose between a replay from a CUDA graph by a probe and the general range, as `choose_saving` does."""
+    saving = choose_saving(analysis, "cuda-graph", general_ns, model)
     probed = probed_change(analysis, "cuda-graph")
-    if estimate is None or probed is None or estimate.saving_ns != (probed.low_ns, probed.high_ns):
-        return estimate
+    if saving is None or probed is None or saving.ns != (probed.low_ns, probed.high_ns):
+        return saving
     kept_ns = max(0.0, step_ns(analysis) - probed.high_ns)
     return replace(
-        estimate,
+        saving,
         model="The calls of the model were replayed from a CUDA graph, on this device. A graph needs no Python and one "
         f"launch. A step then keeps at least {format_duration(kept_ns)}: the device's work, or the host's time outside "
         "of the forward and the backward pass.",
@@ -219,3 +191,25 @@ def whole(analysis: RankAnalysis) -> str:
 def each(analysis: RankAnalysis) -> str:
     """Return the text behind a figure: per step, or in a recording without marked steps."""
     return "per step" if analysis.breakdown.marked else "in the recording"
+
+
+def compile_obstacle(analysis: RankAnalysis) -> str | None:
+    """Return as a sentence why ``model = torch.compile(model)`` is no fix; None if nothing is known against it."""
+    if analysis.workload.second_derivative:
+        return NOT_COMPILED_TWICE
+    return IS_COMPILED if analysis.workload.compiled_share >= MIN_COMPILED else None
+
+
+def graph_obstacle(analysis: RankAnalysis) -> str | None:
+    """Return as a sentence why CUDA graphs of ``torch.compile`` are no fix; None if nothing is known against them."""
+    return NOT_COMPILED_TWICE if analysis.workload.second_derivative else None
+
+
+def batches_per_epoch(analysis: RankAnalysis) -> int | None:
+    """Return the batches of an epoch; None if the recording does not show them. A batch of one cannot grow."""
+    return loader_of(analysis).batches_per_epoch
+
+
+def batch_can_grow(analysis: RankAnalysis) -> bool:
+    """Return whether the data set has, or may have, samples for a larger batch."""
+    return (batches_per_epoch(analysis) or 2) > 1

@@ -12,13 +12,10 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
-from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
-from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
-from lightning_perf.findings.host.input_bound import input_bound
-from lightning_perf.findings.host.periodic_steps import periodic_steps
+from lightning_perf.findings.finding import MIN_SHARE, Finding, by_saving, make_finding, severity_of
+from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input
+from lightning_perf.findings.registry import find_in_log
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
-
-__all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
 
 NOTABLE = 1.2
 """Ratio of recorded steps to the run's median step from which the recording shows an unusual stretch."""
@@ -188,13 +185,12 @@ def check_findings(
         missed = _missed_waits(ranks, usable, run_rank)
         if missed is not None:
             findings.append(missed)
-    periodic = periodic_steps(usable, lead) if usable is not None else None
-    if periodic is not None:
-        findings.append(periodic)
+    if usable is not None:
+        findings += find_in_log(usable, lead)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
-    return Checked(tuple(sorted(findings, key=_order)), tuple(held_back), tuple(notes), headline)
+    return Checked(tuple(sorted(findings, key=by_saving)), tuple(held_back), tuple(notes), headline)
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:
@@ -213,11 +209,6 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
 
 def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnalysis]) -> bool:
     return rank is None or run_rank is None or rank == run_rank or len(ranks) == 1
-
-
-def _order(finding: Finding) -> tuple[float, float, str]:
-    low, high = finding.saving_low_ms, finding.saving_high_ms
-    return (1.0, 1.0, finding.kind) if low is None or high is None else (-(low + high) / 2, -high, finding.kind)
 
 
 def _judge(
@@ -262,11 +253,18 @@ def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding 
             return f"{hiccup} {said}: an outlier."
         reason = f"{said}, {format_share(recorded)} only in the {analysis.breakdown.averaged_steps} recorded steps."
         return HeldBack(finding, reason)
-    judged = input_bound(analysis, wait_ns=share * run.mean_ns, step_ns=run.mean_ns)
+    judged = _input_bound(analysis, share * run.mean_ns, run.mean_ns)
     if judged is None:
         return finding
     evidence = f"{said}. The {analysis.breakdown.averaged_steps} recorded steps waited {format_share(recorded)}."
     return replace(judged, evidence=(*judged.evidence, evidence))
+
+
+def _input_bound(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Finding | None:
+    problem = waits_for_input(analysis, wait_ns, step_ns)
+    if problem is None:
+        return None
+    return make_finding("input-bound", problem, whole_ns=step_ns, rank=analysis.rank)
 
 
 def _exposed_waits(analysis: RankAnalysis, run: StepTimes) -> tuple[float, float]:
@@ -290,7 +288,7 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
         share, steady = _exposed_waits(analysis, run)
         if min(share, steady) < MIN_WAIT_SHARE:
             continue
-        found = input_bound(analysis, wait_ns=share * run.mean_ns, step_ns=run.mean_ns)
+        found = _input_bound(analysis, share * run.mean_ns, run.mean_ns)
         if found is not None:
             recorded = analysis.breakdown.category("input").share
             evidence = (
@@ -318,7 +316,7 @@ def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) ->
             rest = f" Slow steps take {share} of the run's time."
         return f"{text} The median step has {format_duration(usual_ns)} of it: an outlier.{rest}"
     if finding.kind == "input-bound":
-        judged = input_bound(analysis, wait_ns=usual_ns, step_ns=wall_ns)
+        judged = _input_bound(analysis, usual_ns, wall_ns)
         if judged is not None:
             return replace(judged, evidence=(*judged.evidence, f"{text} The saving is that of the median step."))
     return replace(

@@ -1,4 +1,4 @@
-"""Define `History`, the document that renderers and plots show."""
+"""Define `History`, the document that the blocks and plots show."""
 
 from __future__ import annotations
 

@@ -416,7 +416,7 @@ def explain(
         message = page.symptom
         return {"outcome": "explained", "message": message, "rule": page.rule, "page": page.page, "text": page.text}
     rules = {page.rule: page.symptom for page in found}
-    return {"outcome": "listed", "message": f"{len(rules)} rules and mistakes, with their symptoms.", "rules": rules}
+    return {"outcome": "listed", "message": f"{len(rules)} rules, with their symptoms.", "rules": rules}
 
 
 @tool()
@@ -472,7 +472,7 @@ def probe(
     Loads the machine. Needs a server started with --allow-run. Outcomes: measured, nothing_measured, refused.
     """
     from lightning_perf.lazy_imports import import_extra
-    from lightning_perf.probe.folder import probe_path
+    from lightning_perf.probe.run import probe_path
     from lightning_perf.run_files.report import REPORT_NAME
 
     import_extra("torch", "train")

@@ -8,8 +8,8 @@ import msgspec
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.host.host_pace import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading
-from lightning_perf.analysis.host.step_floor import StepFloor, step_floor
 from lightning_perf.analysis.kernels.arithmetic import arithmetic
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
@@ -17,8 +17,7 @@ from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
-from lightning_perf.probe.replay.messages import OptimizerTask, Task
-from lightning_perf.probe.replay.settings import CURRENT, Setting
+from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes

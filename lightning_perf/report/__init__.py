@@ -1,1 +1,1 @@
-"""`PerfReport`, the versioned document, and one renderer a format. No renderer computes a figure of its own."""
+"""`PerfReport`, the versioned document, and its content as blocks."""

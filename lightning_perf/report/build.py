@@ -32,20 +32,18 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
+from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.jsonl import RankLog
 from lightning_perf.run_files.notes import read_notes
-from lightning_perf.run_files.numerics.forecast import FORECAST
-from lightning_perf.run_files.numerics.fp8 import FP8
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
-from lightning_perf.run_files.numerics.shadow import SHADOW
+from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from lightning_perf.units import format_duration, format_share
 
 _Part = TypeVar("_Part")

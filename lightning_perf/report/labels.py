@@ -1,4 +1,4 @@
-"""The labels of categories, phases and gaps. Every renderer uses them."""
+"""The labels of categories, phases and gaps. Every format uses them."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@
 - ``steps.rank0.jsonl``, step times: `steps`
 - ``windows.rank0.jsonl``, cost of the profiler: `windows`
 - ``captures.rank0.jsonl``, ``slow-step-120/``, ``on-demand-300/``: `captures`
-- ``loss_scale.rank0.jsonl``: `numerics.loss_scale`
-- ``underflow.rank0.jsonl``, gradients by magnitude: `numerics.gradient_samples`
-- ``forecast.rank0.jsonl``, rounding of sampled layers: `numerics.forecast`
-- ``fp8.rank0.jsonl``, scales of FP8 layers: `numerics.fp8`
+- ``loss_scale.rank0.jsonl``: `numerics.samples`
+- ``underflow.rank0.jsonl``, gradients by magnitude: `numerics.samples`
+- ``forecast.rank0.jsonl``, rounding of sampled layers: `numerics.samples`
+- ``fp8.rank0.jsonl``, scales of FP8 layers: `numerics.samples`
 - ``estimates.jsonl``, estimated and measured savings: `estimates`
-- ``shadow.rank0.jsonl``, losses and gradients next to FP32: `numerics.shadow`
+- ``shadow.rank0.jsonl``, losses and gradients next to FP32: `numerics.samples`
 - ``account.rank0.jsonl``, the time of the whole fit: `account`
 - ``compile.rank0.jsonl``, the compilations of ``torch.compile``: `compilations`
 - ``probe.json``, operators that were run again: `probe`

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
 from lightning_perf.errors import TraceError
 
-__all__ = ["atomic_file", "encode_document", "read_json", "replace_file", "write_document"]
+__all__ = ["JsonFile", "atomic_file", "encode_document", "read_json", "replace_file", "write_document"]
 
 T = TypeVar("T")
 
@@ -93,6 +93,35 @@ def write_document(path: Path, document: object) -> None:
         OSError: The file cannot be written.
     """
     replace_file(path, encode_document(document))
+
+
+class JsonFile(Generic[T]):
+    """A JSON file in the folder of a run.
+
+    Args:
+        kind: The type of its content.
+        name: Its name.
+        problem: The problem with a file of other content, as a clause.
+    """
+
+    def __init__(self, kind: type[T], name: str, problem: str) -> None:
+        self._kind, self._name, self._problem = kind, name, problem
+
+    def write(self, folder: Path, value: T) -> None:
+        """Write the file, atomically.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        replace_file(folder / self._name, msgspec.json.encode(value))
+
+    def read(self, path: str | Path) -> T:
+        """Read the file, wherever it is.
+
+        Raises:
+            TraceError: It cannot be read, or has other content.
+        """
+        return read_json(path, self._kind, self._problem)
 
 
 def read_json(path: str | Path, kind: type[T], problem: str) -> T:

@@ -1,6 +1,6 @@
-"""Captures: traces that a run records outside its schedule, in folders of their own.
+"""The recordings of a run: windows of the schedule with their cost, and captures outside it in folders of their own.
 
-``captures.rank0.jsonl`` says why each was made.
+``windows.rank0.jsonl`` holds the windows, and ``captures.rank0.jsonl`` says why each capture was made.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from lightning_perf.run_files.jsonl import Count, RankLog
 
 __all__ = [
     "CAPTURES",
+    "WINDOWS",
     "CaptureRecord",
     "CaptureTrigger",
+    "RecordedWindow",
     "Slowdown",
     "capture_name",
     "is_capture_folder",
@@ -95,3 +97,31 @@ def is_capture_name(name: str) -> bool:
 def is_capture_folder(folder: Path) -> bool:
     """Return whether a folder holds a capture: it has such a name, and a run has logged captures next to it."""
     return is_capture_name(folder.name) and bool(CAPTURES.paths(folder.parent))
+
+
+@dataclass(frozen=True)
+class RecordedWindow:
+    """One window of the profiler: its steps, and its cost between them.
+
+    Its cost within the steps is in the step samples of the same run.
+
+    Attributes:
+        capture: Folder of its capture; empty for a window of the schedule.
+        first_step: First step in which the profiler ran, warm-up included.
+        last_step: Last one.
+        recorded_steps: Whole steps in its trace.
+        pause_ns: Time in which training waited for the profiler to prepare, start and stop.
+        export_ns: Time in which it waited for the trace to be written and packed.
+        trace_bytes: Size of the trace file; 0 if none was written.
+    """
+
+    capture: str
+    first_step: Count
+    last_step: Count
+    recorded_steps: Count
+    pause_ns: Count
+    export_ns: Count
+    trace_bytes: Count
+
+
+WINDOWS: RankLog[RecordedWindow] = RankLog(RecordedWindow, "windows", "record of a profiler window", restart=b"{")

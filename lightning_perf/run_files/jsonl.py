@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from lightning_perf.errors import TraceError
+from lightning_perf.run_files.atomic import replace_file
 
 __all__ = ["Count", "JsonLines", "Log", "LogWriter", "RankLog", "append"]
 
@@ -169,6 +170,24 @@ class RankLog(JsonLines[Value]):
     def paths(self, folder: Path) -> list[Path]:
         """The files of all ranks that are in a folder, sorted by name."""
         return sorted(folder.glob(f"{self._stem}.rank*.jsonl"))
+
+    def replace(self, folder: Path, rank: int, *values: Value) -> Path:
+        """Write the file of a rank, atomically, and return its path.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        path = self.path(folder, rank)
+        replace_file(path, self.encode(*values))
+        return path
+
+    def read_all(self, folder: Path) -> tuple[Value, ...]:
+        """Read the values of all ranks, in the order of the files' names; none without a file.
+
+        Raises:
+            TraceError: A file cannot be read, or a line other than the last cannot be decoded.
+        """
+        return tuple(value for path in self.paths(folder) for value in self.iterate(path))
 
 
 Written = TypeVar("Written", contravariant=True)

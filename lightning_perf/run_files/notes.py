@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.jsonl import RankLog
 
 __all__ = ["read_notes", "write_notes"]
@@ -13,18 +12,13 @@ __all__ = ["read_notes", "write_notes"]
 _NOTES: RankLog[str] = RankLog(str, "notes", "note")
 
 
-def _path(folder: Path) -> Path:
-    """The file in the folder of a run; rank 0 writes it for all."""
-    return _NOTES.path(folder, 0)
-
-
 def write_notes(folder: Path, notes: Iterable[str]) -> None:
-    """Write the notes of a fit, atomically.
+    """Write the notes of a fit, atomically. Rank 0 writes them for all.
 
     Raises:
         OSError: They cannot be written.
     """
-    replace_file(_path(folder), _NOTES.encode(*notes))
+    _NOTES.replace(folder, 0, *notes)
 
 
 def read_notes(folder: Path) -> tuple[str, ...]:
@@ -33,5 +27,5 @@ def read_notes(folder: Path) -> tuple[str, ...]:
     Raises:
         TraceError: The file cannot be read, or a line is not a note.
     """
-    path = _path(folder)
+    path = _NOTES.path(folder, 0)
     return _NOTES.read(path) if path.exists() else ()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import msgspec
-
-from lightning_perf.run_files.atomic import read_json, replace_file
+from lightning_perf.run_files.atomic import JsonFile
 
 __all__ = [
     "PROBE_NAME",
@@ -141,22 +138,5 @@ class Probe:
         return next((change for change in self.changes if change.name == name), None)
 
 
-def write_probe(folder: Path, probe: Probe) -> None:
-    """Write ``probe.json`` in the folder of a run, atomically.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    replace_file(folder / PROBE_NAME, msgspec.json.encode(probe))
-
-
-def read_probe(path: str | Path) -> Probe:
-    """Read a ``probe.json`` file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        TraceError: It cannot be read, or is not such a file.
-    """
-    return read_json(path, Probe, "is not the result of a probe")
+_FILE = JsonFile(Probe, PROBE_NAME, "is not the result of a probe")
+write_probe, read_probe = _FILE.write, _FILE.read

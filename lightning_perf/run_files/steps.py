@@ -23,6 +23,9 @@ __all__ = ["STEPS", "StepSample", "StepSamples", "StepsLog", "StepsTail"]
 BLOCK_STEPS = 1000
 """Steps in a line at most."""
 
+COLUMNS = ("step", "step_ns", "data_wait_ns", "device_ns", "samples", "tokens")
+"""The columns of integers."""
+
 UNKNOWN = -1
 """Marks a missing count in a column of integers."""
 
@@ -99,30 +102,15 @@ class StepSamples(Sequence[StepSample]):
         """Return one sample, or those of a slice, a mask or an array of rows."""
         if not isinstance(index, (int, np.integer)):
             return StepSamples(*(column[index] for column in self._columns()))
-        step, step_ns, wait_ns, device_ns, samples, tokens = (int(column[index]) for column in self._columns()[:6])
-        return StepSample(
-            step,
-            step_ns,
-            wait_ns,
-            None if device_ns == UNKNOWN else device_ns,
-            None if samples == UNKNOWN else samples,
-            bool(self.profiled[index]),
-            None if tokens == UNKNOWN else tokens,
-        )
+        values: dict[str, Any] = {name: int(getattr(self, name)[index]) for name in COLUMNS}
+        known: dict[str, Any] = {name: None if value == UNKNOWN else value for name, value in values.items()}
+        return StepSample(**known, profiled=bool(self.profiled[index]))
 
     def __iter__(self) -> Iterator[StepSample]:
         return (self[row] for row in range(len(self)))
 
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return (
-            self.step,
-            self.step_ns,
-            self.data_wait_ns,
-            self.device_ns,
-            self.samples,
-            self.tokens,
-            self.profiled,
-        )
+        return tuple(getattr(self, name) for name in (*COLUMNS, "profiled"))
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -224,19 +212,12 @@ class _Columns:
     """Columns under construction."""
 
     def __init__(self) -> None:
-        self._numbers = tuple(array("q") for _ in range(6))
+        self._numbers = tuple(array("q") for _ in COLUMNS)
         self._profiled = array("b")
 
     def add(self, sample: StepSample) -> None:
-        values = (
-            sample.step,
-            sample.step_ns,
-            sample.data_wait_ns,
-            sample.device_ns,
-            sample.samples,
-            sample.tokens,
-        )
-        for column, value in zip(self._numbers, values, strict=True):
+        for column, name in zip(self._numbers, COLUMNS, strict=True):
+            value = getattr(sample, name)
             column.append(UNKNOWN if value is None else value)
         self._profiled.append(sample.profiled)
 

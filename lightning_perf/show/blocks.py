@@ -207,7 +207,6 @@ EVERY_ROW = sys.maxsize
 
 Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context"
 
-
 TableRow: TypeAlias = Sequence[str | float | Cell | None]
 
 FORMATS: dict[Kind, Callable[[float | None], str]] = {
@@ -234,7 +233,7 @@ def table(
     definitions: Mapping[str, str] | None = None,
     extra: Collection[str] = (),
 ) -> Table:
-    """Return a table with a cell per value: a number as its column's kind says, `None` as missing, text unchanged.
+    """Return a table with a cell per value: a number in the format of its column, `None` as missing, text unchanged.
 
     Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
     and the others have figures as text. `definitions` and `extra` name columns by their heads.
@@ -257,7 +256,7 @@ def table(
 def _cell(value: str | float | Cell | None, kind: Kind) -> Cell:
     if isinstance(value, Cell):
         return value
-    return Cell(value) if isinstance(value, str) else Cell(FORMATS[kind](value), value)
+    return Cell(value) if isinstance(value, str) else Cell(FORMATS.get(kind, format_count)(value), value)
 
 
 def listing(

@@ -13,7 +13,7 @@ import numpy as np
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.captures import CAPTURES
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, ScaleEvent
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples, StepsTail
 

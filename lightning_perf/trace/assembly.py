@@ -144,6 +144,12 @@ LONGEST_VALUES_BYTES = 4096
 """Longer lists of input values are left out: the memory of a trace must not grow with them."""
 
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
+_TABLES = {
+    Destination.OPERATOR: "operators",
+    Destination.ANNOTATION: "annotations",
+    Destination.PYTHON: "python",
+    Destination.RUNTIME: "runtime",
+}
 
 
 # The formats of torch.profiler for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
@@ -218,19 +224,19 @@ class Assembly:
         self.sizes = RawTexts()
         self.directions = RawTexts()
         self._destinations: dict[str, Destination | None] = {}
+        inputs = {"input_types": "i", "input_shapes": "i"}
         self.operators = Rows(
             exact,
             name="i",
             thread="i",
-            types="i",
-            shapes="i",
-            strides="i",
-            values="i",
+            **inputs,
+            input_strides="i",
+            input_values="i",
             sequence="q",
             forward_thread="i",
             flops="q",
         )
-        self.annotations = Rows(exact, name="i", thread="i", finished="b", types="i", shapes="i")
+        self.annotations = Rows(exact, name="i", thread="i", finished="b", **inputs)
         self.python = Rows(exact, name="i", thread="i")
         self.runtime = Rows(exact, name="i", thread="i", correlation="q")
         self.device = Rows(
@@ -251,7 +257,14 @@ class Assembly:
         )
         self.collectives: list[tuple[int, list[bytes]]] = []
         self.memory = Rows(
-            exact, thread="i", device_type="i", device="i", address="q", bytes="q", allocated="q", reserved="q"
+            exact,
+            thread="i",
+            device_type="i",
+            device="i",
+            address="q",
+            bytes="q",
+            allocated_bytes="q",
+            reserved_bytes="q",
         )
         self.regions: list[tuple[int, int, bool]] = []
         self.counters = Rows(exact, name="i", device="i", value="d")
@@ -286,17 +299,9 @@ class Assembly:
                 self.threads.name(event.pid, event.tid, str(event.args.get("name") or ""))
 
     def _add_group(self, target: Destination, group: list[Any]) -> None:
-        if target in _DEVICE:
-            rows = self.device
-        elif target is Destination.RUNTIME:
-            rows = self.runtime
+        rows: Rows = self.device if target in _DEVICE else getattr(self, _TABLES[target])
+        if rows is self.runtime:
             rows.add_integers("correlation", [e.args.correlation for e in group], -1)
-        elif target is Destination.ANNOTATION:
-            rows = self.annotations
-        elif target is Destination.PYTHON:
-            rows = self.python
-        else:
-            rows = self.operators
         times = [e.ts for e in group]
         if not self._exact and times[0] is not None and abs(times[0]) >= FLOAT_EXACT_BELOW_US:
             raise InexactTimeError
@@ -327,9 +332,9 @@ class Assembly:
         rows, strides, values = self.operators, self.strides, self.values
         args = [e.args for e in group]
         self._add_inputs(rows, args)
-        rows.add_codes("strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
+        rows.add_codes("input_strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
         rows.add_codes(
-            "values",
+            "input_values",
             [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args],
         )
         rows.add_integers("sequence", [a.sequence for a in args], -1)
@@ -339,9 +344,9 @@ class Assembly:
     def _add_inputs(self, rows: Rows, args: list[Any]) -> None:
         types, shapes = self.types, self.shapes
         # Half of the operators carry no inputs. Old recordings use another key for their dimensions.
-        rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
+        rows.add_codes("input_types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
         rows.add_codes(
-            "shapes",
+            "input_shapes",
             [
                 shapes[bytes(d)]
                 if (d := a.dims) is not NO_RAW
@@ -401,5 +406,5 @@ class Assembly:
         rows.add_integers("device", [a.device for a in args], -1)
         rows.add_integers("address", [a.address for a in args], 0)
         rows.add_integers("bytes", [a.bytes for a in args], 0)
-        rows.add_integers("allocated", [a.allocated for a in args], -1)
-        rows.add_integers("reserved", [a.reserved for a in args], -1)
+        rows.add_integers("allocated_bytes", [a.allocated for a in args], -1)
+        rows.add_integers("reserved_bytes", [a.reserved for a in args], -1)

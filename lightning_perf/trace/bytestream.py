@@ -98,8 +98,14 @@ class ByteStream:
             ) from error
 
     def _inflate(self, raw: Iterator[bytes]) -> Iterator[bytes]:
-        inflater: Any = _inflater.decompressobj(wbits=31)
         total_bytes = 0
+        for out in self._unpacked(raw):
+            total_bytes += len(out)
+            self._refuse_bomb(total_bytes)
+            yield out
+
+    def _unpacked(self, raw: Iterator[bytes]) -> Iterator[bytes]:
+        inflater: Any = _inflater.decompressobj(wbits=31)
         for chunk in raw:
             data = chunk
             while data:
@@ -114,8 +120,6 @@ class ByteStream:
                 except _FAULTS:
                     self.truncated = True
                     return
-                total_bytes += len(out)
-                self._refuse_bomb(total_bytes)
                 if out:
                     yield out
                 if inflater.eof:
@@ -124,6 +128,9 @@ class ByteStream:
                     break
                 else:
                     data = inflater.unconsumed_tail
+        yield from self._rest(inflater)
+
+    def _rest(self, inflater: Any) -> Iterator[bytes]:
         while not inflater.eof:
             try:
                 out = inflater.decompress(b"", READ_BYTES)
@@ -132,8 +139,6 @@ class ByteStream:
             if not out:
                 self.truncated = True
                 return
-            total_bytes += len(out)
-            self._refuse_bomb(total_bytes)
             yield out
 
     def _refuse_bomb(self, total_bytes: int) -> None:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import (
-    Annotations,
-    Collectives,
-    Counters,
-    DeviceEvents,
-    GraphRegions,
-    MemoryEvents,
-    Operators,
-    RuntimeCalls,
-    Spans,
-    Thread,
-)
+from lightning_perf.trace.columns import Thread
 from lightning_perf.trace.description import Metadata, Problems, Tokens
 from lightning_perf.trace.indexing import time_order
 from lightning_perf.trace.trace import Trace
@@ -29,7 +18,12 @@ from lightning_perf.trace.trace import Trace
 __all__ = ["CODED_COLUMNS", "concatenate"]
 
 _Codes = NDArray[np.int32]
-_Table = TypeVar("_Table", Spans, Annotations, Operators, RuntimeCalls, DeviceEvents)
+_Columns = dict[str, NDArray[Any]]
+
+_LISTS = ("names", "threads", "type_lists", "shape_lists", "stride_lists", "value_lists")
+_SPANS = ("operators", "annotations", "python", "runtime", "device")
+_SAMPLES = ("memory", "counters")
+_DEVICE_FACTS = ("collectives", "regions")
 
 CODED_COLUMNS = {
     "name": "names",
@@ -65,34 +59,26 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     if len(traces) == 1:
         return traces[0]
     traces = sorted(traces, key=lambda trace: trace.begin_ns)
-    names, name_maps = _merged([t.names for t in traces], key=str)
-    threads, thread_maps = _merged([t.threads for t in traces], key=lambda thread: (thread.process, thread.thread))
-    types, type_maps = _merged([t.type_lists for t in traces], key=str)
-    shapes, shape_maps = _merged([t.shape_lists for t in traces], key=str)
-    strides, stride_maps = _merged([t.stride_lists for t in traces], key=str)
-    values, value_maps = _merged([t.value_lists for t in traces], key=str)
-    recode = [
-        {"names": n, "threads": t, "type_lists": y, "shape_lists": s, "stride_lists": d, "value_lists": v}
-        for n, t, y, s, d, v in zip(name_maps, thread_maps, type_maps, shape_maps, stride_maps, value_maps, strict=True)
-    ]
-    device, device_order = _joined([t.device for t in traces], recode)
+    merged = {name: _merged([getattr(t, name) for t in traces]) for name in _LISTS}
+    recode = [{name: maps[at] for name, (_, maps) in merged.items()} for at in range(len(traces))]
+    lists: dict[str, Any] = {name: tuple(values) for name, (values, _) in merged.items()}
+    lists["threads"] = _with_names(lists["threads"], traces)
+    tables = {name: [getattr(t, name) for t in traces] for name in (*_SPANS, *_SAMPLES, *_DEVICE_FACTS)}
+    columns = {name: _columns(parts, recode) for name, parts in tables.items()}
+    orders: dict[str, Any] = {name: _time_order(columns[name]) for name in _SPANS}
+    device_order = np.arange(len(columns["device"]["start_ns"]))[orders["device"]]
+    for name in _DEVICE_FACTS:
+        columns[name]["device_row"] = _moved_rows(columns[name]["device_row"], tables[name], traces, device_order)
+    orders |= {name: np.argsort(columns[name]["time_ns"], kind="stable") for name in _SAMPLES}
+    orders |= {name: np.argsort(columns[name]["device_row"], kind="stable") for name in _DEVICE_FACTS}
+    joined: dict[str, Any] = {
+        name: type(parts[0])(**{column: values[orders[name]] for column, values in columns[name].items()})
+        for name, parts in tables.items()
+    }
     return Trace(
         sources=tuple(source for t in traces for source in t.sources),
-        names=tuple(names),
-        threads=tuple(_with_names(threads, traces)),
-        type_lists=tuple(types),
-        shape_lists=tuple(shapes),
-        stride_lists=tuple(strides),
-        value_lists=tuple(values),
-        operators=_joined([t.operators for t in traces], recode)[0],
-        annotations=_joined([t.annotations for t in traces], recode)[0],
-        python=_joined([t.python for t in traces], recode)[0],
-        runtime=_joined([t.runtime for t in traces], recode)[0],
-        device=device,
-        collectives=_joined_by_device_row([t.collectives for t in traces], traces, recode, device_order),
-        memory=_joined_by_time([t.memory for t in traces], recode),
-        regions=_joined_by_device_row([t.regions for t in traces], traces, recode, device_order),
-        counters=_joined_by_time([t.counters for t in traces], recode),
+        **lists,
+        **joined,
         joined_clocks=tuple(clock for t in traces for clock in t.clocks),
         tensors=tuple(window for t in traces for window in t.tensors),
         metadata=_joined_metadata([t.metadata for t in traces]),
@@ -105,7 +91,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     )
 
 
-def _merged(lists: list[tuple[Any, ...]], key: Callable[[Any], Any]) -> tuple[list[Any], list[_Codes]]:
+def _merged(lists: list[tuple[Any, ...]]) -> tuple[list[Any], list[_Codes]]:
     """Return one list without repetitions, and for each list the new code of each old one."""
     codes: dict[Any, int] = {}
     values: list[Any] = []
@@ -113,7 +99,8 @@ def _merged(lists: list[tuple[Any, ...]], key: Callable[[Any], Any]) -> tuple[li
     for part in lists:
         new = np.empty(len(part), dtype=np.int32)
         for old, value in enumerate(part):
-            code = codes.setdefault(key(value), len(values))
+            key = (value.process, value.thread) if isinstance(value, Thread) else value
+            code = codes.setdefault(key, len(values))
             if code == len(values):
                 values.append(value)
             new[old] = code
@@ -121,12 +108,12 @@ def _merged(lists: list[tuple[Any, ...]], key: Callable[[Any], Any]) -> tuple[li
     return values, maps
 
 
-def _with_names(threads: list[Thread], traces: Sequence[Trace]) -> list[Thread]:
+def _with_names(threads: Sequence[Thread], traces: Sequence[Trace]) -> tuple[Thread, ...]:
     named = {(thread.process, thread.thread): thread.name for t in traces for thread in t.threads if thread.name}
-    return [replace(thread, name=named.get((thread.process, thread.thread), "")) for thread in threads]
+    return tuple(replace(thread, name=named.get((thread.process, thread.thread), "")) for thread in threads)
 
 
-def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> dict[str, NDArray[Any]]:
+def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> _Columns:
     """Return all columns end to end, with codes of the merged lists."""
     joined = {}
     for column in fields(tables[0]):
@@ -138,42 +125,20 @@ def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> dict[str
     return joined
 
 
-def _joined(tables: Sequence[_Table], recode: list[dict[str, _Codes]]) -> tuple[_Table, NDArray[np.intp]]:
-    columns = _columns(tables, recode)
+def _time_order(columns: _Columns) -> NDArray[np.intp] | slice:
     order = time_order(columns["start_ns"], columns["end_ns"])
-    if order is None:
-        order = np.arange(len(columns["start_ns"]))
-    else:
-        columns = {name: column[order] for name, column in columns.items()}
-    return type(tables[0])(**columns), order
+    return slice(None) if order is None else order
 
 
-_Sparse = TypeVar("_Sparse", Collectives, GraphRegions)
-
-
-def _joined_by_device_row(
-    tables: Sequence[_Sparse],
-    traces: Sequence[Trace],
-    recode: list[dict[str, _Codes]],
-    device_order: NDArray[np.intp],
-) -> _Sparse:
-    columns = _columns(tables, recode)
+def _moved_rows(
+    device_row: NDArray[np.int32], tables: Sequence[Sized], traces: Sequence[Trace], device_order: NDArray[np.intp]
+) -> NDArray[np.int32]:
+    """Return the rows of the joined device table for those of the table of each trace."""
     offsets = np.cumsum([0, *(len(t.device) for t in traces[:-1])])
-    shifts = np.repeat(offsets, [len(table) for table in tables])
     place = np.empty(len(device_order), dtype=np.int32)
     place[device_order] = np.arange(len(device_order), dtype=np.int32)
-    columns["device_row"] = place[columns["device_row"] + shifts]
-    order = np.argsort(columns["device_row"], kind="stable")
-    return type(tables[0])(**{name: column[order] for name, column in columns.items()})
-
-
-_Sampled = TypeVar("_Sampled", MemoryEvents, Counters)
-
-
-def _joined_by_time(tables: Sequence[_Sampled], recode: list[dict[str, _Codes]]) -> _Sampled:
-    columns = _columns(tables, recode)
-    order = np.argsort(columns["time_ns"], kind="stable")
-    return type(tables[0])(**{name: column[order] for name, column in columns.items()})
+    moved: NDArray[np.int32] = place[device_row + np.repeat(offsets, [len(table) for table in tables])]
+    return moved
 
 
 def _joined_metadata(parts: list[Metadata]) -> Metadata:

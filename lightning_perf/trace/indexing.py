@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
 
 __all__ = [
     "distinct",
     "distinct_rows",
     "enclosing_rows",
+    "innermost_marked",
     "parent_rows",
+    "self_ns",
     "time_order",
     "used_codes",
 ]
@@ -147,6 +149,33 @@ def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int
             open_ = open_[outer.end_ns[at[open_]] < ends[open_]]
         found[rows] = at
     return found
+
+
+def innermost_marked(parents: Int32Array, rows: NDArray[np.integer[Any]], marked: BoolArray) -> Int64Array:
+    """Return the innermost marked interval at or around each row of a table; `NO_ROW` without one.
+
+    Args:
+        parents: `parent_rows` of the table.
+        rows: Rows of the table, or `NO_ROW`.
+        marked: Whether each row of the table is marked.
+    """
+    found = rows.astype(np.int64)
+    open_ = np.flatnonzero(found != NO_ROW)
+    open_ = open_[~marked[found[open_]]]
+    while len(open_):  # as many rounds as intervals are nested
+        found[open_] = parents[found[open_]]
+        open_ = open_[found[open_] != NO_ROW]
+        open_ = open_[~marked[found[open_]]]
+    return found
+
+
+def self_ns(spans: Spans, parents: Int32Array) -> Int64Array:
+    """Return the time of each interval outside those directly inside it."""
+    own = spans.duration_ns.copy()
+    nested = parents >= 0
+    np.subtract.at(own, parents[nested], spans.duration_ns[nested])
+    # Siblings that overlap (a thread id used twice) would make it negative.
+    return np.maximum(own, 0)
 
 
 def _by_thread(spans: Spans) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -20,9 +20,8 @@ from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.column_builders import InexactTimeError
-from lightning_perf.trace.description import Problems
+from lightning_perf.trace.description import Problems, read_metadata
 from lightning_perf.trace.events import decode, decode_exact
-from lightning_perf.trace.metadata import read_metadata
 from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from lightning_perf.trace.columns import (
 )
 from lightning_perf.trace.indexing import distinct, time_order
 
-__all__ = ["Tables", "build_tables"]
+__all__ = ["build_tables"]
 
 _DEVICE_TYPE_HIP = 6  # c10/core/DeviceType.h; in the tables 1, as CUDA
 _DEVICE_TYPE_CUDA = 1
@@ -32,21 +32,7 @@ _DEVICE_TYPE_CUDA = 1
 _Columns = dict[str, NDArray[Any]]
 
 
-class Tables(TypedDict):
-    """The tables by their names in `Trace`."""
-
-    operators: Operators
-    annotations: Annotations
-    python: Spans
-    runtime: RuntimeCalls
-    device: DeviceEvents
-    collectives: Collectives
-    memory: MemoryEvents
-    regions: GraphRegions
-    counters: Counters
-
-
-def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
+def build_tables(read: Assembly, base_time_ns: int) -> tuple[dict[str, Any], int]:
     """Finish the tables of a recording. Do not use `read` afterwards.
 
     Args:
@@ -54,42 +40,31 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         base_time_ns: Added to every time.
 
     Returns:
-        The tables, and how many events were left out for a missing or negative duration or an unreadable time.
+        The tables by their names in `Trace`, and how many events were left out for a missing or negative duration or an
+        unreadable time.
 
     Raises:
         InexactTimeError: Times have to be read as decimals.
     """
-    device, device_order, bad_device = _device(read, base_time_ns)
-    collectives = _collectives(read, device_order)
-    columns, _, bad_operators = _sorted(read.operators, base_time_ns)
-    moved, columns = _without_annotations(read.names, columns)
-    operators = Operators(
-        **_span(columns),
-        input_types=columns.pop("types"),
-        input_shapes=columns.pop("shapes"),
-        input_strides=columns.pop("strides"),
-        input_values=columns.pop("values"),
-        sequence=columns.pop("sequence"),
-        forward_thread=columns.pop("forward_thread"),
-        flops=columns.pop("flops"),
-    )
-    annotations, bad_annotations = _annotations(read.annotations, moved, base_time_ns)
-    python, _, bad_python = _sorted(read.python, base_time_ns)
-    runtime, _, bad_runtime = _sorted(read.runtime, base_time_ns)
-    memory, bad_memory = _memory(read.memory, base_time_ns)
-    counters, bad_counters = _counters(read.counters, base_time_ns)
-    bad = bad_device + bad_operators + bad_annotations + bad_python + bad_runtime + bad_memory + bad_counters
-    return {
-        "operators": operators,
-        "annotations": annotations,
-        "python": Spans(**_span(python)),
-        "runtime": RuntimeCalls(**_span(runtime), correlation=runtime["correlation"]),
-        "device": device,
-        "collectives": collectives,
-        "memory": memory,
+    device, device_order, left_out = _sorted(read.device, base_time_ns)
+    tables: dict[str, Any] = {
+        "device": _device(read, device),
+        "collectives": _collectives(read, device_order),
         "regions": _regions(read, device_order),
-        "counters": counters,
-    }, bad
+    }
+    host = {}
+    for name in ("operators", "annotations", "python", "runtime", "memory", "counters"):
+        host[name], _, bad = _sorted(getattr(read, name), base_time_ns)
+        left_out += bad
+    moved, operators = _without_annotations(read.names, host["operators"])
+    return tables | {
+        "operators": Operators(**operators),
+        "annotations": Annotations(**_with_moved(host["annotations"], moved)),
+        "python": Spans(**host["python"]),
+        "runtime": RuntimeCalls(**host["runtime"]),
+        "memory": MemoryEvents(**_samples(host["memory"])),
+        "counters": Counters(**_samples(host["counters"])),
+    }, left_out
 
 
 def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64], int]:
@@ -119,10 +94,6 @@ def _ns(rows: Rows, name: str) -> Int64Array:
     return nanoseconds(values) if values.dtype == np.float64 else values
 
 
-def _span(columns: _Columns) -> _Columns:
-    return {name: columns[name] for name in ("start_ns", "end_ns", "name", "thread")}
-
-
 def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Columns]:
     """Split operators into marked ranges, which recordings of 2021 keep among them, and operators."""
     by_name = np.fromiter((is_annotation_name(name) for name in names), dtype=np.bool_, count=len(names))
@@ -131,59 +102,44 @@ def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Co
     marks: BoolArray = by_name[columns["name"]]
     if not marks.any():
         return {}, columns
-    inputs = {"input_types": columns["types"], "input_shapes": columns["shapes"]}
-    moved = {name: column[marks] for name, column in (_span(columns) | inputs).items()}
+    kept = ("start_ns", "end_ns", "name", "thread", "input_types", "input_shapes")
+    moved = {name: columns[name][marks] for name in kept}
+    moved["finished"] = np.ones(len(moved["name"]), dtype=np.bool_)
     return moved, {name: column[~marks] for name, column in columns.items()}
 
 
-def _annotations(rows: Rows, moved: _Columns, base_time_ns: int) -> tuple[Annotations, int]:
-    columns, _, bad = _sorted(rows, base_time_ns)
+def _with_moved(columns: _Columns, moved: _Columns) -> _Columns:
+    """Return the columns of annotations with those that were found among the operators."""
     columns["finished"] = columns["finished"].view(np.bool_)
-    columns["input_types"], columns["input_shapes"] = columns.pop("types"), columns.pop("shapes")
-    if moved and len(moved["name"]):
-        moved["finished"] = np.ones(len(moved["name"]), dtype=np.bool_)
-        columns = {name: np.concatenate((column, moved[name])) for name, column in columns.items()}
-        order = time_order(columns["start_ns"], columns["end_ns"])
-        if order is not None:
-            columns = {name: column[order] for name, column in columns.items()}
-    return Annotations(**columns), bad
+    if not moved:
+        return columns
+    columns = {name: np.concatenate((column, moved[name])) for name, column in columns.items()}
+    order = time_order(columns["start_ns"], columns["end_ns"])
+    return columns if order is None else {name: column[order] for name, column in columns.items()}
 
 
-def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np.int64], int]:
-    columns, order, bad = _sorted(read.device, base_time_ns)
-    products, triples = read.sizes.products(), read.sizes.triples()
-    table = DeviceEvents(
-        start_ns=columns["start_ns"],
-        end_ns=columns["end_ns"],
-        name=columns["name"],
-        kind=_kinds(read, columns),
-        device=_narrowed(columns["device"], np.int16),
-        stream=columns["stream"],
-        correlation=columns["correlation"],
-        bytes=columns["bytes"],
-        grid_blocks=products[columns["grid"]],
-        blocks_per_sm=columns["blocks_per_sm"],
-        occupancy=(columns["occupancy_percent"] / 100).astype(np.float32),
-        grid=triples[columns["grid"]],
-        block=triples[columns["block"]],
-        registers=columns["registers"],
-        shared_bytes=columns["shared_bytes"],
-    )
-    return table, order, bad
+def _device(read: Assembly, columns: _Columns) -> DeviceEvents:
+    columns["kind"] = _kinds(read, columns.pop("destination"), columns["name"], columns.pop("direction"))
+    columns["device"] = _narrowed(columns["device"], np.int16)
+    columns["grid_blocks"] = read.sizes.products()[columns["grid"]]
+    columns["occupancy"] = (columns.pop("occupancy_percent") / 100).astype(np.float32)
+    for name in ("grid", "block"):
+        columns[name] = read.sizes.triples()[columns[name]]
+    return DeviceEvents(**columns)
 
 
-def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
+def _kinds(read: Assembly, destination: NDArray[Any], name: NDArray[Any], direction: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a `DeviceKind` per row, decided once for each distinct name, destination and direction."""
     directions = read.directions.texts()
     names, targets = list(read.names), read.DESTINATIONS
-    key = columns["name"].astype(np.int64) * len(targets) + columns["destination"]
-    key = key * len(directions) + columns["direction"]
+    key = name.astype(np.int64) * len(targets) + destination
+    key = key * len(directions) + direction
     different, at = distinct(key)
     kinds = np.zeros(len(different), dtype=np.uint8)
     for position, value in enumerate(different.tolist()):
-        rest, direction = divmod(value, len(directions))
-        name, target = divmod(rest, len(targets))
-        kinds[position] = device_kind(targets[target], names[name], directions[direction])
+        rest, way = divmod(value, len(directions))
+        code, target = divmod(rest, len(targets))
+        kinds[position] = device_kind(targets[target], names[code], directions[way])
     return kinds[at]
 
 
@@ -230,29 +186,14 @@ def _regions(read: Assembly, device_order: NDArray[np.int64]) -> GraphRegions:
     )
 
 
-def _counters(rows: Rows, base_time_ns: int) -> tuple[Counters, int]:
-    columns, _, bad = _sorted(rows, base_time_ns)
-    return Counters(
-        time_ns=columns["start_ns"],
-        name=columns["name"],
-        device=_narrowed(columns["device"], np.int16),
-        value=columns["value"],
-    ), bad
-
-
-def _memory(rows: Rows, base_time_ns: int) -> tuple[MemoryEvents, int]:
-    columns, _, bad = _sorted(rows, base_time_ns)
-    device_type = columns["device_type"]
-    return MemoryEvents(
-        time_ns=columns["start_ns"],
-        thread=columns["thread"],
-        device_type=_narrowed(np.where(device_type == _DEVICE_TYPE_HIP, _DEVICE_TYPE_CUDA, device_type), np.int16),
-        device=_narrowed(columns["device"], np.int16),
-        address=columns["address"],
-        bytes=columns["bytes"],
-        allocated_bytes=columns["allocated"],
-        reserved_bytes=columns["reserved"],
-    ), bad
+def _samples(columns: _Columns) -> _Columns:
+    """Return the columns of events without a duration."""
+    columns["time_ns"] = columns.pop("start_ns")
+    del columns["end_ns"]
+    if "device_type" in columns:
+        columns["device_type"][columns["device_type"] == _DEVICE_TYPE_HIP] = _DEVICE_TYPE_CUDA
+    narrow = columns.keys() & {"device_type", "device"}
+    return columns | {name: _narrowed(columns[name], np.int16) for name in narrow}
 
 
 def _narrowed(values: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:

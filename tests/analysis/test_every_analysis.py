@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
-from lightning_perf.trace.metadata import TOKENS_KEY
+from lightning_perf.trace.description import TOKENS_KEY
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH, TraceBuilder
 

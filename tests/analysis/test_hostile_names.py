@@ -13,8 +13,8 @@ import pytest
 from lightning_perf.analysis.kernels import kernel_names, tensor_core_eligibility
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic, moves_data
 from lightning_perf.analysis.ranks import collective_names
-from lightning_perf.analysis.steps import phase_timeline, runtime_calls
-from lightning_perf.findings.kernels import channels_last
+from lightning_perf.analysis.steps import categories, phase_timeline
+from lightning_perf.findings import kernels
 from lightning_perf.report.build import build_report
 from lightning_perf.trace import assembly
 from lightning_perf.trace.assembly import Destination, device_kind
@@ -39,7 +39,7 @@ CLASSIFIERS: list[Callable[[str], Any]] = [
     collective_names.collective_kind,
     phase_timeline.mark_phase,
     phase_timeline.is_backward_node,
-    runtime_calls.call_kind,
+    categories.call_kind,
     lambda name: device_kind(Destination.KERNEL, name, ""),
 ]
 
@@ -63,7 +63,7 @@ class Recorder:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of all texts that the patterns for names were given."""
     lengths: list[int] = []
-    modules = (assembly, channels_last, collective_names, kernel_names, phase_timeline, runtime_calls)
+    modules = (assembly, kernels, collective_names, kernel_names, phase_timeline, categories)
     for module in (*modules, tensor_core_eligibility):
         for name, value in vars(importlib.import_module(module.__name__)).items():
             if isinstance(value, re.Pattern):

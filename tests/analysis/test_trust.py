@@ -10,8 +10,8 @@ import pytest
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.trust import trust
 from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import StepSample
-from lightning_perf.run_files.windows import RecordedWindow
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000

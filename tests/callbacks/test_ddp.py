@@ -6,18 +6,17 @@ import shutil
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lightning_perf import analyze
 from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
-from tests.support.processes import fit_on_ranks
+from tests.support.processes import fit_on_ranks, fork_ranks
 
 SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
 
@@ -28,6 +27,20 @@ def run(
     """Run the script."""
     command = [sys.executable, *launcher, SCRIPT, name, strategy, folder, *more]
     return fit_on_ranks(command, folder, 120, **variables)
+
+
+def fork(mode: str, folder: Path, ranks: int = 2, **variables: str) -> PerfReport:
+    """Run the script on ranks that are already there, and return its report."""
+    done = fork_ranks(SCRIPT, PACKAGES[0], "ddp", str(folder), mode, str(ranks), ranks=ranks, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Full report: ") == 1, "one report, not one per rank"
+    assert "PerfCallback:" not in done.stderr
+    return report_in(folder)
+
+
+def report_in(folder: Path) -> PerfReport:
+    (file,) = folder.rglob("report.json")
+    return PerfReport.from_json(file.read_bytes())
 
 
 def free_port() -> int:
@@ -42,7 +55,9 @@ def free_port() -> int:
     [(PACKAGES[0], "ddp"), (PACKAGES[1], "ddp_spawn"), (PACKAGES[0], "ddp_notebook")],
 )
 def test_every_rank_leaves_as_many_windows_in_one_folder(tmp_path: Path, name: str, strategy: str) -> None:
-    done = run(name, strategy, str(tmp_path))
+    # Lightning's own launcher starts the ranks that fail below.
+    start = (lambda *arguments: fork_ranks(SCRIPT, *arguments)) if strategy == "ddp" else run
+    done = start(name, strategy, str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PerfCallback:" not in done.stderr
     files = trace_files(tmp_path)
@@ -79,11 +94,6 @@ def test_a_rank_that_fails_ends_the_run_as_without_the_callback(tmp_path: Path) 
     assert record.outcome is not Outcome.FINISHED
 
 
-def report_in(folder: Path) -> PerfReport:
-    (file,) = folder.rglob("report.json")
-    return PerfReport.from_json(file.read_bytes())
-
-
 @pytest.mark.slow
 def test_torchrun_and_ranks_with_different_numbers_of_windows(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}")
@@ -105,9 +115,7 @@ def test_torchrun_and_ranks_with_different_numbers_of_windows(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_fsdp(tmp_path: Path) -> None:
-    done = run(PACKAGES[0], "ddp", str(tmp_path), "fsdp")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = report_in(tmp_path)
+    report = fork("fsdp", tmp_path)
     assert [(rank.rank, len(rank.breakdown.steps)) for rank in report.ranks] == [(0, 4), (1, 4)]
     for rank in report.ranks:
         assert rank.operators is not None
@@ -118,26 +126,17 @@ def test_fsdp(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_slurm_and_chosen_ranks(tmp_path: Path) -> None:
-    slurm: dict[str, Any] = {
+    slurm = {
         "SLURM_NTASKS": "2",
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_JOB_ID": "70001",
         "SLURM_JOB_NAME": "training",
         "SLURM_NODEID": "0",
         "SLURM_NODELIST": "localhost",
-        "MASTER_PORT": str(free_port()),
-        "MASTER_ADDR": "127.0.0.1",
+        "SLURM_PROCID": "{rank}",
+        "SLURM_LOCALID": "{rank}",
     }
-    with ThreadPoolExecutor() as pool:
-        ranks = [
-            pool.submit(
-                run, PACKAGES[0], "ddp", str(tmp_path), "chosen", **slurm, SLURM_PROCID=rank, SLURM_LOCALID=rank
-            )
-            for rank in ("0", "1")
-        ]
-    for rank in ranks:
-        assert rank.result().returncode == 0, rank.result().stdout + rank.result().stderr
-    report = report_in(tmp_path)
+    report = fork("chosen", tmp_path, **slurm)
     assert [rank.rank for rank in report.ranks] == [1]
     assert "Rank 0 recorded no step: PerfCallback(ranks=…) does not list it." in report.notes
     assert report.step_times is not None, "every rank is timed"
@@ -146,9 +145,7 @@ def test_slurm_and_chosen_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_folders_that_are_not_shared_are_analysed_afterwards(tmp_path: Path) -> None:
-    done = run(PACKAGES[0], "ddp", str(tmp_path), "unshared")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = report_in(tmp_path)
+    report = fork("unshared", tmp_path)
     assert [rank.rank for rank in report.ranks] == [0]
     (note,) = [note for note in report.notes if "does not share" in note]
     assert note.startswith("Rank 1 wrote to ")
@@ -179,14 +176,21 @@ def test_a_rank_that_dies_leaves_the_others_their_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_four_ranks_and_the_one_that_they_wait_for(tmp_path: Path) -> None:
-    done = run(PACKAGES[0], "ddp", str(tmp_path), "straggler", "4")
-    assert done.returncode == 0, done.stdout + done.stderr
-    compared = report_in(tmp_path).distributed
+    """The last rank sleeps 100 ms in each forward; the others wait that long for it."""
+    compared = fork("straggler", tmp_path, 4).distributed
     assert compared is not None
     assert [rank.rank for rank in compared.ranks] == [0, 1, 2, 3]
     assert compared.straggler is not None
     assert compared.straggler.rank == 3
-    # It sleeps 100 ms in each forward; the others wait that long for it.
     waits_ms = [rank.wait_ns / 1e6 for rank in compared.ranks[:3] if rank.wait_ns is not None]
     assert len(waits_ms) == 3
     assert all(50 < wait_ms < 400 for wait_ms in waits_ms)
+
+    first, *_, last = map(read_account, account_paths(next(tmp_path.rglob("account.rank0.jsonl")).parent))
+    assert (first.rank, last.rank) == (0, 3)
+    assert first.end == last.end == "returned"
+    assert first.batches == last.batches == len(samples(tmp_path, 0))
+    delay_ns = (last.batches - 1) * 100_000_000  # without the first step, whose forward loads code
+    assert (
+        first.entry("training steps", "forward").time_ns < delay_ns <= last.entry("training steps", "forward").time_ns
+    )

@@ -52,7 +52,7 @@ def test_a_fault_of_the_probe_is_one_warning(tmp_path: Path, monkeypatch: pytest
     def fails(*_: Any) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("lightning_perf.probe.folder.probe_path", fails)
+    monkeypatch.setattr("lightning_perf.probe.run.probe_path", fails)
     with pytest.warns(RuntimeWarning, match="the recorded operators are not probed.*a fault"):
         weights_after(tmp_path, True)
     assert (tmp_path / "run" / "report.json").exists()

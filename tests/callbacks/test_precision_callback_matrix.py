@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, fit, make_net, same, stock_options
-from tests.support.processes import fit_on_ranks
+from tests.support.processes import fork_ranks
 
 CLIPPING = {"none": {}, "norm": {"gradient_clip_val": 0.1}}
 
@@ -65,8 +64,7 @@ def test_combination_compiled(tmp_path, fp16_on_cpu, mode, manual, optimizers):
 @pytest.mark.slow
 def test_combinations_on_two_processes(tmp_path):
     """One start for all: each rank trains every combination through the callback and by Lightning's own plugin."""
-    command = [sys.executable, str(Path(__file__).with_name("precision_ddp_script.py")), str(tmp_path)]
-    done = fit_on_ranks(command, tmp_path, 200)
+    done = fork_ranks(str(Path(__file__).with_name("precision_ddp_script.py")), str(tmp_path), timeout_s=200)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for rank in (0, 1) for line in (tmp_path / f"rank{rank}.jsonl").read_text().splitlines()]
     assert len(rows) == 2 * 2 * 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import warnings
@@ -21,8 +22,7 @@ def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("first", ["callback", "Trainer"])
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize(("name", "first"), [(PACKAGES[0], "callback"), (PACKAGES[1], "Trainer")])
 def test_only_the_package_in_use_is_loaded_and_its_logger_stays_in_charge(
     tmp_path: Path, name: str, first: str
 ) -> None:
@@ -81,6 +81,7 @@ def test_a_warning_that_is_shown_once_stays_at_once(tmp_path: Path, monkeypatch:
         warnings.warn("mind the step", UserWarning, stacklevel=1)
         return self.loss(batch)
 
+    importlib.import_module("lightning.pytorch.strategies")  # adds filters of its own when it loads
     shown: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback, analyze
-from lightning_perf.findings.finding import finding
+from lightning_perf.findings.finding import Problem, SavingRange, make_finding
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, find_outcomes
 from lightning_perf.run_files.report import write_report
@@ -42,7 +42,7 @@ def test_the_second_fit_leaves_the_outcome_and_a_note(tmp_path: Path) -> None:
     fit(tmp_path, 1)
     first, second = tmp_path / "logs" / "version_0" / "perf", tmp_path / "logs" / "version_1" / "perf"
     report = PerfReport.load(first / "report.json")
-    advice = finding("cpu-threads", "", (), "", saving_ns=(1e5, 2e5), step_ns=1e6, model="", rank=0)
+    advice = make_finding("cpu-threads", Problem("", (), "", SavingRange((1e5, 2e5), "")), whole_ns=1e6, rank=0)
     write_report(first, replace(report, findings=(advice,)))  # a rule's verdict would depend on the machine's load
     fit(tmp_path, 2)
     (outcome,) = find_outcomes(tmp_path)

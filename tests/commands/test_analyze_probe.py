@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
         found.append((seconds, compiles))
         return PROBE
 
-    monkeypatch.setattr("lightning_perf.probe.folder.probe_path", probe)
+    monkeypatch.setattr("lightning_perf.probe.run.probe_path", probe)
     return found
 
 

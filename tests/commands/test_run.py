@@ -284,10 +284,9 @@ def steps(folder: Path, rank: int = 0) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
-def test_a_training_is_measured_with_the_same_results(place: Place, package: str) -> None:
+def test_a_training_is_measured_with_the_same_results(place: Place) -> None:
     # Worker processes that are started afresh import the script once more.
-    name = training(place, package=package, loader="num_workers=1, multiprocessing_context='spawn'")
+    name = training(place, loader="num_workers=1, multiprocessing_context='spawn'")
     expected = place.python(name)
     assert not list(place.folder.rglob("perf*")), "a process that `run` did not start is left alone"
     done = place.run("--active", "4", "--skip-first", "2", "--warmup", "1", "-o", "out", name)
@@ -302,7 +301,8 @@ def test_a_training_is_measured_with_the_same_results(place: Place, package: str
 
 @pytest.mark.slow
 def test_options_reach_the_callback_and_the_page_is_written(place: Place) -> None:
-    done = place.run("--precision", "bf16-mixed", "--report", "full", "--open", "--active", "2", training(place))
+    name = training(place, package="pytorch_lightning")
+    done = place.run("--precision", "bf16-mixed", "--report", "full", "--open", "--active", "2", name)
     assert done.returncode == 0, done.stderr
     folder = place.folder / "perf"
     report = PerfReport.load(folder / "report.json")

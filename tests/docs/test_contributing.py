@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from lightning_perf.analysis.rank import analyze_rank
+from lightning_perf.findings.rules import rule
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
@@ -20,12 +22,13 @@ EXAMPLES = [block for block in blocks(ROOT / "CONTRIBUTING.md") if block.languag
 
 
 @pytest.fixture(scope="module")
-def names() -> dict[str, Any]:
+def names() -> Iterator[dict[str, Any]]:
     """Everything that the examples define."""
     defined: dict[str, Any] = {"__name__": __name__}  # dataclasses and pickles look their module up
     for block in EXAMPLES:
         exec(compile(block.text, str(block.page), "exec"), defined)
-    return defined
+    yield defined
+    del rule.by_id["memsets"]
 
 
 def test_each_example_is_short() -> None:

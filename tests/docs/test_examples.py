@@ -73,7 +73,7 @@ SETTABLE = (
 )
 OTHER_SETTINGS = {
     "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
-    "create_graph", "cuda_graph_annotations", "enable_annotations", "plugins",
+    "create_graph", "max_norm", "cuda_graph_annotations", "enable_annotations", "plugins",
     "enable_environment_counters", "pin_memory", "prog_bar", "profiler", "schedule", "stacks", "static_graph",
     "strategy",
 }  # fmt: skip

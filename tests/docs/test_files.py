@@ -17,13 +17,12 @@ from lightning_perf.history.store import HISTORY_NAME
 from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment
-from lightning_perf.run_files.captures import CAPTURES, CaptureRecord
+from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome
 from lightning_perf.run_files.journal import STUDY_NAME
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES, GradientSample
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS, GradientSample
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_folder import FOLDER_MARKER, REQUEST_NAME, START_NAME
 from lightning_perf.run_files.run_record import (
@@ -37,7 +36,6 @@ from lightning_perf.run_files.run_record import (
     RunStarted,
 )
 from lightning_perf.run_files.steps import STEPS
-from lightning_perf.run_files.windows import WINDOWS
 from tests.support.markdown import DOCS, ROOT
 
 TEXT = (DOCS / "files.md").read_text(encoding="utf-8")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.markdown import DOCS, blocks
+from tests.support.processes import fork_ranks
 
 pytest.importorskip("jsonargparse", reason="needs jsonargparse: pip install 'jsonargparse[signatures]'")
 
@@ -41,11 +40,15 @@ if __name__ == "__main__":
 QUICK = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def recorded_steps(folder: Path, *arguments: str) -> int:
     """Run the script with LightningCLI and return how many steps the callback recorded."""
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "train.py", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = fork_ranks("train.py", *arguments, ranks=1)
     assert done.returncode == 0, done.stderr
     (windows,) = folder.rglob("windows.rank0.jsonl")
     return sum(json.loads(line)["recorded_steps"] for line in windows.read_text().splitlines())

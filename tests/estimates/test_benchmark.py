@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,14 +24,15 @@ from benchmarks.savings.estimates import (
     goals,
     keep,
     line,
+    main,
     summary,
 )
 from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, usual_step_s
 from benchmarks.savings.networks import ALL, SETS, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
-from lightning_perf.findings.finding import finding
-from lightning_perf.findings.registry import RULES
+from lightning_perf.findings.finding import Problem, SavingRange, make_finding
+from lightning_perf.findings.registry import RULE_IDS
 from lightning_perf.statistics.values import Estimate
 from tests.support.markdown import ROOT
 
@@ -94,7 +94,7 @@ def test_results_are_kept_and_resumed_and_the_command_reads_them(tmp_path: Path)
 
 
 def test_estimates_become_shares_of_the_step_without_the_profiler() -> None:
-    one = finding("cpu-bf16", "", (), "", saving_ns=(2e6, 3e6), step_ns=1e7, model="", rank=0)
+    one = make_finding("cpu-bf16", Problem("", (), "", SavingRange((2e6, 3e6), "")), whole_ns=1e7, rank=0)
     profile = Profile(8.0, {"cpu-bf16": one})
     share = profile.given("cpu-bf16")
     assert share is not None
@@ -106,7 +106,7 @@ def test_networks_and_advice() -> None:
     assert len(SETS["seen"]) >= 20
     assert len(SETS["fresh"]) >= 10
     assert len(ALL) == sum(map(len, SETS.values())), "no network is in two sets"
-    assert {setting.rule for setting in ADVICE.values()} <= {rule.__name__.replace("_", "-") for rule in RULES}
+    assert {setting.rule for setting in ADVICE.values()} <= RULE_IDS
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*num_workers.*", "ignore:.*DataLoader.*")
@@ -161,10 +161,11 @@ def test_processes_that_differ_widen_the_interval() -> None:
 
 
 @pytest.mark.slow
-def test_a_tiny_run(tmp_path: Path) -> None:
+def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "estimates.md"
-    command = [sys.executable, "-m", "benchmarks.savings.estimates", "--tiny", "--advice=twice the batch"]
-    command += ["--results", str(page)]
+    monkeypatch.chdir(ROOT)  # its processes import the benchmark
+    options = ["--tiny", "--advice=twice the batch", "--results", str(page)]
     for more in ([], ["--estimates-only"]):
-        subprocess.run([*command, *more], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=600)
+        monkeypatch.setattr(sys, "argv", ["estimates", *options, *more])
+        main()
         assert "| MLP | twice the batch |" in page.read_text(encoding="utf-8")

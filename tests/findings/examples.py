@@ -17,21 +17,18 @@ from pathlib import Path
 import lightning_perf
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.report import findings_blocks
-from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.analysis.host.test_stop_flags import training as stopping
-from tests.findings.compilation import compilations
-from tests.findings.cpu.test_cpu_overhead import calling
-from tests.findings.cpu.test_cpu_page_faults import recording as faulting
-from tests.findings.cpu.test_cpu_pauses import loop, pausing
-from tests.findings.fit import accounts
-from tests.findings.host.test_pageable_copies import copying
-from tests.findings.host.test_periodic_steps import run
-from tests.findings.host.test_sync_points import waiting
+from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
-from tests.findings.model.test_attention_math import attending
-from tests.findings.model.test_padding import padded
-from tests.findings.model.test_recompute import repeating
-from tests.findings.recordings import A100, FP32_GEMM, reducing, training
+from tests.findings.recordings import FP32_GEMM, holding, reducing, training
+from tests.findings.test_cpu import calling, loop, pausing
+from tests.findings.test_cpu import recording as faulting
+from tests.findings.test_host import periodic_run, waiting
+from tests.findings.test_kernels import converting
+from tests.findings.test_loading import copying
+from tests.findings.test_memory import reserving
+from tests.findings.test_model import attending, padded, repeating
+from tests.findings.test_precision import casting
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -73,67 +70,6 @@ class Example:
             return lightning_perf.analyze(folder)
 
 
-def casting() -> TraceBuilder:
-    """Ten tensors per step that are cast to FP32 and back."""
-    builder = training()
-    for step in range(4):
-        for number in range(20):
-            at = step * 10_020 + 640 + 20 * number
-            source, target = ("c10::BFloat16", "float") if number % 2 == 0 else ("float", "c10::BFloat16")
-            builder.op("aten::copy_", at, 10, types=[target, source], dims=[[64, 512], [64, 512]])
-            start_us = step * 10_020 + 5000 + 100 * number
-            builder.launch(
-                f"copy_kernel_{target}", call_us=at + 2, call_duration_us=3, start_us=start_us, duration_us=90, stream=8
-            )
-    return builder
-
-
-def changing_layout() -> TraceBuilder:
-    """One conversion of 800 µs per step from channels first to channels last."""
-    builder = training()
-    for step in range(4):
-        at = step * 10_020 + 620
-        builder.op("aten::cudnn_convolution", at, 30)
-        builder.launch(
-            "void cudnn::ops::nchwToNhwcKernel<__half>",
-            call_us=at + 5, call_duration_us=5, start_us=at + 1000, duration_us=800, stream=8,
-        )  # fmt: skip
-    return builder
-
-
-def nearly_full() -> TraceBuilder:
-    """A device of 40 GiB, of which the allocator holds 96 %."""
-    reserved = round(0.96 * A100["totalGlobalMem"])
-    return training().memory(50, 1024, allocated=reserved // 2, reserved=reserved)
-
-
-def holding(**parts: int) -> TraceBuilder:
-    """A device of 40 GiB with some memory, in GiB, for each part of the peak, in two blocks of a model."""
-    gib = 2**30
-    listed = {name: parts.get(name, 0) * gib for name in ("parameters", "gradients", "optimizer_state")}
-    lists = {name: [[0, 2**40 + code, size]] for code, (name, size) in enumerate(listed.items()) if size}
-    builder = training()
-    builder.top_level[TENSORS_KEY] = {"start": lists, "end": lists, "available_bytes": {}}
-    blocks, level = [gib] * parts.get("activations", 0), sum(listed.values())
-    reserved = level + (parts.get("activations", 0) + parts.get("fragmentation", 0)) * gib
-    builder.memory(1, 2, address=1, allocated=level + 2, reserved=reserved)
-    step_us = 10_020
-    for number in range(2):
-        builder.python(f"nn.Module: Block_{number}", step_us + 30 + 200 * number, 190)
-        builder.python(f"nn.Module: Linear_{number}", step_us + 35 + 200 * number, 180)
-    builder.python("nn.Module: Net_0", step_us + 25, 450)
-    for number, size in enumerate(blocks):
-        level += size
-        at = step_us + 40 + 200 * (number % 2) + number
-        builder.memory(at, size, address=2**30 + number, allocated=level, reserved=reserved)
-    backward_us = step_us + 500
-    builder.op("AddmmBackward0", backward_us, 50, thread=2000, forward_thread=1, sequence=1)
-    for number, size in enumerate(blocks):
-        level -= size
-        builder.memory(backward_us + 1 + number, -size, address=2**30 + number, allocated=level, reserved=reserved)
-    return builder
-
-
 def published(name: str) -> str:
     """Say that the example is from a trace that others published."""
     return f"From a published recording, [`{name}`](../../../docs/corpus.md):"
@@ -145,8 +81,8 @@ EXAMPLES = {
     "activations": Example(MADE, lambda: [holding(parameters=2, gradients=2, optimizer_state=4, activations=24)]),
     "allocator": Example(published("ddp_resnet18_no_pool"), corpus="tracelens/mi300/ddp_resnet18_no_pool"),
     "attention-math": Example(MADE, lambda: [attending()]),
-    "autocast-tax": Example(MADE, lambda: [casting()]),
-    "channels-last": Example(MADE, lambda: [changing_layout()]),
+    "autocast-tax": Example(MADE, lambda: [casting(20)]),
+    "channels-last": Example(MADE, lambda: [converting()]),
     "cold-start": Example(published("mi250_minitoy_train"), corpus="hta/amd_trace"),
     "cpu-bf16": Example(MADE, lambda: [convolving(on_processor(bf16=["avx512_bf16"]))]),
     "cpu-channels-last": Example(MADE, lambda: [convolving(on_processor())]),
@@ -181,7 +117,7 @@ EXAMPLES = {
         corpus="kineto/resnet50_num_workers_0/worker0.1623143089861.769c3eb.pt.trace.json.gz",
     ),
     "launch-bound": Example(published("eager_trace"), corpus="tracelens/b200"),
-    "memory-full": Example(MADE, lambda: [nearly_full()]),
+    "memory-full": Example(MADE, lambda: [reserving(0.96)]),
     "memory-spare": Example(
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
@@ -189,7 +125,7 @@ EXAMPLES = {
     "optimizer-state": Example(MADE, lambda: [holding(parameters=8, gradients=8, optimizer_state=16)]),
     "padding": Example(MADE, lambda: [padded(0.4)]),
     "pageable-copies": Example(MADE, lambda: [copying(100, pinned=False)]),
-    "periodic-steps": Example(MADE, run=run),
+    "periodic-steps": Example(MADE, run=periodic_run),
     "queued-stalls": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.trace.metadata import PROCESSOR_KEY
+from lightning_perf.trace.description import PROCESSOR_KEY
 from tests.support.trace_builder import TraceBuilder
 
 DATA, WEIGHT, OUT = [8, 16, 32, 32], [32, 16, 3, 3], [8, 32, 32, 32]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from lightning_perf.findings.finding import Finding
+from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.support.trace_builder import TraceBuilder
+
+Rule = Callable[[RankAnalysis], "Finding | None"]
 
 STEP_US = 10_000
 STEPS = 4
@@ -65,3 +71,44 @@ def reducing(exposed_us: int, *, rank: int = 0, compute_us: int = 1000, wrapper:
             start_us=start + compute_us, duration_us=exposed_us, stream=20,
         )  # fmt: skip
     return builder
+
+
+def holding(**parts: int) -> TraceBuilder:
+    """A device of 40 GiB with some memory, in GiB, for each part of the peak, in two blocks of a model."""
+    gib = 2**30
+    listed = {name: parts.get(name, 0) * gib for name in ("parameters", "gradients", "optimizer_state")}
+    lists = {name: [[0, 2**40 + code, size]] for code, (name, size) in enumerate(listed.items()) if size}
+    builder = training()
+    builder.top_level[TENSORS_KEY] = {"start": lists, "end": lists, "available_bytes": {}}
+    blocks, level = [gib] * parts.get("activations", 0), sum(listed.values())
+    reserved = level + (parts.get("activations", 0) + parts.get("fragmentation", 0)) * gib
+    builder.memory(1, 2, address=1, allocated=level + 2, reserved=reserved)
+    step_us = 10_020
+    for number in range(2):
+        builder.python(f"nn.Module: Block_{number}", step_us + 30 + 200 * number, 190)
+        builder.python(f"nn.Module: Linear_{number}", step_us + 35 + 200 * number, 180)
+    builder.python("nn.Module: Net_0", step_us + 25, 450)
+    for number, size in enumerate(blocks):
+        level += size
+        at = step_us + 40 + 200 * (number % 2) + number
+        builder.memory(at, size, address=2**30 + number, allocated=level, reserved=reserved)
+    backward_us = step_us + 500
+    builder.op("AddmmBackward0", backward_us, 50, thread=2000, forward_thread=1, sequence=1)
+    for number, size in enumerate(blocks):
+        level -= size
+        builder.memory(backward_us + 1 + number, -size, address=2**30 + number, allocated=level, reserved=reserved)
+    return builder
+
+
+def finding_of(rule: Rule, recorded: TraceBuilder | RankAnalysis) -> Finding:
+    """The finding of a rule, which must have one."""
+    finding = rule(recorded if isinstance(recorded, RankAnalysis) else analysis(recorded))
+    assert finding is not None
+    return finding
+
+
+def saving_of(finding: Finding) -> tuple[float, float]:
+    """The least and the most that a finding saves, in milliseconds."""
+    assert finding.saving_low_ms is not None
+    assert finding.saving_high_ms is not None
+    return finding.saving_low_ms, finding.saving_high_ms

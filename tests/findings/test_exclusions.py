@@ -8,21 +8,16 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
-from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.host.launch_bound import launch_bound
-from lightning_perf.findings.host.small_kernels import small_kernels
-from lightning_perf.findings.kernels.autocast_tax import autocast_tax
+from lightning_perf.findings.cpu import cpu_overhead
+from lightning_perf.findings.host import launch_bound, small_kernels
+from lightning_perf.findings.precision import autocast_tax
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import DataLoading
-from tests.findings.cpu.test_cpu_overhead import calling
-from tests.findings.host.test_launch_bound import eager
-from tests.findings.host.test_small_kernels import queued
-from tests.findings.kernels.test_autocast_tax import casting
-from tests.findings.recordings import analysis
+from tests.findings.recordings import Rule, analysis, finding_of
+from tests.findings.test_cpu import calling
+from tests.findings.test_host import eager, queued
+from tests.findings.test_precision import casting
 from tests.support.trace_builder import TraceBuilder
-
-Rule = Callable[[RankAnalysis], "Finding | None"]
 
 RULES: dict[str, tuple[Rule, Callable[[], TraceBuilder]]] = {
     "autocast-tax": (autocast_tax, lambda: casting(20)),
@@ -47,8 +42,7 @@ def with_probe(recorded: RankAnalysis) -> RankAnalysis:
 def test_a_second_derivative_excludes_compilation_and_graphs(name: str, probed: bool) -> None:
     rule, build = RULES[name]
     recorded = with_probe(analysis(build())) if probed else analysis(build())
-    usual = rule(recorded)
-    assert usual is not None
+    usual = finding_of(rule, recorded)
     assert "torch.compile(model" in usual.action
     twice = rule(replace(recorded, workload=replace(recorded.workload, second_derivative=True)))
     assert twice is None or "torch.compile" not in twice.action
@@ -59,8 +53,7 @@ def test_a_second_derivative_excludes_compilation_and_graphs(name: str, probed: 
 def test_a_compiled_model_is_not_compiled_again(name: str) -> None:
     rule, build = RULES[name]
     recorded = analysis(build())
-    compiled = rule(replace(recorded, workload=replace(recorded.workload, compiled_share=0.25)))
-    assert compiled is not None
+    compiled = finding_of(rule, replace(recorded, workload=replace(recorded.workload, compiled_share=0.25)))
     assert "torch.compile(model)" not in compiled.action
     assert ('mode="reduce-overhead"' in compiled.action) == (name in ("launch-bound", "small-kernels"))
 
@@ -69,6 +62,5 @@ def test_a_compiled_model_is_not_compiled_again(name: str) -> None:
 def test_a_batch_of_the_whole_data_set_does_not_grow_on_a_device(batches: int | None, grows: bool) -> None:
     recorded = analysis(eager(5))
     facts = DataLoading(kind="map", batches_per_epoch=batches)
-    finding = launch_bound(replace(recorded, metadata=replace(recorded.metadata, loader=facts)))
-    assert finding is not None
+    finding = finding_of(launch_bound, replace(recorded, metadata=replace(recorded.metadata, loader=facts)))
     assert ("raise batch_size" in finding.action) == grows

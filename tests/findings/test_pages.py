@@ -1,8 +1,9 @@
-"""Every rule has a page with all sections and a present example, and `explain` prints it."""
+"""Every rule and every mistake in mixed precision has a page with all sections, and `explain` prints it."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import subprocess
 import sys
@@ -13,18 +14,26 @@ import pytest
 from lightning_perf import analyze, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
-from lightning_perf.findings.registry import COMPILE_RULES, FIT_RULES, GROWTH_RULES, LOG_RULES, RULES, RUN_RULES
+from lightning_perf.findings.registry import RULE_IDS
+from lightning_perf.report.build import build_report
+from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, with_example
 from tests.findings.recordings import training
+from tests.support.shown import console_text
 
 FINDINGS = PAGES.parent
 SECTIONS = ["Symptom", "Example", "Threshold", "Fix", "How to verify", "When not to"]
-KINDS = {
+MISTAKE_SECTIONS = ["Symptom", "How it is found", "Fix", "How to verify", "When not to"]
+MISTAKES = {
     kind
-    for module in FINDINGS.rglob("*.py")
-    for kind in re.findall(r'(?:finding\(\n\s+|kind=)"([a-z0-9-]+)"', module.read_text(encoding="utf-8"))
-}
+    for module in (FINDINGS.parent / "callbacks" / "mistakes").glob("*.py")
+    for kind in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', module.read_text(encoding="utf-8"))
+} - {"bf16-mixed", "16-mixed"} | {"fused-clipping"}
+MISTAKE = PrecisionMistake(
+    "half-loss", "high", "A loss is in FP16", ("It overflows.",), "Call .float().", "net.0", "model.py:31"
+)
 
 
 def pages() -> list[str]:
@@ -32,10 +41,9 @@ def pages() -> list[str]:
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule() -> None:
-    rules = (*RULES, *RUN_RULES, *LOG_RULES, *FIT_RULES, *COMPILE_RULES, *GROWTH_RULES)
-    assert {rule.__name__.replace("_", "-") for rule in rules} == set(pages())
-    assert set(pages()) == KINDS
-    assert set(pages()) == set(EXAMPLES)
+    assert not RULE_IDS & MISTAKES
+    assert set(pages()) == RULE_IDS | MISTAKES
+    assert set(EXAMPLES) == RULE_IDS
     assert list(read_symptoms()) == pages()
 
 
@@ -49,15 +57,15 @@ def test_the_index_links_every_page() -> None:
 def test_a_page_has_all_sections(rule: str) -> None:
     text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {rule}\n")
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == (SECTIONS if rule in RULE_IDS else MISTAKE_SECTIONS)
     for section in re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]:
-        assert len(section.split()) >= 8
+        assert len(section.split()) >= (8 if rule in RULE_IDS else 5)
     fix = text.partition("## Fix")[2].partition("## How to verify")[0]
     assert "```" in fix
     assert "lightning-perf " in text.partition("## How to verify")[2]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in pages() if not EXAMPLES[rule].corpus])
+@pytest.mark.parametrize("rule", [rule for rule in EXAMPLES if not EXAMPLES[rule].corpus])
 def test_an_example_is_what_the_rule_finds_today(rule: str) -> None:
     text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
     assert with_example(text, rule, None) == text, f"run: python -m tests.findings.examples --write {rule}"
@@ -66,7 +74,7 @@ def test_an_example_is_what_the_rule_finds_today(rule: str) -> None:
 
 @pytest.mark.corpus
 @pytest.mark.skipif(not corpus_rows(), reason="needs the real traces")
-@pytest.mark.parametrize("rule", [rule for rule in pages() if EXAMPLES[rule].corpus])
+@pytest.mark.parametrize("rule", [rule for rule in EXAMPLES if EXAMPLES[rule].corpus])
 def test_an_example_of_a_published_recording_is_what_the_rule_finds_today(rule: str, corpus: Path) -> None:
     text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
     assert with_example(text, rule, corpus) == text, f"run: python -m tests.findings.examples --write {rule}"
@@ -102,7 +110,8 @@ def test_explain_sets_the_page_in_type_on_a_terminal(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [([], 0), (["input-bund"], 2), (["../finding"], 2), (["no such rule"], 2), (["\x1b"], 2)]
+    ("arguments", "code"),
+    [([], 0), (["input-bund"], 2), (["half-los"], 2), (["no such rule"], 2), (["\x1b"], 2)],
 )
 def test_without_a_rule_that_exists_all_are_listed(
     arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
@@ -112,10 +121,11 @@ def test_without_a_rule_that_exists_all_are_listed(
     text = printed.err if code else printed.out
     for rule, symptom in read_symptoms().items():
         assert symptom.endswith(".")
-        assert f"{rule:21}  {symptom}\n" in text
+        assert f"{rule:25}  {symptom}\n" in text
     assert max(len(line) for line in text.splitlines() if "unknown rule" not in line) <= 80
     assert ("unknown rule" in text) == bool(code)
-    assert ("Did you mean 'input-bound'?" in text) == (arguments == ["input-bund"])
+    near = {"input-bund": "input-bound", "half-los": "half-loss"}
+    assert re.findall("Did you mean '(.+)'", text) == [near[name] for name in arguments if name in near]
     assert "\x1b" not in text
 
 
@@ -125,6 +135,36 @@ def test_explain_needs_no_torch() -> None:
         "sys.exit(bool({'torch', 'lightning', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_titles_and_evidence_count_in_english() -> None:
+    for rule, given in EXAMPLES.items():
+        if given.corpus:
+            continue
+        report = given.analyze(None)
+        found = next(finding for finding in (*report.findings, *report.fit_findings) if finding.kind == rule)
+        for text in (found.title, *found.evidence, found.action, found.model):
+            assert not re.search(r"(?<![\d.,])1 (launches|kernels|copies|casts|gaps|operators|cores|threads)\b", text)
+            assert " a step" not in text.replace("as a step has", "")
+
+
+def test_all_reports_name_a_mistake() -> None:
+    setting = PrecisionSetting("16-mixed", None, False, False, (), Fp32Arithmetic(False, False, True))
+    report = build_report((), precision=RunPrecision(setting, mistakes=(MISTAKE,)))
+    printed = io.StringIO()
+    report.print(file=printed, width=100)
+    assert "Mistakes in mixed precision\n" in printed.getvalue()
+    assert "1. A loss is in FP16 in net.0 (model.py:31)  [half-loss · high]" in printed.getvalue()
+    assert "Fix: Call .float()." in printed.getvalue()
+    assert "lightning-perf explain half-loss" in printed.getvalue()
+    markdown = report.to_markdown()
+    assert "### Mistakes in mixed precision" in markdown.partition("<details>")[0]
+    assert f"[half-loss]({rule_page_url('half-loss')})" in markdown
+    (saved,) = json.loads(report.to_json())["precision"]["mistakes"]
+    assert saved["line"] == "model.py:31"
+    short = console_text(short_blocks(report, None))
+    assert "A loss is in FP16 in net.0 (model.py:31)" in short
+    assert "Fix: Call .float()." in short
 
 
 def test_markdown_links_the_rule(tmp_path: Path) -> None:

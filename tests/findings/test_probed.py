@@ -7,16 +7,12 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
-from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
-from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
-from lightning_perf.findings.cpu.cpu_threads import cpu_threads
-from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.savings import choose_graph_estimate
+from lightning_perf.findings.cpu import cpu_bf16, cpu_channels_last, cpu_overhead, cpu_threads
+from lightning_perf.findings.savings import choose_graph_saving
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from tests.findings.host_recordings import convolving, on_processor
-from tests.findings.recordings import analysis
+from tests.findings.recordings import analysis, finding_of, saving_of
 
 MS = 1e6
 
@@ -43,8 +39,7 @@ def convolution(**options: object) -> RankAnalysis:
 
 
 def test_a_range_without_a_probe_says_so() -> None:
-    finding = cpu_bf16(convolution())
-    assert finding is not None
+    finding = finding_of(cpu_bf16, convolution())
     assert finding.basis == "general"
     assert saving_text(finding, None).endswith(", general range, not probed.")
 
@@ -57,17 +52,15 @@ def test_page_faults_that_the_probe_lacks_are_named() -> None:
     assert recorded.probe is not None
     for faults_ms, named in ((0.0, False), (1.2, True)):
         changes = tuple(replace(change, faults_ns=faults_ms * MS) for change in recorded.probe.changes)
-        finding = cpu_bf16(replace(recorded, probe=replace(recorded.probe, changes=changes)))
-        assert finding is not None
+        finding = finding_of(cpu_bf16, replace(recorded, probe=replace(recorded.probe, changes=changes)))
         assert finding.model is not None
         assert ("page faults of 1.20 ms per step" in finding.model) == named
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_probe_gives_the_range(name: str) -> None:
-    finding = RULES[name](probed(convolution(), name, 2.0, 2.6))
-    assert finding is not None
-    assert (finding.basis, finding.saving_low_ms, finding.saving_high_ms) == ("probed", 2.0, 2.6)
+    finding = finding_of(RULES[name], probed(convolution(), name, 2.0, 2.6))
+    assert (finding.basis, *saving_of(finding)) == ("probed", 2.0, 2.6)
     assert saving_text(finding, None) == (
         "Estimated saving: 2.00 ms to 2.60 ms per step (20.0 % to 26.0 %), probed on this device."
     )
@@ -84,22 +77,18 @@ def test_a_loss_or_a_small_gain_is_no_finding(name: str, low: float, high: float
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize(("low", "high"), [(-0.5, 4.5), (0.01, 8.0), (-8.0, 9.0)])
 def test_a_noisy_probe_limits_the_narrower_general_range(name: str, low: float, high: float) -> None:
-    without, finding = RULES[name](convolution()), RULES[name](probed(convolution(), name, low, high))
-    assert without is not None
-    assert without.saving_low_ms is not None
-    assert without.saving_high_ms is not None
-    assert finding is not None
-    common = max(low, without.saving_low_ms), min(high, without.saving_high_ms)
-    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx(common)
-    limited = common != (without.saving_low_ms, without.saving_high_ms)
+    general_ms = saving_of(finding_of(RULES[name], convolution()))
+    finding = finding_of(RULES[name], probed(convolution(), name, low, high))
+    common = max(low, general_ms[0]), min(high, general_ms[1])
+    assert saving_of(finding) == pytest.approx(common)
+    limited = common != general_ms
     assert finding.basis == ("probed" if limited else "general")
     assert ("noisy" in finding.model) == limited
     assert cpu_overhead(probed(convolution(), "batch", low, high)) is None  # the rule sees nothing either
 
 
 def test_a_noisy_probe_that_shows_less_than_the_general_range() -> None:
-    without = cpu_bf16(convolution())
-    assert without is not None
+    without = finding_of(cpu_bf16, convolution())
     assert without.saving_low_ms is not None
     assert without.saving_low_ms > 1.5
     assert cpu_bf16(probed(convolution(), "bf16", -0.5, 1.5)) is None
@@ -121,11 +110,10 @@ def test_a_gain_that_the_rule_missed() -> None:
     """Grouped convolutions mostly get slower with bfloat16, so the rule is silent."""
     recorded = convolution(groups=16)
     assert cpu_bf16(recorded) is None
-    finding: Finding | None = cpu_bf16(probed(recorded, "bf16", 1.0, 1.4))
+    finding = cpu_bf16(probed(recorded, "bf16", 1.0, 1.4))
     # Products in FP32 are the evidence, and there are none here.
     assert finding is None
-    overhead = cpu_overhead(probed(convolution(), "batch", 1.0, 1.4))
-    assert overhead is not None
+    overhead = finding_of(cpu_overhead, probed(convolution(), "batch", 1.0, 1.4))
     assert overhead.title == "Small batches: with a setting, each sample takes less time"
     assert cpu_overhead(convolution()) is None
 
@@ -135,21 +123,18 @@ def test_a_gain_that_the_rule_missed() -> None:
     [(4.0, 0.0, "general"), (4.0, 2.9, "general"), (3.4, 5.0, "general"), (3.6, 3.5, "probed"), (7.1, 0.0, "probed")],
 )
 def test_a_probe_of_few_operators_is_not_enough(measured_ms: float, similar_ms: float, basis: str) -> None:
-    finding = cpu_bf16(probed(convolution(), "bf16", 2.0, 2.6, measured_ms, similar_ms))
-    assert finding is not None
+    finding = finding_of(cpu_bf16, probed(convolution(), "bf16", 2.0, 2.6, measured_ms, similar_ms))
     assert finding.basis == basis
     assert ("stands for" in finding.model) == (basis == "probed" and similar_ms > 0)
 
 
 def test_a_probe_of_another_change_says_nothing() -> None:
-    finding = cpu_bf16(probed(convolution(), "channels-last", -2.0, -1.0))
-    assert finding is not None
+    finding = finding_of(cpu_bf16, probed(convolution(), "channels-last", -2.0, -1.0))
     assert finding.basis == "general"
 
 
 def test_threads() -> None:
-    finding = cpu_threads(probed(convolution(), "threads", 4.0, 5.0))
-    assert finding is not None
+    finding = finding_of(cpu_threads, probed(convolution(), "threads", 4.0, 5.0))
     assert (finding.basis, finding.saving_low_ms) == ("probed", 4.0)
     assert cpu_threads(probed(convolution(), "threads", -4.0, -3.0)) is None
 
@@ -158,8 +143,7 @@ def test_threads_that_a_probe_found_idle() -> None:
     """The load average of the last minute may count a program that has ended."""
     busy = analysis(convolving(on_processor(threads=1, load=7.5)))
     assert cpu_threads(busy) is None
-    finding = cpu_threads(probed(busy, "threads", 4.0, 5.0))
-    assert finding is not None
+    finding = finding_of(cpu_threads, probed(busy, "threads", 4.0, 5.0))
     assert finding.basis == "probed"
 
 
@@ -175,29 +159,27 @@ def change(name: str, low_ms: float, high_ms: float) -> ProbedChange:
 
 @pytest.mark.parametrize(("compiled", "fix"), [((2.0, 3.0), "torch.compile"), ((0.5, 1.0), "DataLoader(batch=X)")])
 def test_the_fix_that_saves_more_is_given(compiled: tuple[float, float], fix: str) -> None:
-    finding = cpu_overhead(both(change("batch", 1.0, 2.0), change("compile", *compiled)))
-    assert finding is not None
+    finding = finding_of(cpu_overhead, both(change("batch", 1.0, 2.0), change("compile", *compiled)))
     assert fix in finding.action
-    assert (finding.saving_low_ms, finding.saving_high_ms) == max((1.0, 2.0), compiled)
+    assert saving_of(finding) == max((1.0, 2.0), compiled)
     assert ("Compiling took 20.0 s here." in finding.model) == (fix == "torch.compile")
 
 
 def test_a_compiler_that_saves_nothing_is_not_advised() -> None:
     assert cpu_overhead(both(change("compile", -1.0, 0.1))) is None
-    only = cpu_overhead(both(change("compile", 1.0, 2.0)))
-    assert only is not None
+    only = finding_of(cpu_overhead, both(change("compile", 1.0, 2.0)))
     assert only.basis == "probed"
 
 
 def test_a_noisy_graph_does_not_say_what_a_step_keeps() -> None:
     """The general range is 1 to 4 ms."""
     noisy, sure = (
-        choose_graph_estimate(both(change("cuda-graph", *ends)), (1.0 * MS, 4.0 * MS), "A model.")
+        choose_graph_saving(both(change("cuda-graph", *ends)), (1.0 * MS, 4.0 * MS), "A model.")
         for ends in ((-0.5, 3.0), (2.0, 3.0))
     )
     assert noisy is not None
-    assert noisy.saving_ns == (1.0 * MS, 3.0 * MS)
+    assert noisy.ns == (1.0 * MS, 3.0 * MS)
     assert noisy.model == "A model. A noisy probe on this device limits the range."
     assert sure is not None
-    assert sure.saving_ns == (2.0 * MS, 3.0 * MS)
+    assert sure.ns == (2.0 * MS, 3.0 * MS)
     assert "A step then keeps at least" in sure.model

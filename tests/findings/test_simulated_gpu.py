@@ -16,16 +16,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
-from lightning_perf.analysis.host.step_floor import step_floor
+from lightning_perf.analysis.host.host_pace import step_floor
 from lightning_perf.analysis.model.operator_calls import operator_calls
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.registry import find
 from lightning_perf.findings.savings import step_ns
-from lightning_perf.probe.graph_saving import estimate_graph
 from lightning_perf.probe.replay.messages import GraphTimes
+from lightning_perf.probe.whole_step import estimate_graph
 from lightning_perf.run_files.probe import Probe
 from recipes.signlang.training.module import SignModule
-from tests.findings.recordings import analysis
+from tests.findings.recordings import analysis, saving_of
 from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of
 
 pytestmark = [
@@ -132,10 +132,9 @@ def test_a_fault_is_named_and_mending_it_saves_what_was_predicted(fault: Fault, 
     after = analysis(Replay(mended, fault.after).run(recorded))
     (found,) = [finding for finding in find([before]) if finding.kind == fault.kind]
     assert fault.action in found.action
-    assert found.saving_low_ms is not None
-    assert found.saving_high_ms is not None
+    low_ms, high_ms = saving_of(found)
     gain_ms = (step_ns(before) - step_ns(after)) / 1e6
-    assert found.saving_low_ms <= gain_ms <= 1.05 * found.saving_high_ms
+    assert low_ms <= gain_ms <= 1.05 * high_ms
     # What the optimizer's mark lies around is not its own work.
     assert before.optimizer is not None
     assert before.amp_gain is not None
@@ -171,8 +170,7 @@ def test_the_gain_of_cuda_graphs_is_in_the_probed_range(busy: float, change: Cha
     # If the device works most of the time, waits may be too short to name, above all if the host waits for it too.
     assert found or busy > (0.3 if change is WHOLE else 0.6)
     for finding in found:
-        assert finding.saving_low_ms is not None
-        assert finding.saving_high_ms is not None
+        low_ms, high_ms = saving_of(finding)
         if finding.basis == "probed":  # else the general range is narrower
-            assert finding.saving_low_ms <= gain_ms <= 1.01 * finding.saving_high_ms
+            assert low_ms <= gain_ms <= 1.01 * high_ms
     assert estimate.low_ns <= 1e6 * gain_ms <= 1.01 * estimate.high_ns

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.training import phases_by_step, samples, trace_files
-from tests.support.processes import fit_on_ranks
+from tests.support.processes import fit_on_ranks, fork_ranks
 
 SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
@@ -19,7 +19,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
 @pytest.mark.parametrize("mode", ["ddp", "fabric"])
 def test_ranks_share_one_folder_and_one_report(tmp_path: Path, mode: str) -> None:
     folder = tmp_path / "perf"
-    done = fit_on_ranks([*TORCHRUN, SCRIPT, str(folder), mode], tmp_path, 120, said="")
+    if mode == "fabric":  # needs no launcher of its own
+        done = fork_ranks(SCRIPT, str(folder), mode)
+    else:
+        done = fit_on_ranks([*TORCHRUN, SCRIPT, str(folder), mode], tmp_path, 120, said="")
     assert done.returncode == 0, done.stderr
     assert "PerfLoop: " not in done.stderr
     for rank in (0, 1):
@@ -36,7 +39,7 @@ def test_ranks_share_one_folder_and_one_report(tmp_path: Path, mode: str) -> Non
 
 @pytest.mark.slow
 def test_ranks_that_are_not_connected(tmp_path: Path) -> None:
-    done = fit_on_ranks([*TORCHRUN, SCRIPT, str(tmp_path / "perf"), "unconnected"], tmp_path, 120, said="")
+    done = fork_ranks(SCRIPT, str(tmp_path / "perf"), "unconnected")
     assert done.returncode == 0, done.stderr
     assert [row["step"] for row in samples(tmp_path, 0)] == list(range(8))
     assert not list(tmp_path.rglob("*rank1*"))

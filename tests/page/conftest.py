@@ -65,17 +65,26 @@ def tab(browser: Any) -> Iterator[Any]:
 def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
     """A function that opens a document from disk: a report, or JSON of a kind; errors and requests fail the test.
 
-    Its settings are those of a page of its own. Without any, a document takes the place of the one opened before.
+    A document takes the place of the one opened before. Only settings of a touch screen need a page of its own.
     """
     opened: list[Opened] = []
+    window = tab.viewport_size
 
     def open_(
-        document: PerfReport | bytes, title: str = "a run", kind: Kind = "run", view: str | None = None, **settings: Any
+        document: PerfReport | bytes,
+        title: str = "a run",
+        kind: Kind = "run",
+        view: str | None = None,
+        viewport: dict[str, int] | None = None,
+        color_scheme: str | None = None,
+        **settings: Any,
     ) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
         data = document if isinstance(document, bytes) else page_json(document)
         file.write_bytes(render_html(data, kind, title))
         result = Opened(browser.new_page(**settings) if settings else tab)
+        result.page.set_viewport_size(viewport or window)
+        result.page.emulate_media(color_scheme=color_scheme)
         result.listen()
         opened.append(result)
         result.page.set_default_timeout(20_000)

@@ -31,34 +31,22 @@ def violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light")])
-def test_views_of_a_report(tmp_path: Path, open_page: Any, width: int, scheme: str) -> None:
-    opened = open_page(
-        hand_made_report(tmp_path, trained_precision()), viewport={"width": width, "height": 900}, color_scheme=scheme
-    )
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_every_view(tmp_path: Path, open_page: Any, width: int, scheme: str) -> None:
+    report = hand_made_report(tmp_path, trained_precision())
     found = {}
-    for view in (*VIEWS, "compare"):
-        opened.show(view)
-        if width > 390:
-            opened.draw_charts()
-        found[view] = violations(opened.page)
-    assert {view: lines for view, lines in found.items() if lines} == {}
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_views_of_a_tradeoff_and_a_diff(tmp_path: Path, open_page: Any, scheme: str) -> None:
-    tradeoff = hand_made_tradeoff().to_json().encode()
-    report = hand_made_report(tmp_path)
-    diff = report.diff(report).to_json().encode()
     for document, kind, views in (
-        (tradeoff, "inference", ("tradeoff", "variants", "layers")),
-        (diff, "diff", ("compare",)),
+        (report, "run", (*VIEWS, "compare")),
+        (hand_made_tradeoff().to_json().encode(), "inference", ("tradeoff", "variants", "layers")),
+        (report.diff(report).to_json().encode(), "diff", ("compare",)),
     ):
-        opened = open_page(document, kind=kind, color_scheme=scheme)
+        viewport = {"width": width, "height": 900}
+        opened = open_page(document, kind=kind, viewport=viewport, color_scheme=scheme)
         for view in views:
             opened.show(view)
             opened.draw_charts()
-            assert violations(opened.page) == [], view
+            found[kind, view] = violations(opened.page)
+    assert {view: lines for view, lines in found.items() if lines} == {}
 
 
 def test_controls_can_be_hit_with_a_finger(tmp_path: Path, open_page: Any) -> None:

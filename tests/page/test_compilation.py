@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.findings.compilation import compilations
-from tests.findings.compilation.compilations import BROKEN, SKIPPED, analyzed
+from tests.findings import compilations
+from tests.findings.compilations import BROKEN, SKIPPED, analyzed
 
 
 def test_the_page_shows_functions_recompilations_and_findings(open_page: Any, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lightning_perf import findings
 from lightning_perf.documents import page_json
 from lightning_perf.findings.pages import rule_page_url
+from lightning_perf.findings.registry import RULE_IDS
 from lightning_perf.page.html import render_html
 from lightning_perf.report.build import analyze
 from tests.findings.recordings import training
@@ -28,7 +28,7 @@ def test_a_finding_leads_to_the_view_with_its_figures(tmp_path: Path, open_page:
 def test_every_rule_has_a_view() -> None:
     source = (ASSETS / "report" / "sections" / "finding_views.js").read_text()
     listed = dict(re.findall(r'^  "?([\w-]+)"?: "(\w+)",$', source.partition("const VIEWS")[2], re.MULTILINE))
-    assert set(listed) == {page.stem for page in (Path(findings.__file__).parent / "pages").glob("*.md")}
+    assert set(listed) == RULE_IDS
 
 
 @pytest.mark.parametrize("allowed", [True, False])

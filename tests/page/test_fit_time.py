@@ -11,7 +11,7 @@ import pytest
 from lightning_perf.analysis.steps.fit_time import summarize_account
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.report.document import PerfReport
-from tests.findings.fit import accounts
+from tests.findings import accounts
 
 ASSETS = Path(__file__).parents[2] / "lightning_perf" / "page" / "assets"
 

@@ -144,9 +144,9 @@ def test_step_times_are_told_as_on_the_console(tmp_path: Path, open_page: Any) -
     times = summarize_step_times(samples)
     opened = open_page(replace(hand_made_report(tmp_path), step_times=times))
     shown = " ".join(opened.page.inner_text("main").replace("\u00a0", " ").split())
-    facts, *sentences = (block.text for block in step_times_section(times) if isinstance(block, Line))
+    facts, *sentences = (str(block.text) for block in step_times_section(times) if isinstance(block, Line))
     assert len(sentences) == 3  # the run became slower, after the profiler too, and a step stood out
-    for text in (*str(facts).split(" · "), *sentences):
+    for text in (*facts.split(" · "), *sentences):
         assert text in shown
 
 

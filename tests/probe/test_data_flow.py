@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_perf.analysis.model.operator_calls import operator_calls
 from lightning_perf.probe.replay.arguments import Bound, TensorInfo
 from lightning_perf.probe.replay.data_flow import follow, grown_place, is_channels_last
-from lightning_perf.probe.replay.settings import CURRENT, Setting
+from lightning_perf.probe.replay.messages import CURRENT, Setting
 from tests.probe.recorded import NETWORKS, labels_of, loss_of, recorded_training
 
 VIEWS = {"detach", "view", "t", "transpose", "expand", "squeeze", "unsqueeze", "select", "permute", "_unsafe_view"}

@@ -11,9 +11,8 @@ import pytest
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.probe.replay import rounds as rounds_module
-from lightning_perf.probe.replay.messages import Task
+from lightning_perf.probe.replay.messages import CURRENT, Setting, Task
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, MOST_ROUNDS, Rounds
-from lightning_perf.probe.replay.settings import CURRENT, Setting
 from tests.probe.recorded import recorded_training
 
 Pair = tuple[float, float]

@@ -20,11 +20,10 @@ from lightning_perf.errors import TraceError
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.measure import count_faults
-from lightning_perf.probe.replay.messages import Measured, OptimizerTask, Task, Times
+from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTask, Setting, Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
 from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
-from lightning_perf.probe.replay.settings import CURRENT, Setting
 from lightning_perf.probe.replay.worker import measure as measure_rounds
 from lightning_perf.probe.run import Results, build_probe, probe_trace, with_arguments
 from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker

@@ -9,9 +9,8 @@ import pytest
 from lightning_perf import analyze
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import PerfReport
-from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from tests.support.trace_builder import TraceBuilder
 
 SLOW = Slowdown(1_000_000, 1_250_000, (3_000_000, 3_100_000, 3_200_000))

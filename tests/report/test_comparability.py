@@ -12,7 +12,7 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.report.compared import Compared
-from lightning_perf.trace.metadata import LOADER_KEY
+from lightning_perf.trace.description import LOADER_KEY
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 CONVOLUTIONS = ("aten::convolution", "aten::batch_norm")

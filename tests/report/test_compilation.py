@@ -9,9 +9,8 @@ from pathlib import Path
 import lightning_perf
 from lightning_perf import PerfReport
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
-from tests.findings.compilation import compilations
-from tests.findings.compilation.compilations import BROKEN, SHAPES, SKIPPED, analyzed
-from tests.findings.fit import accounts
+from tests.findings import accounts, compilations
+from tests.findings.compilations import BROKEN, SHAPES, SKIPPED, analyzed
 
 
 def printed(report: PerfReport, width: int = 80) -> str:

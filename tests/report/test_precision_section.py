@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.shadow import judge_drift
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.sections.precision import precision_section
-from lightning_perf.run_files.numerics.gradient_samples import GradientSample, LayerGradients
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
+from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients, OverflowOrigin, ScaleEvent
 from lightning_perf.show.blocks import Heading
 from tests.page.samples import FIRST_OVERFLOW, trained_precision
 from tests.support.shown import console_text, table_of

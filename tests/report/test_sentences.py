@@ -7,7 +7,7 @@ import lightning_perf
 from lightning_perf.analysis.ranks.distributed import Awaited, Distributed, RankShare, Straggler
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.sentences import trust_line, who_waits
-from lightning_perf.run_files.windows import RecordedWindow
+from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio
 from tests.findings.recordings import training
 

@@ -8,8 +8,8 @@ import pytest
 
 import lightning_perf
 from lightning_perf.report.build import build_report
+from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from tests.report.test_build import recording
 from tests.support.trace_builder import TraceBuilder
 

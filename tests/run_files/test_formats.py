@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.shadow import judge_drift
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.run_files import journal
-from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES, GradientSample, LayerGradients
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,
     LayerDrift,
@@ -22,6 +20,14 @@ from lightning_perf.run_files.numerics.precision import (
     RunPrecision,
     read_precision,
     write_precision,
+)
+from lightning_perf.run_files.numerics.samples import (
+    GRADIENT_SAMPLES,
+    SCALE_EVENTS,
+    GradientSample,
+    LayerGradients,
+    OverflowOrigin,
+    ScaleEvent,
 )
 from lightning_perf.run_files.run_record import (
     RUN_RECORD,
@@ -34,7 +40,6 @@ from lightning_perf.run_files.run_record import (
     RunEnded,
     RunStarted,
 )
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
 LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
     "windows.rank3.jsonl": (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.errors import TraceError
-from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
+from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 
 VALUES = (RecordedWindow("", 10, 17, 5, 1_000, 2_000, 3_000), RecordedWindow("slow-step-80", 80, 83, 3, 4, 5, 6))
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.location import paired_difference, unpaired_difference
-from lightning_perf.statistics.margins import Kept, non_inferiority
+from lightning_perf.statistics.location import Kept, non_inferiority, paired_difference, unpaired_difference
 
 RNG = np.random.default_rng(4)
 BASE = RNG.normal(0.90, 0.01, 6)

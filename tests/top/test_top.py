@@ -16,7 +16,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, ScaleEvent
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
 from lightning_perf.run_files.run_record import Outcome, RunRecorder
 from lightning_perf.run_files.steps import STEPS, StepSample, StepsTail
 from lightning_perf.show.console import ReportConsole

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from lightning_perf.trace.description import Processor
-from lightning_perf.trace.metadata import PROCESSOR_KEY, read_metadata
+from lightning_perf.trace.description import PROCESSOR_KEY, Processor, read_metadata
 
 
 def read(value: object) -> Processor | None:

@@ -73,18 +73,24 @@ def diff_compilations(
         if step_before_ns and step_after_ns:
             saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
             pays_after = math.ceil(compiled.time_ns / saved_ns) if saved_ns > 0 else None
+    (before_ns, again_before, breaks_before), (after_ns, again_after, breaks_after) = map(_counts, (before, after))
     found = CompileDiff(
-        before_ns=before.time_ns if before is not None else 0,
-        after_ns=after.time_ns if after is not None else 0,
-        recompilations_before=before.recompilations if before is not None else 0,
-        recompilations_after=after.recompilations if after is not None else 0,
-        breaks_before=len(before.breaks) if before is not None else 0,
-        breaks_after=len(after.breaks) if after is not None else 0,
+        before_ns=before_ns,
+        after_ns=after_ns,
+        recompilations_before=again_before,
+        recompilations_after=again_after,
+        breaks_before=breaks_before,
+        breaks_after=breaks_after,
         saved_ns_per_step=saved_ns,
         pays_after_steps=pays_after,
         steps=steps,
     )
     return replace(found, summary=" ".join(_sentences(found)))
+
+
+def _counts(report: CompileReport | None) -> tuple[int, int, int]:
+    """Return the time of all compilations, the recompilations, and the lines with a graph break."""
+    return (report.time_ns, report.recompilations, len(report.breaks)) if report is not None else (0, 0, 0)
 
 
 def _sentences(found: CompileDiff) -> Iterator[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from lightning_perf.analysis.compilation.calls import CompiledCalls, CompiledFunction
+from lightning_perf.analysis.compilation.calls import CompiledCalls
 from lightning_perf.analysis.compilation.guards import Cause, FailedGuard, failed_guard
 from lightning_perf.run_files.fit.compilations import Compilation, Moment
 
@@ -14,6 +15,8 @@ __all__ = ["BreakPlace", "CompileReport", "CompiledFrame", "Recompilations", "Sk
 
 MAX_ROWS = 200
 """Functions, and graph breaks, that a report lists. Later ones are in its sums only."""
+
+_NO_CALLS = CompiledCalls(0, 0, 0, 0, ())
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+?)_at_(?P<line>\d+)$")
 
@@ -223,18 +226,16 @@ def summarize_compilations(
     for each in compilations:
         if each.compile_id:
             by_frame.setdefault((each.function, each.file, each.line), []).append(each)
+    calls = calls or _NO_CALLS
     frames = [_frame(key, own, calls) for key, own in by_frame.items()]
     frames.sort(key=lambda frame: (-frame.time_ns, frame.file, frame.line, frame.function))
     recompilations = [group for frame in frames for group in frame.recompilations]
-    recorded = calls is not None and calls.steps > 0
     return CompileReport(
         rank=rank,
         fit_ns=fit_ns,
         steps=steps,
         compilations=sum(frame.compilations for frame in frames),
-        time_ns=_time(compilations),
-        backend_ns=_sum(each.backend_ns for each in compilations),
-        backward_ns=_time(each for each in compilations if each.kind == "backward"),
+        **_sums(compilations),
         before_ns=_during(compilations, "before training"),
         first_step_ns=_during(compilations, "first step"),
         step_ns=_during(compilations, "step"),
@@ -242,27 +243,24 @@ def summarize_compilations(
         recompilations=sum(group.count for group in recompilations),
         recompile_ns=sum(frame.recompile_ns for frame in frames),
         avoidable_ns=sum(group.time_ns for group in recompilations if group.cause != "mode"),
-        cache_hits=_sum(each.cache_hits for each in compilations),
-        cache_misses=_sum(each.cache_misses for each in compilations),
         limit_reached=sum(frame.limit_reached for frame in frames),
-        check_ns_per_step=calls.check_ns / calls.steps if calls is not None and recorded else None,
-        checks_per_step=calls.checks / calls.steps if calls is not None and recorded else None,
-        recorded_ns_per_step=calls.compile_ns / calls.steps if calls is not None and recorded else None,
+        check_ns_per_step=_per_step(calls.check_ns, calls.steps),
+        checks_per_step=_per_step(calls.checks, calls.steps),
+        recorded_ns_per_step=_per_step(calls.compile_ns, calls.steps),
         frames=tuple(frames[:MAX_ROWS]),
         breaks=_breaks(compilations, frames),
         skipped_graphs=_skipped(compilations),
     )
 
 
-def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls | None) -> CompiledFrame:
+def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls) -> CompiledFrame:
     function, file, line = key
     resumed = _RESUMED.match(function)
     versions = [each for each in own if each.kind == "forward"]
     again = {each.compile_id for each in versions if each.recompile_reasons}
     latest = next((each for each in reversed(versions) if each.compiled), None)
     ids = {each.compile_id.rpartition("/")[0] for each in own}
-    used = [each for each in calls.functions if each.frame in ids] if calls is not None else []
-    steps = calls.steps if calls is not None and calls.steps else None
+    used = [each for each in calls.functions if each.frame in ids]
     return CompiledFrame(
         function=resumed["function"] if resumed else function,
         resumed_at=int(resumed["line"]) if resumed else None,
@@ -270,25 +268,17 @@ def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls | None) -
         line=line,
         module=next((each.module for each in own if each.module), ""),
         compilations=sum(each.compiled for each in versions),
-        time_ns=_time(own),
-        backend_ns=_sum(each.backend_ns for each in own),
-        backward_ns=_time(each for each in own if each.kind == "backward"),
+        **_sums(own),
         recompile_ns=_time(each for each in own if each.compile_id in again),
         recompilations=_recompilations(own),
-        cache_hits=_sum(each.cache_hits for each in own),
-        cache_misses=_sum(each.cache_misses for each in own),
         breaks=sum(len(each.breaks) for each in own),
         limit_reached=any(each.limit_reached for each in own),
         guards=latest.guards if latest is not None else None,
         guard_ns=latest.guard_ns if latest is not None else None,
-        calls_per_step=_per_step(sum(each.calls for each in used), steps),
-        check_ns_per_step=_per_step(_check_ns(used), steps),
-        recorded_ns_per_step=_per_step(_time(each for each in own if each.recorded), steps),
+        calls_per_step=_per_step(sum(each.calls for each in used), calls.steps),
+        check_ns_per_step=_per_step(sum(each.check_ns for each in used), calls.steps),
+        recorded_ns_per_step=_per_step(_time(each for each in own if each.recorded), calls.steps),
     )
-
-
-def _check_ns(used: Iterable[CompiledFunction]) -> int:
-    return sum(each.check_ns for each in used)
 
 
 def _recompilations(own: Sequence[Compilation]) -> tuple[Recompilations, ...]:
@@ -367,6 +357,17 @@ def _skipped(compilations: Sequence[Compilation]) -> tuple[SkippedGraph, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.count, row.reason)))
 
 
+def _sums(compilations: Sequence[Compilation]) -> dict[str, Any]:
+    """Return the figures that a report has for each function and for all of them."""
+    return {
+        "time_ns": _time(compilations),
+        "backend_ns": _sum(each.backend_ns for each in compilations),
+        "backward_ns": _time(each for each in compilations if each.kind == "backward"),
+        "cache_hits": _sum(each.cache_hits for each in compilations),
+        "cache_misses": _sum(each.cache_misses for each in compilations),
+    }
+
+
 def _during(compilations: Iterable[Compilation], moment: Moment) -> int:
     return _time(each for each in compilations if each.moment == moment)
 
@@ -380,5 +381,5 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _per_step(total: int, steps: int | None) -> float | None:
+def _per_step(total: int, steps: int) -> float | None:
     return total / steps if steps else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "Series",
     "find_row",
     "json_list",
+    "json_shapes",
     "outlying",
     "sum_by",
     "thin",
@@ -150,3 +152,17 @@ def json_list(text: str) -> list[Any]:
     except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
+
+
+@lru_cache(maxsize=65536)
+def json_shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    """Decode a list of shapes or strides. An invalid entry stays as an empty one: the others keep their places.
+
+    Example:
+        >>> json_shapes('[[32,3],[],5,[-1]]')
+        ((32, 3), (), (), ())
+    """
+    return tuple(
+        tuple(entry) if isinstance(entry, list) and all(type(size) is int and size >= 0 for size in entry) else ()
+        for entry in json_list(text)
+    )

@@ -1,19 +1,34 @@
-"""Find the steps that averages are over, and the events in them."""
+"""The steps that averages are over, the events in them, and values that are computed once per trace."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["averaged_steps", "in_averaged_steps"]
+__all__ = ["averaged_steps", "averaged_wall_ns", "cached_per_trace", "in_averaged_steps", "share_of"]
 
 
 def averaged_steps(trace: Trace) -> BoolArray:
     """Return the steps that averages are over: the complete ones, or all if the recording holds no complete step."""
     complete = trace.steps.complete
     return complete if complete.any() else np.ones_like(complete)
+
+
+def averaged_wall_ns(trace: Trace) -> int:
+    """Return the wall time of the steps that averages are over."""
+    return int((trace.steps.end_ns - trace.steps.start_ns)[averaged_steps(trace)].sum())
+
+
+def share_of(trace: Trace, part: float, whole: float) -> float | None:
+    """Return a part of a whole; None if the whole is 0, or unknown because the recording is cut off."""
+    return None if trace.problems.truncated or not whole else part / whole
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
@@ -39,3 +54,23 @@ def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
     row = np.searchsorted(start, time_ns, side="right") - 1
     inside: BoolArray = (row >= 0) & (time_ns < end[np.maximum(row, 0)])
     return inside
+
+
+T = TypeVar("T")
+
+
+def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
+    """Keep the result of a function of a recording for as long as the recording itself is kept.
+
+    Args:
+        function: A pure function. Its result must not refer to the recording, or neither is ever freed.
+    """
+    kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(trace: Trace) -> T:
+        if trace not in kept:
+            kept[trace] = function(trace)
+        return kept[trace]
+
+    return remembered

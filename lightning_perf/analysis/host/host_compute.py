@@ -11,13 +11,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_shapes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge, subtract, union
 from lightning_perf.analysis.kernels.arithmetic import TYPE_FOLLOWING, operand_arithmetic
 from lightning_perf.analysis.steps.categories import host_sets
-from lightning_perf.trace.columns import Int64Array
-from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.indexing import distinct_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["SHORT_NS", "HostCompute", "HostKind", "HostWork", "Layout", "host_compute"]
@@ -152,11 +151,11 @@ def host_compute(trace: Trace) -> HostCompute | None:
     counted = np.flatnonzero(in_averaged_steps(trace, table.start_ns))
     if not steps or not len(counted) or not _on_processor(trace):
         return None
-    own = _self_ns(trace)[counted]
+    own = self_ns(table, trace.links.operator_parent)[counted]
     columns = (table.name, table.input_types, table.input_shapes, table.input_strides)
     first, index = distinct_rows(*(column[counted].astype(np.int64) for column in columns))
     calls = np.bincount(index, minlength=len(first))
-    time = np.bincount(index, weights=own, minlength=len(first)).astype(np.int64)  # exact below 2**53 ns, 104 days
+    time = sum_by(index, own, len(first))
     sums: defaultdict[tuple[HostKind, str, Layout | None], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row, number, spent in zip(counted[first].tolist(), calls.tolist(), time.tolist(), strict=True):
         kind, layout, weights, activations, counts = _classified(
@@ -192,15 +191,6 @@ def _on_processor(trace: Trace) -> bool:
     return not trace.metadata.devices
 
 
-def _self_ns(trace: Trace) -> Int64Array:
-    """Return the time of each operator outside the operators that it calls."""
-    parents, duration = trace.links.operator_parent, trace.operators.duration_ns
-    own = duration.copy()
-    nested = parents >= 0
-    np.subtract.at(own, parents[nested], duration[nested])
-    return np.maximum(own, 0)
-
-
 def _gaps_ns(trace: Trace) -> int:
     averaged = averaged_steps(trace)
     steps = merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
@@ -216,7 +206,7 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
     if place is None:
         return "other", None, 0, 0, True
     kind: HostKind = place.kind
-    shapes, strides = _lists(shapes_json), _lists(strides_json)
+    shapes, strides = json_shapes(shapes_json), json_shapes(strides_json)
     tensors = [at for at in place.ordered if at < len(shapes)]
     if kind.startswith("convolution") and len(tensors) > 1 and _is_grouped(*(shapes[at] for at in tensors[:2])):
         kind = "grouped convolution"
@@ -244,11 +234,3 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout | None:
     if strides[1] == 1:
         return "channels last"
     return "channels first" if strides[1] == shape[2] * shape[3] else None
-
-
-def _lists(text: str) -> list[tuple[int, ...]]:
-    # An entry that is no list of sizes stays, so that the others keep their places.
-    return [
-        tuple(entry) if isinstance(entry, list) and all(type(n) is int and n >= 0 for n in entry) else ()
-        for entry in json_list(text)
-    ]

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from lightning_perf.analysis.core.caching import cached_per_trace
+from lightning_perf.analysis.core.averaged_steps import cached_per_trace
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
 

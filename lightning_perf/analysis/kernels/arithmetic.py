@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import find_row, json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.arrays import find_row, json_list, sum_by
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps, share_of
 from lightning_perf.analysis.kernels.kernel_names import KernelArithmetic, kernel_arithmetic
 from lightning_perf.analysis.kernels.tensor_core_eligibility import EligibleUnused, eligible_unused
 from lightning_perf.trace.columns import NO_ROW, Int64Array
@@ -131,32 +131,27 @@ def arithmetic(trace: Trace) -> Arithmetic:
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     time = trace.device.duration_ns[kernels]
     kinds, index = _kinds(trace, kernels)
-    spent = np.bincount(index, weights=time, minlength=len(kinds)).astype(np.int64)  # exact below 2**53 ns, 104 days
+    spent = sum_by(index, time, len(kinds))
     total = int(time.sum())
     told = {name: [0, 0] for name in ARITHMETICS}
     on_tensor_cores: dict[bool | None, int] = {True: 0, False: 0, None: 0}
     for kind, kind_ns in zip(kinds, spent.tolist(), strict=True):
         told[kind.arithmetic][0 if kind.by_operator else 1] += kind_ns
         on_tensor_cores[kind.tensor_cores] += kind_ns
-    truncated = trace.problems.truncated
-
-    def share(part: int) -> float | None:
-        return None if truncated or not total else part / total
-
     return Arithmetic(
         rows=tuple(
-            ArithmeticTime(name, sum(told[name]), share(sum(told[name])), told[name][0], told[name][1])
-            if name != "unknown"
-            else ArithmeticTime(name, sum(told[name]), share(sum(told[name])), 0, 0)
-            for name in ARITHMETICS
+            ArithmeticTime(
+                name, sum(parts), share_of(trace, sum(parts), total), *(parts if name != "unknown" else (0, 0))
+            )
+            for name, parts in told.items()
         ),
         compute_ns=total,
         steps=int(averaged_steps(trace).sum()),
         tensor_core_ns=on_tensor_cores[True],
-        tensor_core_share=share(on_tensor_cores[True]),
+        tensor_core_share=share_of(trace, on_tensor_cores[True], total),
         tensor_core_unknown_ns=on_tensor_cores[None],
         eligible_unused=eligible_unused(trace, kernels),
-        truncated=truncated,
+        truncated=trace.problems.truncated,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.flops import (
@@ -21,12 +21,12 @@ from lightning_perf.analysis.kernels.flops import (
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.machine.hardware import find_device
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
-from lightning_perf.trace.indexing import distinct, used_codes
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.indexing import distinct, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
-__all__ = ["DeviceEfficiency", "Efficiency", "count_flops", "efficiency", "enclosing_marked"]
+__all__ = ["DeviceEfficiency", "Efficiency", "count_flops", "efficiency"]
 
 _MIN_COVERAGE = 0.9
 """Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
@@ -92,7 +92,7 @@ def efficiency(trace: Trace) -> Efficiency:
         does not show it.
     """
     averaged = averaged_steps(trace)
-    wall = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    wall = averaged_wall_ns(trace)
     devices = _devices(trace, averaged, wall)
     by_arithmetic, coverage = count_flops(trace)
     flops = sum(by_arithmetic.values()) or None
@@ -159,8 +159,10 @@ def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
         return {}, 0.0 if len(kernels) else None
     flops = np.zeros(len(operators), dtype=np.int64)
     flops[rows] = _count(trace, rows)
-    flops[_below(trace, flops > 0)] = 0  # `aten::linear` counts, and the `aten::addmm` inside it does not count again
-    owner = enclosing_marked(trace, trace.links.device_operator[kernels], flops > 0)
+    counted, parents = flops > 0, trace.links.operator_parent
+    # `aten::linear` counts, and the `aten::addmm` inside it does not count again.
+    flops[counted & (innermost_marked(parents, parents, counted) != NO_ROW)] = 0
+    owner = innermost_marked(parents, trace.links.device_operator[kernels], flops > 0)
     duration = trace.device.duration_ns[kernels]
     owned = owner != NO_ROW
     # Each operator's FLOPs go to the arithmetic of its longest product kernel.
@@ -207,35 +209,6 @@ def _count(trace: Trace, rows: Int64Array) -> Int64Array:
 def _total(flops: Int64Array) -> int:
     """Return their sum, which may need more than 64 bits."""
     return sum(flops[flops > 0].tolist())
-
-
-def _below(trace: Trace, counted: BoolArray) -> BoolArray:
-    """Return the counted operator rows that lie inside another counted one."""
-    inside = np.zeros(len(counted), dtype=np.bool_)
-    rows = np.flatnonzero(counted)
-    around = trace.links.operator_parent[rows]
-    while (open_ := around != NO_ROW).any():
-        rows, around = rows[open_], around[open_]
-        inside[rows] |= counted[around]
-        around = trace.links.operator_parent[around]
-    return inside
-
-
-def enclosing_marked(trace: Trace, operator: Int32Array, counted: BoolArray) -> Int64Array:
-    """Return the innermost marked operator at or around each operator row; `NO_ROW` without one.
-
-    Args:
-        trace: The recording.
-        operator: Rows of operators, or `NO_ROW`.
-        counted: Whether each operator is marked.
-    """
-    owner = operator.astype(np.int64)
-    while True:
-        open_ = np.flatnonzero(owner != NO_ROW)
-        open_ = open_[~counted[owner[open_]]]
-        if not len(open_):
-            return owner
-        owner[open_] = trace.links.operator_parent[owner[open_]]
 
 
 def _product_kernels(trace: Trace) -> Int64Array:

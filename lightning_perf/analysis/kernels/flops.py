@@ -6,12 +6,11 @@ The formulas count a multiply-add as two operations. They are those of ``torch.u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_shapes
 
 __all__ = [
     "BACKWARD_CONVOLUTIONS",
@@ -30,28 +29,28 @@ MOST_FLOPS = 10**18
 """No call has more FLOPs: the fastest devices would need minutes for it. Shapes with more are damaged."""
 
 
-def _mm(shapes: list[Shape]) -> int:
+def _mm(shapes: Sequence[Shape]) -> int:
     (*batch, m, k), (*_, n) = shapes[0], shapes[1]
     return 2 * prod(batch) * m * k * n
 
 
-def _linear(shapes: list[Shape]) -> int:
+def _linear(shapes: Sequence[Shape]) -> int:
     return 2 * prod(shapes[0]) * shapes[1][0]
 
 
-def _attention(shapes: list[Shape]) -> int:
+def _attention(shapes: Sequence[Shape]) -> int:
     (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[:3]
     return 2 * prod(batch) * queries * keys * (d + d_value)
 
 
-def _attention_backward(shapes: list[Shape]) -> int:
+def _attention_backward(shapes: Sequence[Shape]) -> int:
     # Three products of depth d: the scores again, the gradients of queries and keys. Two of depth d_value: those of
     # scores and values.
     (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[1:4]
     return 2 * prod(batch) * queries * keys * (3 * d + 2 * d_value)
 
 
-FORMULAS: dict[str, Callable[[list[Shape]], int]] = {
+FORMULAS: dict[str, Callable[[Sequence[Shape]], int]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
     "aten::addmm": lambda shapes: _mm(shapes[1:]),
@@ -83,12 +82,6 @@ BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
 """Backward convolutions, one per library in PyTorch 1.10 and before: the places of gradient, data and weight."""
 
 
-@lru_cache(maxsize=65536)
-def _shapes(shapes_json: str) -> list[Shape]:
-    # An entry that is no shape stays, so that the others keep their places.
-    return [tuple(s) if isinstance(s, list) and all(type(n) is int for n in s) else () for s in json_list(shapes_json)]
-
-
 def operator_flops(name: str, shapes_json: str) -> int | None:
     """Return the FLOPs of one call of an operator.
 
@@ -109,7 +102,7 @@ def operator_flops(name: str, shapes_json: str) -> int | None:
     if formula is None:
         return None
     try:
-        flops = formula(_shapes(shapes_json))
+        flops = formula(json_shapes(shapes_json))
     except (ValueError, IndexError):
         return None
     return flops if 0 < flops <= MOST_FLOPS else None
@@ -144,7 +137,7 @@ def convolution(name: str, shapes_json: str) -> Convolution | None:
         >>> found.output, found.flops(found.output)
         ((8, 16, 30, 30), 6220800)
     """
-    shapes = _shapes(shapes_json)
+    shapes = json_shapes(shapes_json)
     places = BACKWARD_CONVOLUTIONS.get(name)
     if places is None and name not in CONVOLUTIONS:
         return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
-from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
+from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
 from lightning_perf.trace.indexing import distinct, distinct_rows
@@ -131,7 +131,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     launchers = _launchers(trace, rows, group, duration, size)
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)
-    cores = tensor_core_use(trace, rows, group, size)
+    cores_ns, unknown_ns, reasons = tensor_core_use(trace, rows, group, size)
     compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
     table = [
@@ -150,8 +150,8 @@ def kernels(trace: Trace) -> KernelTable | None:
             arithmetic=arithmetic.get(g),
             launchers=launchers[g],
             **configurations.get(g, {}),
-            tensor_cores=None if key % kinds != compute or cores.unknown_ns[g] else bool(cores.used_ns[g]),
-            tensor_core_reason=cores.reason[g],
+            tensor_cores=None if key % kinds != compute or unknown_ns[g] else bool(cores_ns[g]),
+            tensor_core_reason=reasons[g],
         )
         for g, key in enumerate(keys.tolist())
     ]

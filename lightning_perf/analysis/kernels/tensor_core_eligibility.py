@@ -1,4 +1,4 @@
-"""Tensor Cores: which devices have them, for which types, and which kernels could use them but do not."""
+"""Tensor Cores: which devices have them, which kernels run on them, and which could but do not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_shapes, sum_by
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, matched_part
+from lightning_perf.trace.columns import NO_ROW, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.trace.indexing import distinct_rows, used_codes
+from lightning_perf.trace.indexing import distinct, distinct_rows, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "device_properties",
     "eligible_unused",
     "has_tensor_cores",
+    "tensor_core_use",
     "unused_reasons",
 ]
 
@@ -177,7 +178,8 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
     if not len(rows):
         return rows, np.zeros(0, dtype=np.int8)
     operator = trace.links.device_operator[rows]
-    kept_in_fp32 = _inside(trace, operator, trace.names_where(_is_fp32_only))
+    fp32_only = trace.names_where(_is_fp32_only)[trace.operators.name]
+    kept_in_fp32 = innermost_marked(trace.links.operator_parent, operator, fp32_only) != NO_ROW
     known = operator != NO_ROW
     shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
     kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
@@ -213,24 +215,10 @@ def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DevicePrope
 @lru_cache(maxsize=65536)
 def _sizes(shapes_json: str) -> tuple[int, ...]:
     """Return the sizes that an instruction's shape must divide: rows and columns, or channels of convolutions."""
-    shapes = json_list(shapes_json)
-    tensors = [s for s in shapes if isinstance(s, list) and len(s) >= 2 and all(isinstance(n, int) for n in s)][:3]
+    tensors = [shape for shape in json_shapes(shapes_json) if len(shape) >= 2][:3]
     if any(len(shape) >= 4 for shape in tensors):
         return tuple(shape[1] for shape in tensors if len(shape) >= 4)
     return tuple(size for shape in tensors for size in shape[-2:])
-
-
-def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
-    """Return whether each operator row, or one around it, has an accepted name."""
-    found = np.zeros(len(operator), dtype=np.bool_)
-    if not named.any():
-        return found
-    current = operator.copy()
-    while (current != NO_ROW).any():
-        known = current != NO_ROW
-        found[known] |= named[trace.operators.name[current[known]]]
-        current[known] = trace.links.operator_parent[current[known]]
-    return found
 
 
 def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
@@ -267,3 +255,39 @@ def _kernel_switch(name: str) -> _Switch:
 
 def _most(times: dict[str, int]) -> tuple[str, ...]:
     return tuple(sorted(times, key=lambda name: (-times[name], name))[:5])
+
+
+def tensor_core_use(
+    trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger], size: int
+) -> tuple[Int64Array, Int64Array, list[str | None]]:
+    """Sum up the use of Tensor Cores in groups of compute kernels.
+
+    Args:
+        trace: The recording.
+        rows: Rows of `Trace.device`. Those that are not compute kernels count nothing.
+        group: The group of each row.
+        size: Number of groups.
+
+    Returns:
+        For each group: the time of its kernels on Tensor Cores, and the time of those that may or may not run on them.
+        Then the reason why most of its other products run without them: a key of `REASONS`, or None.
+    """
+    compute = trace.device.is_compute[rows]
+    rows, group = rows[compute], group[compute]
+    names = trace.device.name[rows]
+    used = np.zeros(len(trace.names), dtype=np.bool_)
+    unknown = np.zeros(len(trace.names), dtype=np.bool_)
+    for code in used_codes(names):
+        told = kernel_arithmetic(trace.names[code]).tensor_cores
+        used[code], unknown[code] = told is True, told is None
+    duration = trace.device.duration_ns[rows]
+    products, reason = unused_reasons(trace, rows)
+    place = np.searchsorted(rows, products) if len(rows) else np.zeros(0, dtype=np.int64)
+    found: list[str | None] = [None] * size
+    pairs, index = distinct(group[place].astype(np.int64) * len(REASONS) + reason)
+    spent = sum_by(index, duration[place], len(pairs))
+    # In ascending order of time, so that the largest is written last.
+    for pair in pairs[np.argsort(spent, kind="stable")].tolist():
+        found[pair // len(REASONS)] = list(REASONS)[pair % len(REASONS)]
+    used_ns, unknown_ns = (sum_by(group[kind[names]], duration[kind[names]], size) for kind in (used, unknown))
+    return used_ns, unknown_ns, found

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_list, json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.efficiency import enclosing_marked
 from lightning_perf.analysis.kernels.flops import FORMULAS
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.columns import NO_ROW, Int64Array
+from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["Attention", "AttentionKind", "Implementation", "attention"]
@@ -157,7 +158,7 @@ def _fused_calls(trace: Trace) -> list[_Call]:
             above = int(parents[above])
         if above != NO_ROW and named[above]:
             continue
-        shapes = json_list(trace.shape_lists[table.input_shapes[row]])
+        shapes = json_shapes(trace.shape_lists[table.input_shapes[row]])
         types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[row]])]
         query, keys = _shape(shapes, 0), _shape(shapes, 1)
         mask, dropout, causal = _options(trace, above) if above != NO_ROW else (None, None, None)
@@ -216,7 +217,7 @@ def _written_out(trace: Trace, fused: list[_Call]) -> list[_Call]:
 def _composition(trace: Trace, before: int, softmax: int, after: int) -> _Call | None:
     """Return the attention that a product, a softmax and another product compute; ``None`` if their shapes differ."""
     table = trace.operators
-    scores = _shape(json_list(trace.shape_lists[table.input_shapes[softmax]]), 0)
+    scores = _shape(json_shapes(trace.shape_lists[table.input_shapes[softmax]]), 0)
     first, second = _factors(trace, before), _factors(trace, after)
     if first is None or second is None or not scores:
         return None
@@ -230,15 +231,14 @@ def _composition(trace: Trace, before: int, softmax: int, after: int) -> _Call |
 
 def _factors(trace: Trace, row: int) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
     """Return the shapes of the two factors of a batched product."""
-    shapes = json_list(trace.shape_lists[trace.operators.input_shapes[row]])
+    shapes = json_shapes(trace.shape_lists[trace.operators.input_shapes[row]])
     skipped = 1 if trace.names[trace.operators.name[row]] == "aten::baddbmm" else 0
     left, right = _shape(shapes, skipped), _shape(shapes, skipped + 1)
     return ((left[0], left[1], left[2]), right) if len(left) == len(right) == 3 else None
 
 
-def _shape(shapes: list[object], place: int) -> tuple[int, ...]:
-    shape = shapes[place] if place < len(shapes) else None
-    return tuple(shape) if isinstance(shape, list) and all(type(n) is int for n in shape) else ()
+def _shape(shapes: Sequence[tuple[int, ...]], place: int) -> tuple[int, ...]:
+    return shapes[place] if place < len(shapes) else ()
 
 
 def _owners(trace: Trace, calls: list[_Call]) -> Int64Array:
@@ -262,31 +262,24 @@ def _owners(trace: Trace, calls: list[_Call]) -> Int64Array:
 
 def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Array, Int64Array]:
     """Return the time of each call with its backward, and the part in products."""
-    table = trace.operators
+    table, parents = trace.operators, trace.links.operator_parent
     owned = owner != NO_ROW
     is_product = trace.names_where(FORMULAS.__contains__)[table.name]
     total, products = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.int64)
     if trace.device.is_compute.any():
         kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
         launcher = trace.links.device_operator[kernels]
-        within = enclosing_marked(trace, launcher, owned)
+        within = innermost_marked(parents, launcher, owned)
         known = within != NO_ROW
         duration = trace.device.duration_ns[kernels]
         np.add.at(total, owner[within[known]], duration[known])
-        product = known & (enclosing_marked(trace, launcher, is_product) != NO_ROW)
+        product = known & (innermost_marked(parents, launcher, is_product) != NO_ROW)
         np.add.at(products, owner[within[product]], duration[product])
         return total, products
-    outermost = np.flatnonzero(owned & ~_inside(trace, owned))
+    outermost = np.flatnonzero(owned & (innermost_marked(parents, parents, owned) == NO_ROW))
     np.add.at(total, owner[outermost], table.duration_ns[outermost])
-    within = enclosing_marked(trace, np.arange(len(table), dtype=np.int32), owned)
-    rows = np.flatnonzero(is_product & (within != NO_ROW) & ~_inside(trace, is_product))
+    within = innermost_marked(parents, np.arange(len(table)), owned)
+    inner = innermost_marked(parents, parents, is_product) != NO_ROW
+    rows = np.flatnonzero(is_product & (within != NO_ROW) & ~inner)
     np.add.at(products, owner[within[rows]], table.duration_ns[rows])
     return total, products
-
-
-def _inside(trace: Trace, marked: BoolArray) -> BoolArray:
-    """Return whether each row lies inside of a marked one."""
-    parents = trace.links.operator_parent
-    above = enclosing_marked(trace, parents, marked)
-    inside: BoolArray = above != NO_ROW
-    return inside

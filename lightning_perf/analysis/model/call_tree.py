@@ -1,18 +1,20 @@
-"""The call tree of operators: which operator calls which, and the cost of each call path."""
+"""Call paths: calls with the same names from the outermost one down share a node of a tree, with its cost."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.call_paths import call_paths
-from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.indexing import distinct
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CallTree", "CallTreeRow", "call_tree"]
+__all__ = ["CallPaths", "CallTree", "CallTreeRow", "call_paths", "call_tree"]
 
 MOST_ROWS = 1000
 
@@ -81,14 +83,12 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     device_self = sum_by(paths.node_of_row[launcher[linked]].astype(np.int64), device.duration_ns[linked], size)
     # Siblings that overlap (a thread id used twice) would make a self time negative.
     host_self = np.maximum(host_total - _of_children(host_total, paths.parent), 0)
-    device_total = device_self.copy()
-    for at in range(size - 1, 0, -1):
-        if paths.parent[at] >= 0:
-            device_total[paths.parent[at]] += device_total[at]
+    device_total = paths.with_children(device_self)
     calls = np.bincount(node, minlength=size)
     kept = _most_expensive(host_total, device_total, most)
     has_device = len(device) > 0
-    order = _depth_first(kept, paths.parent, device_total if has_device else host_total, host_total)
+    cost = device_total if has_device else host_total
+    order = paths.depth_first(kept, lambda at: (-int(cost[at]), -int(host_total[at])))
     place = {at: row for row, at in enumerate(order)}
     return CallTree(
         rows=tuple(
@@ -120,15 +120,76 @@ def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]
     return set(np.argsort(-cost, kind="stable")[:most].tolist())
 
 
-def _depth_first(kept: set[int], parent: Int64Array, *costs: Int64Array) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for at in sorted(kept, key=lambda at: tuple(int(cost[at]) for cost in costs)):
-        above = int(parent[at])
-        children.setdefault(above if above in kept else -1, []).append(at)
-    order = []
-    waiting = children.get(-1, [])
-    while waiting:
-        at = waiting.pop()
-        order.append(at)
-        waiting += children.get(at, [])
-    return order
+@dataclass(frozen=True, eq=False)
+class CallPaths:
+    """The tree of call paths of some rows. Parents come before their children.
+
+    Attributes:
+        node_of_row: The node of each row; `NO_ROW` for rows that were not asked for.
+        name: For each node, the code of its name.
+        parent: For each node, the node above it; `NO_ROW` for outermost calls.
+        depth: For each node, its depth; 0 for outermost calls.
+    """
+
+    node_of_row: Int32Array
+    name: Int64Array
+    parent: Int64Array
+    depth: Int64Array
+
+    def with_children(self, own: Int64Array) -> Int64Array:
+        """Return the value of each node plus those of all nodes below it."""
+        total = own.copy()
+        for at in range(len(own) - 1, -1, -1):
+            if self.parent[at] >= 0:
+                total[self.parent[at]] += total[at]
+        return total
+
+    def depth_first(self, kept: Collection[int], key: Callable[[int], Any]) -> list[int]:
+        """Return nodes, each followed by those below it. Siblings ascend by their key."""
+        children: dict[int, list[int]] = {}
+        for at in sorted(kept, key=key, reverse=True):
+            above = int(self.parent[at])
+            children.setdefault(above if above in kept else NO_ROW, []).append(at)
+        order = []
+        waiting = children.get(NO_ROW, [])
+        while waiting:
+            at = waiting.pop()
+            order.append(at)
+            waiting += children.get(at, [])
+        return order
+
+
+def call_paths(names: Int32Array, parents: Int32Array, wanted: BoolArray) -> CallPaths:
+    """Merge the wanted rows by their call path. A row with an unwanted parent counts as outermost.
+
+    Args:
+        names: Code of the name of each row.
+        parents: The row around each row, or `NO_ROW`.
+        wanted: Whether a row counts.
+
+    Returns:
+        The tree.
+    """
+    above = np.where(wanted & (parents >= 0), parents, NO_ROW).astype(np.int64)
+    inner = np.flatnonzero(above >= 0)
+    above[inner[~wanted[above[inner]]]] = NO_ROW
+    node_of_row = np.full(len(names), NO_ROW, dtype=np.int32)
+    rows = np.flatnonzero(wanted)
+    waiting, level = rows[above[rows] >= 0], rows[above[rows] < 0]
+    name: list[Int64Array] = []
+    parent: list[Int64Array] = []
+    depth: list[Int64Array] = []
+    size = np.int64(int(names.max(initial=0)) + 1)
+    nodes = 0
+    while len(level):  # as many rounds as calls are nested
+        over = np.where(above[level] >= 0, node_of_row[above[level]], NO_ROW).astype(np.int64)
+        keys, index = distinct((over + 1) * size + names[level])
+        node_of_row[level] = nodes + index
+        name.append(keys % size)
+        parent.append(keys // size - 1)
+        depth.append(np.full(len(keys), len(depth), dtype=np.int64))
+        nodes += len(keys)
+        placed = node_of_row[above[waiting]] >= 0
+        waiting, level = waiting[~placed], waiting[placed]
+    none = np.zeros(0, dtype=np.int64)
+    return CallPaths(node_of_row, *(np.concatenate([none, *part]) for part in (name, parent, depth)))

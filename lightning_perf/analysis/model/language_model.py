@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns
 from lightning_perf.analysis.kernels.efficiency import Efficiency, count_flops
 from lightning_perf.analysis.model.attention import Attention
 from lightning_perf.trace.trace import Trace
@@ -58,12 +58,11 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
         The figures; ``None`` if `PerfCallback` counted no tokens.
     """
     counted = trace.metadata.tokens
-    averaged = averaged_steps(trace)
-    steps = int(averaged.sum())
+    steps = int(averaged_steps(trace).sum())
     if counted is None or not steps:
         return None
     per_step = counted.tokens / counted.steps
-    wall_ns = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    wall_ns = averaged_wall_ns(trace)
     tokens = per_step * steps
     by_arithmetic, coverage = count_flops(trace)
     flops = sum(by_arithmetic.values())

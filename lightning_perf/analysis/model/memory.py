@@ -10,8 +10,15 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.model.batch_memory import BatchMemory, batch_memory
-from lightning_perf.analysis.model.memory_blocks import CODES, Blocks, MemoryCategory, find_blocks, find_places
-from lightning_perf.analysis.model.operator_memory import OperatorMemory, operator_memory
+from lightning_perf.analysis.model.memory_blocks import (
+    CODES,
+    Blocks,
+    MemoryCategory,
+    OperatorMemory,
+    find_blocks,
+    find_places,
+    operator_memory,
+)
 from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.tensors import WindowTensors
@@ -123,13 +130,8 @@ def find_alive(
     places = find_places(trace, blocks, rows)
     sums: dict[tuple[str | None, MemoryCategory, str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
     of_module: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for operator, phase, chain, code, size in zip(
-        places.operator,
-        places.phase,
-        places.modules,
-        blocks.category[rows].tolist(),
-        blocks.bytes[rows].tolist(),
-        strict=True,
+    for (operator, phase, chain), code, size in zip(
+        places, blocks.category[rows].tolist(), blocks.bytes[rows].tolist(), strict=True
     ):
         category = _NAMES[code]
         counted = sums[operator, category, phase, chain[-1] if chain else None]

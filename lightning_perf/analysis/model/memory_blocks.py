@@ -1,4 +1,4 @@
-"""The blocks of memory that a recording shows: when each was allocated and freed, where, and for which purpose."""
+"""The blocks of memory that a recording shows: when and where each was allocated and freed, and for which purpose."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import union
 from lightning_perf.analysis.model.modules import forward_operator, module_calls
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, is_backward_node, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import distinct, enclosing_rows, innermost_marked, parent_rows
 from lightning_perf.trace.tensors import KINDS, WindowTensors
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CODES", "Blocks", "MemoryCategory", "Places", "find_blocks", "find_places"]
+__all__ = [
+    "CODES",
+    "Blocks",
+    "MemoryCategory",
+    "OperatorMemory",
+    "find_blocks",
+    "find_places",
+    "operator_memory",
+]
 
 MemoryCategory = Literal[
     "activations", "gradients", "optimizer_state", "inputs", "temporaries", "unknown", "parameters"
@@ -176,20 +185,14 @@ def _enclosing(trace: Trace, event: Int64Array, outer: Spans, parents: Int32Arra
     return found
 
 
-def _outermost(trace: Trace, operator: Int32Array) -> Int32Array:
+def _outermost(trace: Trace, operator: Int32Array) -> Int64Array:
     """Return the operator at the top of the stack of each one."""
     parents = trace.links.operator_parent
-    found = operator.copy()
-    rows = np.flatnonzero(found >= 0)
-    rows = rows[parents[found[rows]] >= 0]
-    while len(rows):  # as many rounds as operators are nested
-        found[rows] = parents[found[rows]]
-        rows = rows[parents[found[rows]] >= 0]
-    return found
+    return innermost_marked(parents, operator, parents == NO_ROW)
 
 
 def _categories(
-    trace: Trace, born: Int64Array, died: Int64Array, operator: Int32Array
+    trace: Trace, born: Int64Array, died: Int64Array, operator: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
     """Return the purpose of each block, by the phase of its allocation and the time of its free."""
     phases = host_phases(trace)
@@ -227,24 +230,11 @@ def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:
     return found
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the blocks were allocated, one entry per block; None for places that the recording does not show.
+def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
+    """Find where some blocks were allocated: the outermost operator, the phase of the step, and the modules around it.
 
-    Attributes:
-        operator: The outermost operator.
-        phase: The phase of the step; None for a block from before the recording.
-        modules: The modules around the allocation, the outermost first. A block of a backward belongs to the modules
-            of the forward. Empty outside of modules, and in a recording without modules.
-    """
-
-    operator: list[str | None]
-    phase: list[str | None]
-    modules: list[tuple[str, ...]]
-
-
-def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> Places:
-    """Find where some blocks were allocated.
+    A block from before the recording has no phase (None). A block of a backward belongs to the modules of the
+    forward, the outermost first.
 
     Args:
         trace: The recording.
@@ -278,4 +268,55 @@ def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> Places:
                 chain.append(trace.names[int(calls.name[call])][len(prefix) :])
                 call = int(parents[call])
             modules[row] = tuple(reversed(chain))
-    return Places(outermost, phase, modules)
+    return list(zip(outermost, phase, modules, strict=True))
+
+
+@dataclass(frozen=True)
+class OperatorMemory:
+    """The allocator events of one operator on one device, over the whole recording.
+
+    Attributes:
+        operator: The innermost operator of the events; None for events outside of operators.
+        allocations: Number of blocks that it allocates.
+        frees: Number of blocks that it frees.
+        allocated_bytes: Bytes that it allocates.
+        growth_bytes: Bytes that it allocates minus bytes that it frees. Blocks may outlive the operator or come from
+            another one, so a single operator can be negative.
+    """
+
+    operator: str | None
+    allocations: int
+    frees: int
+    allocated_bytes: int
+    growth_bytes: int
+
+
+def operator_memory(trace: Trace, rows: Int64Array) -> tuple[OperatorMemory, ...]:
+    """Sum up the allocator events of one device by operator.
+
+    Args:
+        trace: The recording.
+        rows: The device's rows of `Trace.memory`.
+
+    Returns:
+        The operators, the most allocated bytes first.
+    """
+    events = trace.memory
+    time, thread = events.time_ns[rows], events.thread[rows]
+    instants = Spans(time, time, np.zeros_like(thread), thread)
+    operator = enclosing_rows(instants, trace.operators, trace.links.operator_parent)
+    names = np.full(len(rows), len(trace.names), dtype=np.int64)
+    names[operator >= 0] = trace.operators.name[operator[operator >= 0]]
+    codes, index = distinct(names)
+    change = events.bytes[rows]
+    born, size = change > 0, len(codes)
+    allocations, frees = np.bincount(index[born], minlength=size), np.bincount(index[~born], minlength=size)
+    allocated, growth = sum_by(index[born], change[born], size), sum_by(index, change, size)
+    found = [
+        OperatorMemory(
+            trace.names[code] if code < len(trace.names) else None,
+            *(int(column[at]) for column in (allocations, frees, allocated, growth)),
+        )
+        for at, code in enumerate(codes.tolist())
+    ]
+    return tuple(sorted(found, key=lambda row: (-row.allocated_bytes, -row.frees, row.operator or "")))

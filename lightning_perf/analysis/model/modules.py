@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.analysis.model.call_tree import CallPaths, call_paths
+from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
+from lightning_perf.trace.indexing import enclosing_rows, innermost_marked, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
 __all__ = [
@@ -23,7 +25,7 @@ __all__ = [
 ]
 
 
-def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
+def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int64Array]:
     """Link backward operators, which the autograd engine runs, to the operators that made its graph.
 
     A forward operator is recorded with the number that the next node of the graph will get. So of several with one
@@ -43,7 +45,7 @@ def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
     outermost = is_backward.copy()
     inner = np.flatnonzero(is_backward & (parents >= 0))
     outermost[inner[is_backward[parents[inner]]]] = False
-    root = _roots(outermost, parents)
+    root = innermost_marked(parents, np.arange(len(parents)), outermost)
     forward = np.flatnonzero((table.forward_thread == 0) & (table.sequence >= 0))
     if not len(forward) or not outermost.any():
         return None, root
@@ -65,19 +67,6 @@ def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
 def _match(sequence: Int64Array, numbers: Int64Array, rows: Int64Array) -> Int64Array:
     at = np.minimum(np.searchsorted(numbers, sequence), len(numbers) - 1)
     return np.where(numbers[at] == sequence, rows[at], NO_ROW)
-
-
-def _roots(outermost: BoolArray, parents: Int32Array) -> Int32Array:
-    """Return the outermost backward operator around each row, itself included."""
-    root = np.where(outermost, np.arange(len(parents), dtype=np.int32), np.int32(NO_ROW))
-    rows = np.flatnonzero(~outermost & (parents >= 0)) if outermost.any() else np.zeros(0, dtype=np.int64)
-    above = parents[rows]
-    while len(rows):  # as many rounds as operators are nested
-        hit = outermost[above]
-        root[rows[hit]] = above[hit]
-        rows, above = rows[~hit], parents[above[~hit]]
-        rows, above = rows[above >= 0], above[above >= 0]
-    return root
 
 
 _PYTHON_PREFIX = "nn.Module: "
@@ -137,28 +126,6 @@ class ModuleTree:
     unattributed_device_ns: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class _Nodes:
-    """The places in the tree: ``of_span`` is the node of each call, ``parent`` and ``name`` belong to the nodes."""
-
-    of_span: Int64Array
-    parent: list[int]
-    name: list[int]
-
-
-@dataclass(frozen=True, eq=False)
-class _Costs:
-    """Columns of `ModuleRow`, one value per node."""
-
-    calls: Int64Array
-    host_total: Int64Array
-    host_self: Int64Array
-    device_total: Int64Array | None
-    device_self: Int64Array | None
-    backward_host: Int64Array | None
-    backward_device: Int64Array | None
-
-
 def modules(trace: Trace) -> ModuleTree | None:
     """Sum up the calls of each module in an averaged step.
 
@@ -175,47 +142,43 @@ def modules(trace: Trace) -> ModuleTree | None:
     if not len(calls):
         return None
     parents = parent_rows(calls)
-    nodes = _nodes(calls, parents)
-    size = len(nodes.name)
+    paths = call_paths(calls.name, parents, np.ones(len(calls), dtype=np.bool_))
+    size = len(paths.name)
 
-    duration = calls.duration_ns
-    own = duration.copy()
-    nested = parents >= 0
-    np.subtract.at(own, parents[nested], duration[nested])
-    host_self = sum_by(nodes.of_span, np.maximum(own, 0), size)
-    host_total = sum_by(nodes.of_span, duration, size)
-    called = np.bincount(nodes.of_span, minlength=size)
-
-    operator_node = _places(enclosing_rows(trace.operators, calls, parents), nodes)
+    columns: dict[str, Any] = dict.fromkeys(
+        ("device_total_ns", "device_self_ns", "backward_host_ns", "backward_device_ns")
+    )
+    columns |= {
+        "calls": np.bincount(paths.node_of_row, minlength=size),
+        "host_total_ns": sum_by(paths.node_of_row, calls.duration_ns, size),
+        "host_self_ns": sum_by(paths.node_of_row, self_ns(calls, parents), size),
+    }
+    operator_node = _places(enclosing_rows(trace.operators, calls, parents), paths)
     owner, backward_root = forward_operator(trace)
-    backward_host = backward_device = None
     backward_node = np.full(len(trace.operators), NO_ROW, dtype=np.int64)
     if owner is not None:
         known = owner >= 0
         backward_node[known] = operator_node[owner[known]]
         placed = (backward_node >= 0) & in_averaged_steps(trace, trace.operators.start_ns)
-        backward_host = _with_children(
-            sum_by(backward_node[placed], trace.operators.duration_ns[placed], size), nodes.parent
-        )
+        own_backward = sum_by(backward_node[placed], trace.operators.duration_ns[placed], size)
+        columns["backward_host_ns"] = paths.with_children(own_backward)
 
-    device_self = device_total = None
     unattributed = device_ns = None
     if len(trace.device):
         ran = np.flatnonzero(in_averaged_steps(trace, trace.device.start_ns))
         spent = trace.device.duration_ns[ran]
         forward, backward = _device_places(
-            trace, ran, calls, parents, nodes, operator_node, backward_node, backward_root
+            trace, ran, calls, parents, paths, operator_node, backward_node, backward_root
         )
-        device_self = sum_by(forward[forward >= 0], spent[forward >= 0], size)
-        device_total = _with_children(device_self, nodes.parent)
+        columns["device_self_ns"] = sum_by(forward[forward >= 0], spent[forward >= 0], size)
+        columns["device_total_ns"] = paths.with_children(columns["device_self_ns"])
         if owner is not None:
             own_backward = sum_by(backward[backward >= 0], spent[backward >= 0], size)
-            backward_device = _with_children(own_backward, nodes.parent)
+            columns["backward_device_ns"] = paths.with_children(own_backward)
         device_ns = int(spent.sum())
         unattributed = int(spent[(forward < 0) & (backward < 0)].sum())
-    costs = _Costs(called, host_total, host_self, device_total, device_self, backward_host, backward_device)
     return ModuleTree(
-        rows=_rows(trace, nodes, costs, len(prefix)),
+        rows=_rows(trace, paths, columns, prefix),
         source=source,
         steps=int(averaged_steps(trace).sum()),
         device_ns=device_ns,
@@ -248,28 +211,9 @@ def _calls(trace: Trace, table: Spans, prefix: str, averaged: bool) -> Spans:
     return Spans(table.start_ns[rows], table.end_ns[rows], table.name[rows], table.thread[rows])
 
 
-def _nodes(calls: Spans, parents: Int32Array) -> _Nodes:
-    """Merge calls of one module by one caller's node into one node, level by level."""
-    of_span = np.full(len(calls), NO_ROW, dtype=np.int64)
-    parent: list[int] = []
-    name: list[int] = []
-    names = int(calls.name.max()) + 1
-    level = np.flatnonzero(parents == NO_ROW)
-    open_ = np.flatnonzero(parents >= 0)
-    while len(level):
-        above = np.where(parents[level] >= 0, of_span[np.maximum(parents[level], 0)], NO_ROW)
-        keys, at = np.unique((above + 1) * names + calls.name[level], return_inverse=True)
-        of_span[level] = len(name) + at
-        parent += (keys // names - 1).tolist()
-        name += (keys % names).tolist()
-        ready = of_span[parents[open_]] >= 0
-        level, open_ = open_[ready], open_[~ready]
-    return _Nodes(of_span, parent, name)
-
-
-def _places(span: Int32Array, nodes: _Nodes) -> Int64Array:
+def _places(span: Int32Array, paths: CallPaths) -> Int64Array:
     """Return the node of each row that lies in a call."""
-    place: Int64Array = np.where(span >= 0, nodes.of_span[np.maximum(span, 0)], NO_ROW)
+    place: Int64Array = np.where(span >= 0, paths.node_of_row[np.maximum(span, 0)], NO_ROW).astype(np.int64)
     return place
 
 
@@ -278,10 +222,10 @@ def _device_places(
     rows: Int64Array,
     calls: Spans,
     parents: Int32Array,
-    nodes: _Nodes,
+    paths: CallPaths,
     operator_node: Int64Array,
     backward_node: Int64Array,
-    backward_root: Int32Array,
+    backward_root: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
     """Return for each device row the node with the forward, and the one with the backward, that launched it."""
     nowhere = np.int64(NO_ROW)
@@ -300,54 +244,25 @@ def _device_places(
     used = np.unique(call[bare])
     runtime = trace.runtime
     spans = Spans(runtime.start_ns[used], runtime.end_ns[used], runtime.name[used], runtime.thread[used])
-    place = _places(enclosing_rows(spans, calls, parents), nodes)
+    place = _places(enclosing_rows(spans, calls, parents), paths)
     forward[bare] = place[np.searchsorted(used, call[bare])]
     return forward, backward
 
 
-def _with_children(own: Int64Array, parent: list[int]) -> Int64Array:
-    total = own.copy()
-    for node in range(len(parent) - 1, -1, -1):  # children have higher numbers than their parents
-        if parent[node] >= 0:
-            total[parent[node]] += total[node]
-    return total
+def _rows(trace: Trace, paths: CallPaths, columns: Mapping[str, Any], prefix: str) -> tuple[ModuleRow, ...]:
+    device_ns = np.zeros(len(paths.name), dtype=np.int64)
+    for column in (columns["device_total_ns"], columns["backward_device_ns"]):
+        device_ns += 0 if column is None else column
+    names = [trace.names[code] for code in paths.name.tolist()]
+    order = paths.depth_first(
+        range(len(names)), lambda at: (-int(device_ns[at]), -int(columns["host_total_ns"][at]), names[at])
+    )
+    place = {at: row for row, at in enumerate(order)}
 
+    def figures(at: int) -> dict[str, Any]:
+        return {name: None if column is None else int(column[at]) for name, column in columns.items()}
 
-def _rows(trace: Trace, nodes: _Nodes, costs: _Costs, prefix: int) -> tuple[ModuleRow, ...]:
-    children: dict[int, list[int]] = {}
-    for node, above in enumerate(nodes.parent):
-        children.setdefault(above, []).append(node)
-
-    def dearest_last(siblings: list[int]) -> list[int]:
-        def cost(node: int) -> tuple[int, int, str]:
-            device = (_at(costs.device_total, node) or 0) + (_at(costs.backward_device, node) or 0)
-            return -device, -int(costs.host_total[node]), trace.names[nodes.name[node]]
-
-        return sorted(siblings, key=cost, reverse=True)
-
-    rows: list[ModuleRow] = []
-    # The last one pushed is the next one shown.
-    stack: list[tuple[int, int, int | None]] = [(node, 0, None) for node in dearest_last(children[NO_ROW])]
-    while stack:
-        node, depth, parent = stack.pop()
-        at = len(rows)
-        rows.append(
-            ModuleRow(
-                name=trace.names[nodes.name[node]][prefix:],
-                depth=depth,
-                parent=parent,
-                calls=int(costs.calls[node]),
-                host_total_ns=int(costs.host_total[node]),
-                host_self_ns=int(costs.host_self[node]),
-                device_total_ns=_at(costs.device_total, node),
-                device_self_ns=_at(costs.device_self, node),
-                backward_host_ns=_at(costs.backward_host, node),
-                backward_device_ns=_at(costs.backward_device, node),
-            )
-        )
-        stack += [(child, depth + 1, at) for child in dearest_last(children.get(node, []))]
-    return tuple(rows)
-
-
-def _at(column: Int64Array | None, node: int) -> int | None:
-    return None if column is None else int(column[node])
+    return tuple(
+        ModuleRow(names[at].removeprefix(prefix), int(paths.depth[at]), place.get(int(paths.parent[at])), **figures(at))
+        for at in order
+    )

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_list, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.steps.phase_timeline import host_phases, is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
-from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.indexing import distinct_rows, innermost_marked
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["OperatorCall", "OperatorCalls", "ParameterShape", "operator_calls"]
@@ -143,7 +143,7 @@ def operator_calls(trace: Trace) -> OperatorCalls | None:
     place[appearance] = np.arange(len(first))
     index, first = place[index], first[appearance]
     counts = np.ones(len(called), dtype=np.int64)
-    sums = [_sums(index, values, len(first)) for values in (counts, time_ns[called], backward, matched)]
+    sums = [sum_by(index, values, len(first)) for values in (counts, time_ns[called], backward, matched)]
     calls = tuple(
         OperatorCall(
             name=trace.names[table.name[row]],
@@ -173,10 +173,6 @@ def operator_calls(trace: Trace) -> OperatorCalls | None:
     )
 
 
-def _sums(index: Int64Array, values: Int64Array, size: int) -> Int64Array:
-    return np.bincount(index, weights=values, minlength=size).astype(np.int64)
-
-
 def _backward_ns(
     trace: Trace, called: Int64Array, nodes: Int64Array, time_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
@@ -204,12 +200,7 @@ def _backward_ns(
 def _device_ns(trace: Trace) -> Int64Array:
     """Return the device time of the kernels that each outermost operator launched."""
     parents = trace.links.operator_parent
-    root = np.arange(len(parents))
-    while True:
-        above = parents[root]
-        if not (above >= 0).any():
-            break
-        root = np.where(above >= 0, above, root)
+    root = innermost_marked(parents, np.arange(len(parents)), parents == NO_ROW)
     total = np.zeros(len(parents), dtype=np.int64)
     launched = trace.links.device_operator
     rows = np.flatnonzero((launched >= 0) & trace.device.is_compute)

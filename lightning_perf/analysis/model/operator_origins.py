@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.call_paths import call_paths
+from lightning_perf.analysis.model.call_tree import call_paths
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows
 from lightning_perf.trace.trace import Trace
@@ -59,7 +60,7 @@ class CallsByStack:
 
 def by_shape(
     trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
-) -> dict[int, tuple[CallsByShape, ...]]:
+) -> dict[int, list[CallsByShape]]:
     """Return for each group of operators the shapes that cost most, at most three.
 
     Args:
@@ -78,18 +79,15 @@ def by_shape(
     listed_shapes = sorted(trace.shape_lists[code] for code in used.tolist())
     order = {shapes: at for at, shapes in enumerate(listed_shapes)}
     codes = np.array([order[trace.shape_lists[code]] for code in used.tolist()], dtype=np.int64)[place]
-    found: dict[int, tuple[CallsByShape, ...]] = {}
-    for g, listed in _most(group[rows], codes, host_self[rows], device_self[rows]).items():
-        found[g] = tuple(
-            CallsByShape(listed_shapes[code], calls, host, device if len(trace.device) else None)
-            for code, calls, host, device in listed
-        )
+    found: defaultdict[int, list[CallsByShape]] = defaultdict(list)
+    for g, code, costs in _most(trace, rows, codes, group, host_self, device_self):
+        found[g].append(CallsByShape(listed_shapes[code], *costs))
     return found
 
 
 def by_stack(
     trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
-) -> dict[int, tuple[CallsByStack, ...]]:
+) -> dict[int, list[CallsByStack]]:
     """Return for each group of operators the Python stacks that cost most, at most three.
 
     Args:
@@ -117,34 +115,30 @@ def by_stack(
         above = above[~wanted[above]]
     paths = call_paths(python.name, parents, wanted)
     node = paths.node_of_row[frame[rows]].astype(np.int64)
-    found: dict[int, tuple[CallsByStack, ...]] = {}
-    for g, listed in _most(group[rows], node, host_self[rows], device_self[rows]).items():
-        stacks = []
-        for at, calls, host, device in listed:
-            frames: list[str] = []
-            while at != NO_ROW and len(frames) < MOST_FRAMES:
-                name = trace.names[paths.name[at]]
-                if _FRAME.match(name[:1000]):
-                    frames.append(name)
-                at = int(paths.parent[at])
-            if frames:
-                stacks.append(CallsByStack(tuple(frames), calls, host, device if len(trace.device) else None))
-        found[g] = tuple(stacks)
+    found: defaultdict[int, list[CallsByStack]] = defaultdict(list)
+    for g, at, costs in _most(trace, rows, node, group, host_self, device_self):
+        frames: list[str] = []
+        while at != NO_ROW and len(frames) < MOST_FRAMES:
+            name = trace.names[paths.name[at]]
+            if _FRAME.match(name[:1000]):
+                frames.append(name)
+            at = int(paths.parent[at])
+        if frames:
+            found[g].append(CallsByStack(tuple(frames), *costs))
     return found
 
 
 def _most(
-    group: Int64Array, key: NDArray[np.int64], host: Int64Array, device: Int64Array
-) -> dict[int, list[tuple[int, int, int, int]]]:
-    """Return the keys of each group with the longest device and then host time: (key, calls, host, device)."""
+    trace: Trace, rows: Int64Array, key: Int64Array, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+) -> Iterator[tuple[int, int, tuple[int, int, int | None]]]:
+    """Yield the keys of each group with the longest device and then host time: (group, key, (calls, host, device))."""
     size = np.int64(int(key.max(initial=0)) + 1)
-    pairs, index = distinct(group.astype(np.int64) * size + key)
+    pairs, index = distinct(group[rows].astype(np.int64) * size + key)
     calls = np.bincount(index, minlength=len(pairs))
-    host, device = sum_by(index, host, len(pairs)), sum_by(index, device, len(pairs))
-    found: dict[int, list[tuple[int, int, int, int]]] = {}
+    host, device = sum_by(index, host_self[rows], len(pairs)), sum_by(index, device_self[rows], len(pairs))
+    listed: Counter[int] = Counter()
     for at in np.lexsort((pairs, -host, -device)).tolist():
         g, code = divmod(int(pairs[at]), int(size))
-        listed = found.setdefault(g, [])
-        if len(listed) < MOST_LISTED:
-            listed.append((code, int(calls[at]), int(host[at]), int(device[at])))
-    return found
+        listed[g] += 1
+        if listed[g] <= MOST_LISTED:
+            yield g, code, (int(calls[at]), int(host[at]), int(device[at]) if len(trace.device) else None)

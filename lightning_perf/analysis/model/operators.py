@@ -8,10 +8,11 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.tensor_core_use import tensor_core_use
+from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
 from lightning_perf.analysis.model.operator_origins import CallsByShape, CallsByStack, by_stack
 from lightning_perf.analysis.model.operator_origins import by_shape as calls_by_shape
 from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.indexing import self_ns
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["OperatorRow", "OperatorTable", "operators"]
@@ -90,11 +91,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     outermost = _outermost(group, parents)
 
     duration = table.duration_ns
-    host_self = duration.copy()
-    nested = parents >= 0
-    np.subtract.at(host_self, parents[nested], duration[nested])
-    # Siblings that overlap (a thread id used twice) would make it negative.
-    np.maximum(host_self, 0, out=host_self)
+    host_self = self_ns(table, parents)
     host_self_ns = sum_by(group[counted], host_self[counted], size)
     host_total_ns = sum_by(group[counted & outermost], duration[counted & outermost], size)
     calls = np.bincount(group[counted], minlength=size)
@@ -111,7 +108,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     has_device = len(device) > 0
     launcher = trace.links.device_operator
     linked = np.flatnonzero(ran & (launcher >= 0))
-    cores = tensor_core_use(trace, linked, group[launcher[linked]], size)
+    cores_ns, _, reasons = tensor_core_use(trace, linked, group[launcher[linked]], size)
     chosen = np.flatnonzero((calls > 0) | (device_self_ns > 0))
     rows = [
         OperatorRow(
@@ -122,10 +119,10 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
             host_self_ns=int(host_self_ns[g]),
             device_total_ns=int(device_total_ns[g]) if has_device else None,
             device_self_ns=int(device_self_ns[g]) if has_device else None,
-            tensor_core_ns=int(cores.used_ns[g]) if has_device else None,
-            tensor_core_reason=cores.reason[g],
-            shapes=shapes.get(g, ()),
-            stacks=stacks.get(g, ()),
+            tensor_core_ns=int(cores_ns[g]) if has_device else None,
+            tensor_core_reason=reasons[g],
+            shapes=tuple(shapes.get(g, ())),
+            stacks=tuple(stacks.get(g, ())),
         )
         for g in chosen.tolist()
     ]

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the forward operators that the backward runs again."""
+"""Repeated work of the backward: gradient checkpointing, and second derivatives."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.efficiency import enclosing_marked
-from lightning_perf.analysis.model.derivatives import has_second_derivative
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
+from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -53,19 +53,19 @@ def recompute(trace: Trace) -> Recompute | None:
         return None
     node = trace.names_where(is_backward_node)[table.name] | (table.forward_thread != 0)
     numbered = (table.sequence >= 0) & ~node
-    repeated = numbered & (enclosing_marked(trace, parents, node) != NO_ROW)
+    repeated = numbered & (innermost_marked(parents, parents, node) != NO_ROW)
     repeated &= in_averaged_steps(trace, table.start_ns)
     if has_second_derivative(trace):
         checkpoint = trace.names_where(lambda name: _CHECKPOINT in name)[table.name]
-        repeated &= enclosing_marked(trace, parents, checkpoint) != NO_ROW
-    outermost = repeated & (enclosing_marked(trace, parents, repeated) == NO_ROW)
+        repeated &= innermost_marked(parents, parents, checkpoint) != NO_ROW
+    outermost = repeated & (innermost_marked(parents, parents, repeated) == NO_ROW)
     if not outermost.any():
         return None
     on_device = bool(trace.device.is_compute.any())
     if on_device:
         kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
         # A node inside of a repeated region is the backward of that region, run by a nested engine.
-        within = enclosing_marked(trace, trace.links.device_operator[kernels], outermost | node)
+        within = innermost_marked(parents, trace.links.device_operator[kernels], outermost | node)
         known = within != NO_ROW
         time_ns = int(trace.device.duration_ns[kernels[known][outermost[within[known]]]].sum())
     else:
@@ -75,9 +75,28 @@ def recompute(trace: Trace) -> Recompute | None:
 
 def _spans_ns(trace: Trace, rows: Int64Array, node: BoolArray) -> int:
     """Return the time of some operators and of the Python around them: from the start of their node to the last."""
-    table = trace.operators
-    of_node = enclosing_marked(trace, trace.links.operator_parent[rows], node)
+    table, parents = trace.operators, trace.links.operator_parent
+    of_node = innermost_marked(parents, parents[rows], node)
     nodes, group = np.unique(of_node, return_inverse=True)
     end = np.zeros(len(nodes), dtype=np.int64)
     np.maximum.at(end, group, table.end_ns[rows])
     return int((end - table.start_ns[nodes]).sum())
+
+
+@cached_per_trace
+def has_second_derivative(trace: Trace) -> bool:
+    """Return whether a backward pass differentiates an earlier one, in at least one step of the recording.
+
+    ``torch.autograd.grad(…, create_graph=True)`` runs nodes with operators that make a graph. Later nodes then belong
+    to operators inside earlier nodes. Reentrant checkpointing also makes graphs inside nodes, but differentiates them
+    in there.
+    """
+    owner, root = forward_operator(trace)
+    if owner is None:
+        return False
+    nodes = np.flatnonzero(owner != NO_ROW)
+    inside = root[owner[nodes]]
+    found = inside != NO_ROW
+    table = trace.operators
+    later = table.start_ns[nodes[found]] >= table.end_ns[inside[found]]
+    return bool(later.any())

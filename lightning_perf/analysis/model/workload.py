@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
-from lightning_perf.analysis.model.derivatives import has_second_derivative
 from lightning_perf.analysis.model.modules import forward_operator
+from lightning_perf.analysis.model.recompute import has_second_derivative
 from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
 
@@ -87,8 +87,7 @@ class Workload:
 def workload(trace: Trace) -> Workload:
     """Find out which training a recording shows."""
     rows, shapes = _layer_rows(trace)
-    weights = [weight for _, weight in shapes]
-    layers = list(_layers(trace, rows, weights))
+    layers = [(trace.names[trace.operators.name[row]], weight) for row, (_, weight) in zip(rows, shapes, strict=True)]
     counts = Counter(layers)
     device = trace.device
     averaged = in_averaged_steps(trace, device.start_ns)
@@ -128,23 +127,17 @@ def _layer_rows(trace: Trace) -> tuple[list[int], list[tuple[_Shape, _Shape]]]:
         return [], []
     _, backward = forward_operator(trace)
     found = np.flatnonzero(layers & (backward == NO_ROW) & in_averaged_steps(trace, table.start_ns))
-    read: dict[tuple[str, int], tuple[_Shape, _Shape]] = {}
     shapes = []
     for row in found.tolist():
-        key = trace.names[table.name[row]], int(table.input_shapes[row])
-        if key not in read:
-            inputs = json_list(trace.shape_lists[key[1]])
-            data, weight = (_shape(inputs, at) for at in LAYERS[key[0]])
-            read[key] = data, weight
-        shapes.append(read[key])
+        inputs = json_shapes(trace.shape_lists[table.input_shapes[row]])
+        data, weight = (_shape(inputs, at) for at in LAYERS[trace.names[table.name[row]]])
+        shapes.append((data, weight))
     return found.tolist(), shapes
 
 
-def _shape(inputs: list[object], position: int) -> _Shape:
-    shape = inputs[position] if position < len(inputs) else None
-    if not isinstance(shape, list) or not shape or not all(type(size) is int and 0 <= size < 2**53 for size in shape):
-        return None
-    return tuple(shape)
+def _shape(inputs: tuple[tuple[int, ...], ...], position: int) -> _Shape:
+    shape = inputs[position] if position < len(inputs) else ()
+    return shape if shape and max(shape) < 2**53 else None
 
 
 def _first_inputs(trace: Trace, rows: list[int], data: list[_Shape]) -> tuple[tuple[int, ...], ...]:
@@ -159,11 +152,6 @@ def _first_inputs(trace: Trace, rows: list[int], data: list[_Shape]) -> tuple[tu
     places = np.flatnonzero(~of_weights) if not of_weights.all() else np.arange(len(rows))
     first = places[np.unique(step[places], return_index=True)[1]].tolist()
     return tuple(dict.fromkeys(shape for at in first if (shape := data[at]) is not None))
-
-
-def _layers(trace: Trace, rows: list[int], weights: list[_Shape]) -> Iterator[tuple[str, _Shape]]:
-    for row, weight in zip(rows, weights, strict=True):
-        yield trace.names[trace.operators.name[row]], weight
 
 
 def _passes(trace: Trace, layers: list[tuple[str, _Shape]]) -> float | None:

@@ -14,13 +14,12 @@ Host, input, launches and idle time stay the same, so only the exposed part of c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Literal
 
 import numpy as np
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.host.host_pace import HostPace, bounded_by_host
 from lightning_perf.analysis.host.launches import Launches
@@ -299,7 +298,7 @@ def _cast_elements(trace: Trace, operators: Int64Array) -> int:
     for key, calls in zip(*(part.tolist() for part in np.unique(keys, return_counts=True)), strict=True):
         name = trace.names[key // int(shapes)]
         place = 1 if name in CONVOLUTIONS else 0 if name in KEPT_IN_FP32 else _WEIGHT_PLACES.get(name)
-        operands = _shapes(trace.shape_lists[key % int(shapes)])
+        operands = json_shapes(trace.shape_lists[key % int(shapes)])
         if place is not None and len(operands) > place:
             total += calls * prod(operands[place])
     return total
@@ -309,13 +308,7 @@ _WEIGHT_PLACES = {"aten::addmm": 2, "aten::linear": 1}
 
 
 def _elements(shapes_json: str) -> int:
-    return sum(prod(shape) for shape in _shapes(shapes_json) if shape)
-
-
-@lru_cache(maxsize=65536)
-def _shapes(shapes_json: str) -> tuple[tuple[int, ...], ...]:
-    shapes = json_list(shapes_json)
-    return tuple(tuple(s) if isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) else () for s in shapes)
+    return sum(prod(shape) for shape in json_shapes(shapes_json) if shape)
 
 
 @dataclass(frozen=True)

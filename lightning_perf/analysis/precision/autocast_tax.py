@@ -9,9 +9,10 @@ from functools import lru_cache
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
 __all__ = ["AutocastTax", "Cast", "autocast_tax"]
@@ -120,7 +121,7 @@ def autocast_tax(trace: Trace) -> AutocastTax:
         ),
         count=len(rows),
         time_ns=total,
-        share=None if trace.problems.truncated or not whole else total / whole,
+        share=share_of(trace, total, whole),
         on_device=on_device,
         repeated_weight_casts=repeated,
         repeated_weight_ns=repeated_ns,
@@ -159,16 +160,13 @@ def _whole(trace: Trace, on_device: bool) -> int:
     if on_device:
         rows = trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns)
         return int(trace.device.duration_ns[rows].sum())
-    return int((trace.steps.end_ns - trace.steps.start_ns)[averaged_steps(trace)].sum())
+    return averaged_wall_ns(trace)
 
 
 def _inside_backward(trace: Trace, rows: Int64Array) -> BoolArray:
-    node = trace.names_where(is_backward_node)
-    inside = np.zeros(len(rows), dtype=np.bool_)
-    around = trace.links.operator_parent[rows]
-    while (open_ := around != NO_ROW).any():
-        inside[open_] |= node[trace.operators.name[around[open_]]]
-        around[open_] = trace.links.operator_parent[around[open_]]
+    node = trace.names_where(is_backward_node)[trace.operators.name]
+    parents = trace.links.operator_parent
+    inside: BoolArray = innermost_marked(parents, parents[rows], node) != NO_ROW
     return inside
 
 

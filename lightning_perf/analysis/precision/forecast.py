@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.machine.hardware import DEVICES, DevicePeak, find_device
-from lightning_perf.run_files.numerics.forecast import LayerSample
+from lightning_perf.run_files.numerics.samples import LayerSample
 
 __all__ = [
     "SAFE_DB",

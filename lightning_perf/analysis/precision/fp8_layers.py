@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_perf.run_files.numerics.fp8 import Fp8Sample, Fp8Tensor
+from lightning_perf.run_files.numerics.samples import Fp8Sample, Fp8Tensor
 
 __all__ = ["FLUSHED_LIMIT", "Fp8Layers", "Fp8TensorRow", "summarize_fp8"]
 

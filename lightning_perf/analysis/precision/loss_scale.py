@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lightning_perf.run_files.numerics.loss_scale import ScaleEvent
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
+from lightning_perf.run_files.numerics.samples import ScaleEvent
 
 __all__ = ["ScalerState", "summarize_loss_scale"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_perf.run_files.numerics.gradient_samples import GradientSample, LayerGradients
 from lightning_perf.run_files.numerics.precision import LayerUnderflow, PrecisionAdvice, UnderflowTable
+from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients
 from lightning_perf.trace.columns import Int64Array
 
 __all__ = ["tabulate_underflow"]

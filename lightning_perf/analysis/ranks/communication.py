@@ -1,14 +1,15 @@
-"""Communication: how much of it is exposed, and how fast each collective is."""
+"""Communication: how much of it is exposed, how fast each collective is, and the wrappers that ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
 from lightning_perf.analysis.core.intervals import merge, subtract, union
 from lightning_perf.analysis.ranks.collective_names import (
     CollectiveKind,
@@ -21,10 +22,18 @@ from lightning_perf.analysis.ranks.collective_names import (
 )
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.columns import BoolArray, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CollectiveRow", "Communication", "HostCollective", "StepCommunication", "communication"]
+__all__ = [
+    "CollectiveRow",
+    "Communication",
+    "HostCollective",
+    "StepCommunication",
+    "Wrapper",
+    "communication",
+    "wrappers",
+]
 
 
 @dataclass(frozen=True)
@@ -141,8 +150,7 @@ def communication(trace: Trace) -> Communication | None:
     if not counted.any() and not on_host:
         return None
     steps = _steps(trace) if counted.any() else ()
-    averaged = averaged_steps(trace)
-    wall_ns = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    wall_ns = averaged_wall_ns(trace)
     exposed_ns = sum(step.exposed_ns for step in steps)
     return Communication(
         steps=steps,
@@ -150,7 +158,7 @@ def communication(trace: Trace) -> Communication | None:
         communication_ns=sum(step.communication_ns for step in steps),
         overlapped_ns=sum(step.overlapped_ns for step in steps),
         exposed_ns=exposed_ns,
-        exposed_share=None if trace.problems.truncated or not wall_ns else exposed_ns / wall_ns,
+        exposed_share=share_of(trace, exposed_ns, wall_ns),
         collectives=_collectives(trace, counted),
         host_collectives=on_host,
         host_exposed_ns=_host_exposed_ns(trace) if on_host else 0,
@@ -284,3 +292,26 @@ def _host_exposed_ns(trace: Trace) -> int:
     busy = union(*(active for _, active in host_sets(trace)))
     alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), busy)
     return int(alone.covered(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged]).sum())
+
+
+Wrapper = Literal["DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"]
+
+_MARKS: tuple[tuple[Wrapper, str], ...] = (
+    ("DataParallel", "DataParallel.forward"),
+    ("DistributedDataParallel", "DistributedDataParallel.forward"),
+    ("FullyShardedDataParallel", "FullyShardedDataParallel.forward"),
+)
+
+
+def wrappers(trace: Trace) -> tuple[Wrapper, ...]:
+    """Find the wrappers with a marked forward.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        Their names; empty without such marks.
+    """
+    tables = (trace.annotations, trace.operators)
+    names = {trace.names[code] for table in tables for code in used_codes(table.name)}
+    return tuple(wrapper for wrapper, mark in _MARKS if mark in names)

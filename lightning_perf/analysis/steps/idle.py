@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.core.caching import cached_per_trace
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
@@ -203,8 +202,7 @@ def idle(trace: Trace) -> Idle | None:
     """
     if not len(trace.device):
         return None
-    averaged = averaged_steps(trace)
-    wall_ns = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    wall_ns = averaged_wall_ns(trace)
     gaps = find_gaps(trace)
     length = gaps.end_ns - gaps.start_ns
     cause = np.zeros(len(gaps), dtype=np.intp)
@@ -215,22 +213,18 @@ def idle(trace: Trace) -> Idle | None:
         largest[more] = gaps.parts_ns[name][more]
     caused = np.bincount(cause, minlength=len(GAP_CLASSES)).tolist()
     idle_ns = int(length.sum())
-
-    def share(part_ns: int) -> float | None:
-        return None if trace.problems.truncated or not wall_ns else part_ns / wall_ns
-
     totals = [int(gaps.parts_ns[name].sum()) for name in GAP_CLASSES]
     classes = [
-        IdleClass(name, total_ns, count, share(total_ns), REMEDIES[name])
+        IdleClass(name, total_ns, count, share_of(trace, total_ns, wall_ns), REMEDIES[name])
         for name, total_ns, count in zip(GAP_CLASSES, totals, caused, strict=True)
     ]
     stalled = (cause == GAP_CLASSES.index("kernel_gap")) & (length > _LONG_KERNEL_GAP_NS)
     top = np.argsort(-length, kind="stable")[:_GAPS_LISTED].tolist()
     return Idle(
-        steps=int(averaged.sum()),
+        steps=int(averaged_steps(trace).sum()),
         wall_ns=wall_ns,
         idle_ns=idle_ns,
-        share=share(idle_ns),
+        share=share_of(trace, idle_ns, wall_ns),
         gaps=len(gaps),
         median_gap_ns=round(float(np.median(length))) if len(gaps) else None,
         classes=tuple(sorted(classes, key=lambda row: -row.total_ns)),

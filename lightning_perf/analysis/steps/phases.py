@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import find_row
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
 from lightning_perf.analysis.steps.phase_timeline import PHASES, has_own_marks, launch_phases, phase_timeline, phases_at
@@ -102,12 +102,11 @@ def phases(trace: Trace) -> Phases:
     totals = times[averaged].sum(axis=0)
     wall = int(totals.sum())
     absent = [name in DEVICE_CATEGORIES and not len(trace.device) for name in LEAVES]
-    truncated = trace.problems.truncated
     rows = tuple(
         PhaseTime(
             name=name,
             mean_ns=int(totals[p].sum()) / count,
-            share=None if truncated or not wall else int(totals[p].sum()) / wall,
+            share=share_of(trace, int(totals[p].sum()), wall),
             per_step_ns=tuple(times[:, p].sum(axis=1).tolist()),
             category_mean_ns=tuple(
                 None if missing else total / count for total, missing in zip(totals[p].tolist(), absent, strict=True)
@@ -116,7 +115,7 @@ def phases(trace: Trace) -> Phases:
         for p, name in enumerate(PHASES)
     )
     source = "own" if has_own_marks(trace) else "foreign"
-    return Phases(LEAVES, rows, source, int(averaged.sum()), truncated)
+    return Phases(LEAVES, rows, source, int(averaged.sum()), trace.problems.truncated)
 
 
 def phase_times(trace: Trace) -> Int64Array:

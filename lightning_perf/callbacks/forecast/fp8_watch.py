@@ -16,7 +16,7 @@ from lightning_perf.callbacks.host_copy import HostCopy, copy_scalars
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.fp8 import FP8, Fp8Sample, Fp8Tensor
+from lightning_perf.run_files.numerics.samples import FP8, Fp8Sample, Fp8Tensor
 
 __all__ = ["Fp8Monitor", "fp8_layers"]
 

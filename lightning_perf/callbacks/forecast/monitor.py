@@ -19,7 +19,7 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_who
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.forecast import FORECAST, LayerSample
+from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
 
 __all__ = ["BUDGET", "ForecastMonitor", "check_share"]
 

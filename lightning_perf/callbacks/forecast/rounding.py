@@ -10,7 +10,7 @@ import torch
 from lightning_perf.callbacks.forecast.formats import FORMATS, round_values
 from lightning_perf.callbacks.forecast.matrices import MatrixSamples
 from lightning_perf.callbacks.host_copy import copy_scalars
-from lightning_perf.run_files.numerics.forecast import RoundedCounts, TensorSample
+from lightning_perf.run_files.numerics.samples import RoundedCounts, TensorSample
 
 __all__ = ["COARSE_ERROR", "PRODUCTS", "RECIPES", "RoundedFigures", "RoundedLayer"]
 

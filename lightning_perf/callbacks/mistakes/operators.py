@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -143,25 +143,20 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return value.device.type == "cuda"
         return name == "exp"  # softmax itself adds up in FP32, also in 16-true
 
-    def _loss(self, name: str) -> None:
+    def _add(self, kind: str, severity: Literal["high", "moderate"], title: str, evidence: str, action: str) -> None:
+        """Report a mistake at the place of the operator that runs."""
         layer, line = user_place(self._names)
-        self._report(
-            PrecisionMistake(
-                "half-loss",
-                "high" if name in _LOSSES else "moderate",
-                f"{_READABLE.get(name, name)} is computed in FP16",
-                (
-                    (
-                        f"aten::{name} got FP16 values: autocast is off at this place. exp() overflows above 11, and a "
-                        "loss keeps only 3 digits."
-                    ),
-                ),
-                "Compute it in FP32: call .float() on its inputs, e.g. cross_entropy(logits.float(), target)"
-                + (", or move it into the autocast region." if self._mixed else "."),
-                layer=layer,
-                line=line,
-                step=self.step,
-            )
+        self._report(PrecisionMistake(kind, severity, title, (evidence,), action, layer, line, self.step))
+
+    def _loss(self, name: str) -> None:
+        self._add(
+            "half-loss",
+            "high" if name in _LOSSES else "moderate",
+            f"{_READABLE.get(name, name)} is computed in FP16",
+            f"aten::{name} got FP16 values: autocast is off at this place. exp() overflows above 11, and a loss keeps "
+            "only 3 digits.",
+            "Compute it in FP32: call .float() on its inputs, e.g. cross_entropy(logits.float(), target)"
+            + (", or move it into the autocast region." if self._mixed else "."),
         )
 
     def _check_epsilon(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -170,23 +165,13 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, float) or not 0 < value <= ZERO_IN_FP16:
             return
-        layer, line = user_place(self._names)
-        self._report(
-            PrecisionMistake(
-                "epsilon-underflow",
-                "high",
-                f"The epsilon {value:g} is zero in FP16",
-                (
-                    (
-                        f"aten::{name} got an FP16 tensor and {value:g}. The smallest FP16 number is 6e-8, so the sum "
-                        "or limit can be zero, and a division by it gives inf or NaN."
-                    ),
-                ),
-                "Call .float() on the tensor first, or use an epsilon of at least 1e-4.",
-                layer=layer,
-                line=line,
-                step=self.step,
-            )
+        self._add(
+            "epsilon-underflow",
+            "high",
+            f"The epsilon {value:g} is zero in FP16",
+            f"aten::{name} got an FP16 tensor and {value:g}. The smallest FP16 number is 6e-8, so the sum or limit can "
+            "be zero, and a division by it gives inf or NaN.",
+            "Call .float() on the tensor first, or use an epsilon of at least 1e-4.",
         )
 
     def _check_sum(self, name: str, values: torch.Tensor, result: Any) -> None:
@@ -208,23 +193,15 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._half_count(f"torch.arange counts to {max(numbers):g}", result.dtype)
 
     def _half_count(self, what: str, dtype: torch.dtype) -> None:
-        layer, line = user_place(self._names)
         short = "FP16" if dtype == torch.float16 else "BF16"
-        self._report(
-            PrecisionMistake(
-                "half-counts",
-                "high",
-                f"{what} in {short}",
-                (
-                    f"{short} holds every integer up to {LARGEST_COUNT[dtype]} only. Larger ones are rounded"
-                    + (", and FP16 ends at 65504." if dtype == torch.float16 else "."),
-                ),
-                "Count in integers or FP32: mask.sum() instead of mask.half().sum(), or torch.arange(…) without a "
-                "16-bit dtype.",
-                layer=layer,
-                line=line,
-                step=self.step,
-            )
+        self._add(
+            "half-counts",
+            "high",
+            f"{what} in {short}",
+            f"{short} holds every integer up to {LARGEST_COUNT[dtype]} only. Larger ones are rounded"
+            + (", and FP16 ends at 65504." if dtype == torch.float16 else "."),
+            "Count in integers or FP32: mask.sum() instead of mask.half().sum(), or torch.arange(…) without a 16-bit "
+            "dtype.",
         )
 
 

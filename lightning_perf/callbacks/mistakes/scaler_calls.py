@@ -179,29 +179,18 @@ class ScalerCalls:
                 self._clipped_scaled(scaler, self._parameters.get(id(clipped[0]), ""))
 
     def _clipped_scaled(self, scaler: Any, parameter: str) -> None:
-        _, line = user_place(self._names)
-        scale = float(scaler.get_scale())
-        evidence = (
-            (
-                f"The gradient of {parameter or 'a parameter'} is still multiplied by the loss scale, {scale:g}, when "
-                "you clip it. So nearly every gradient is cut down, and the step is too small by far."
-            ),
-        )
         own = self._is_lightnings(scaler)
-        self._report(
-            PrecisionMistake(
-                "clip-scaled-gradients" if own else "unscale-missing",
-                "high",
-                "Gradients are clipped before they are unscaled",
-                evidence,
-                "Clip in your LightningModule's on_before_optimizer_step(self, optimizer), which runs after Lightning "
-                "has unscaled the gradients."
-                if own
-                else "Call scaler.unscale_(optimizer) in the line before you clip.",
-                layer=parameter.rpartition(".")[0],
-                line=line,
-                step=self.step,
-            )
+        self._add(
+            "clip-scaled-gradients" if own else "unscale-missing",
+            "Gradients are clipped before they are unscaled",
+            f"The gradient of {parameter or 'a parameter'} is still multiplied by the loss scale, "
+            f"{float(scaler.get_scale()):g}, when you clip it. So nearly every gradient is cut down, and the step is "
+            "too small by far.",
+            "Clip in your LightningModule's on_before_optimizer_step(self, optimizer), which runs after Lightning has "
+            "unscaled the gradients."
+            if own
+            else "Call scaler.unscale_(optimizer) in the line before you clip.",
+            parameter.rpartition(".")[0],
         )
 
     def _unscaled_twice(self, scaler: Any, optimizer: Any, line: str) -> None:
@@ -212,63 +201,42 @@ class ScalerCalls:
             )
         else:
             action = "Remove one of the two calls of scaler.unscale_(optimizer)."
-        self._report(
-            PrecisionMistake(
-                "unscale-twice",
-                "high",
-                f"Gradients of {type(optimizer).__name__} are unscaled twice",
-                ("unscale_() was called twice since the last scaled loss. torch raises an error at the second call.",),
-                action,
-                layer=self._layer_of(optimizer),
-                line=line,
-                step=self.step,
-            )
+        self._add(
+            "unscale-twice",
+            f"Gradients of {type(optimizer).__name__} are unscaled twice",
+            "unscale_() was called twice since the last scaled loss. torch raises an error at the second call.",
+            action,
+            self._layer_of(optimizer),
+            line,
         )
 
     def _unscaled_backward(self, optimizer: Any) -> None:
-        _, line = user_place(self._names)
-        self._report(
-            PrecisionMistake(
-                "backward-without-scale",
-                "high",
-                "A loss was not scaled before backward",
-                (
-                    (
-                        f"{type(optimizer).__name__} steps under a gradient scaler, but no loss went through its "
-                        "scale(). torch raises an error."
-                    ),
-                ),
-                "Call self.manual_backward(loss) instead of loss.backward().",
-                layer=self._layer_of(optimizer),
-                line=line,
-                step=self.step,
-            )
+        self._add(
+            "backward-without-scale",
+            "A loss was not scaled before backward",
+            f"{type(optimizer).__name__} steps under a gradient scaler, but no loss went through its scale(). torch "
+            "raises an error.",
+            "Call self.manual_backward(loss) instead of loss.backward().",
+            self._layer_of(optimizer),
         )
 
     def _shared_backward(self, scaler: Any, optimizer: Any) -> None:
-        _, line = user_place(self._names)
-        own = self._is_lightnings(scaler)
-        self._report(
-            PrecisionMistake(
-                "shared-backward",
-                "high",
-                "Two optimizers step after one backward pass under one loss scale",
-                (
-                    (
-                        f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever "
-                        "the scale changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 "
-                        "times."
-                    ),
-                ),
-                "Call self.manual_backward(loss) before each optimizer's step, or use precision='bf16-mixed', which "
-                "has no loss scale."
-                if own
-                else "Call scaler.update() once, after the steps of all optimizers.",
-                layer=self._layer_of(optimizer),
-                line=line,
-                step=self.step,
-            )
+        self._add(
+            "shared-backward",
+            "Two optimizers step after one backward pass under one loss scale",
+            f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever the scale "
+            "changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 times.",
+            "Call self.manual_backward(loss) before each optimizer's step, or use precision='bf16-mixed', which has no "
+            "loss scale."
+            if self._is_lightnings(scaler)
+            else "Call scaler.update() once, after the steps of all optimizers.",
+            self._layer_of(optimizer),
         )
+
+    def _add(self, kind: str, title: str, evidence: str, action: str, layer: str, line: str | None = None) -> None:
+        """Report a mistake that makes the training wrong, by default at the line of the call that is under way."""
+        line = user_place(self._names)[1] if line is None else line
+        self._report(PrecisionMistake(kind, "high", title, (evidence,), action, layer, line, self.step))
 
     def _layer_of(self, optimizer: Any) -> str:
         for group in optimizer.param_groups:

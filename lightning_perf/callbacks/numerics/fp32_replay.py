@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.precision.drift import OTHER_SEEDS, judge_drift
+from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, judge_drift
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.overflow_origin import Batch
 from lightning_perf.callbacks.numerics.replay import (

@@ -17,8 +17,8 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 
 __all__ = ["LossScaleMonitor", "PendingVerdict"]
 

@@ -18,9 +18,8 @@ from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver, Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS, OverflowOrigin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
 
 __all__ = ["Batch", "OverflowLocator", "find_origin"]
 

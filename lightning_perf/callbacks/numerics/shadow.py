@@ -21,7 +21,7 @@ from lightning_perf.callbacks.precision.tf32 import Tf32Override
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.precision import finite_or_none
-from lightning_perf.run_files.numerics.shadow import SHADOW, LayerShadow, ShadowSample
+from lightning_perf.run_files.numerics.samples import SHADOW, LayerShadow, ShadowSample
 
 __all__ = ["ShadowMonitor", "check_interval"]
 

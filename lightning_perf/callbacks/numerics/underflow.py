@@ -18,14 +18,14 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_numb
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.gradient_samples import (
+from lightning_perf.run_files.numerics.precision import UnderflowTable
+from lightning_perf.run_files.numerics.samples import (
     GRADIENT_SAMPLES,
     LOWEST_EXPONENT,
     Arithmetic,
     GradientSample,
     LayerGradients,
 )
-from lightning_perf.run_files.numerics.precision import UnderflowTable
 
 __all__ = ["CountedGradients", "GradientGraph", "UnderflowMonitor", "read_graph"]
 

@@ -26,8 +26,8 @@ from lightning_perf.callbacks.recording.torch_profiler import (
 )
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
-from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]

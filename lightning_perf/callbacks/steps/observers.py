@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from torch.compiler import is_dynamo_compiling
@@ -88,7 +89,7 @@ class Hook:
     def __init__(
         self,
         inherited: Callable[..., None],
-        drop: Callable[[FitObserver, Exception], None],
+        drop: Callable[[Any, Exception], None],
         *,
         reverse: bool = False,
         traceable: bool = False,
@@ -97,27 +98,27 @@ class Hook:
         self._drop = drop
         self._reverse = reverse
         self._traceable = traceable
-        self._calls: tuple[tuple[FitObserver, Callable[..., None]], ...] = ()
+        self._calls: tuple[MethodType, ...] = ()
 
     def add(self, observer: FitObserver) -> None:
         """Call an observer, unless it inherits the method that does nothing."""
-        call = getattr(observer, self._inherited.__name__)
-        if getattr(call, "__func__", None) is not self._inherited:
-            self._calls = ((observer, call), *self._calls) if self._reverse else (*self._calls, (observer, call))
+        call: MethodType = getattr(observer, self._inherited.__name__)
+        if call.__func__ is not self._inherited:
+            self._calls = (call, *self._calls) if self._reverse else (*self._calls, call)
 
     def remove(self, observer: FitObserver) -> None:
         """Do not call the observer any more."""
-        self._calls = tuple(each for each in self._calls if each[0] is not observer)
+        self._calls = tuple(call for call in self._calls if call.__self__ is not observer)
 
     def __call__(self, *arguments: Any) -> None:
         """Call the observers."""
         if self._traceable and is_dynamo_compiling():
             return
-        for observer, call in self._calls:
+        for call in self._calls:
             try:
                 call(*arguments)
             except Exception as error:  # noqa: PERF203 - the next observer is called all the same
-                self._drop(observer, error)
+                self._drop(call.__self__, error)
 
 
 class Observers:

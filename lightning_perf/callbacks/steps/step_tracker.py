@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -75,9 +75,9 @@ class StepTracker(FitObserver):
         self._counter = counter
         self._at_start = at_start
         self._at_end = at_end
-        self._batch_takers = tuple(
-            observer.add_batch for observer in at_start if type(observer).add_batch is not StepObserver.add_batch
-        )
+        self._step_starts = _overridden(StepObserver.on_step_start, at_start)
+        self._step_ends = _overridden(StepObserver.on_step_end, at_end)
+        self._batch_takers = _overridden(StepObserver.add_batch, at_start)
         self._phase_starts = tuple(observer.on_phase_start for observer in phases)
         self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
         self._numbered = False
@@ -210,8 +210,8 @@ class StepTracker(FitObserver):
                 self._numbered = True
                 state.first_number = self._counter.step_number()
             state.step, state.checkpoint_saved = state.whole_steps, False
-            for observer in self._at_start:
-                observer.on_step_start()
+            for start in self._step_starts:
+                start()
             self._followed = _ALL if state.recording else _ALWAYS
         elif self._paused:
             self._paused = False
@@ -232,10 +232,11 @@ class StepTracker(FitObserver):
             self._end_phase(self._phases[-1])
         self._open = False
         self._state.whole_steps += self._whole
-        for observer in self._at_end:
-            if self._whole:
-                observer.on_step_end()
-            else:
+        if self._whole:
+            for end in self._step_ends:
+                end()
+        else:
+            for observer in self._at_end:
                 observer.on_step_dropped()
 
     def _start_phase(self, phase: Phase) -> None:
@@ -261,3 +262,9 @@ class StepTracker(FitObserver):
         if phases:
             for start in self._phase_starts:
                 start(phases[-1])
+
+
+def _overridden(inherited: Callable[..., None], observers: Sequence[StepObserver]) -> tuple[Callable[..., None], ...]:
+    """Return a method of those observers that override it: the others need no call in every step."""
+    methods = [getattr(observer, inherited.__name__) for observer in observers]
+    return tuple(method for method in methods if getattr(method, "__func__", None) is not inherited)

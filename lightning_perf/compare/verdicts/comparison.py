@@ -1,4 +1,4 @@
-"""Define `Comparison`, the document that renderers and plots show."""
+"""Define `Comparison`, the document that the blocks and plots show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDo
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import Summary
 from lightning_perf.statistics.drift import Drift
-from lightning_perf.statistics.margins import NonInferiority
+from lightning_perf.statistics.location import NonInferiority
 from lightning_perf.statistics.spread import Spread
 from lightning_perf.statistics.values import Estimate, Probability
 

@@ -11,8 +11,7 @@ from lightning_perf.compare.records.metrics import Quality, is_broken
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.pair import Pair
 from lightning_perf.statistics.collapse import LEAST_DROP, CollapseCounts, baseline_limit, collapse_limit
-from lightning_perf.statistics.location import Difference
-from lightning_perf.statistics.margins import Kept, NonInferiority, non_inferiority
+from lightning_perf.statistics.location import Difference, Kept, NonInferiority, non_inferiority
 from lightning_perf.statistics.values import Numbers, finite
 
 

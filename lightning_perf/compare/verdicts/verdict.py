@@ -11,7 +11,7 @@ from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, Ve
 from lightning_perf.compare.verdicts.gates import ALLOW_DIVERGENCE, ALLOW_FAILURES
 from lightning_perf.compare.verdicts.learned import Learned
 from lightning_perf.statistics.collapse import CollapseCounts
-from lightning_perf.statistics.margins import Kept
+from lightning_perf.statistics.location import Kept
 from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (

@@ -1,1 +1,1 @@
-"""The trade-off document, its recommendation, its plot and its renderers."""
+"""The trade-off document, its recommendation, its plot and its blocks."""

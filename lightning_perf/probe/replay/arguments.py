@@ -175,16 +175,20 @@ def _argument(argument: Any, kind: Any, shape: Any, strides: Any, value: Any) ->
         return [_tensor(torch.float32, one, order) for one, order in zip(shape, strides, strict=True)]
     if kind in TYPES or kind == "TensorList":
         raise NotCallableError("a tensor where a value belongs")
-    if value == "" or value is None:
-        if inner in ("Generator", "Device") or optional:
-            return None
-        if inner == "str":  # the profiler leaves out texts
-            if argument.name in TEXTS:
-                return TEXTS[argument.name]
-            if argument.has_default_value():
-                return argument.default_value
-        raise NotCallableError("a value that was not recorded")
-    return _value(inner, str(value))
+    if value != "" and value is not None:
+        return _value(inner, str(value))
+    if inner in ("Generator", "Device") or optional:
+        return None
+    return _unrecorded_text(argument, inner)
+
+
+def _unrecorded_text(argument: Any, inner: str) -> Argument:
+    """Return the usual text of an argument. The profiler leaves out texts."""
+    if inner == "str" and argument.name in TEXTS:
+        return TEXTS[argument.name]
+    if inner == "str" and argument.has_default_value():
+        return argument.default_value
+    raise NotCallableError("a value that was not recorded")
 
 
 def _tensor(dtype: torch.dtype, shape: Any, strides: Any) -> TensorInfo:

@@ -1,4 +1,4 @@
-"""Puts the recorded calls of a step together to one module, so that a compiler can fuse them.
+"""Puts the recorded calls of a step together to one module, and times it compiled and one by one.
 
 A recording does not say which tensor a call reads. A call reads the latest tensor of the recorded type, shape and
 strides that no call has read yet, else the latest one. Tensors that one call returned are read in their order.
@@ -7,8 +7,11 @@ strides that no call has read yet, else the latest one. Tensors that one call re
 from __future__ import annotations
 
 import operator
+import pickle
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +20,11 @@ from torch import Tensor, fx
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
 from lightning_perf.probe.replay.data_flow import weights_of
 from lightning_perf.probe.replay.measure import Pool, integer_limit
+from lightning_perf.probe.replay.messages import CompiledTimes, Task
+from lightning_perf.workers.channel import Channel
+from lightning_perf.workers.memory_limit import limit_memory
 
-__all__ = ["CallGraph", "build_call_graph"]
+__all__ = ["CallGraph", "build_call_graph", "main", "time_compiled"]
 
 _Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
 
@@ -163,3 +169,60 @@ def _out_of_place(bound: Bound) -> Any:
         return own
     other = getattr(torch.ops.aten, bound.name.removesuffix("_"), None)
     return getattr(other, bound.overload, own)
+
+
+ROUNDS, LEAST_ROUNDS, MOST_S = 15, 5, 20.0
+"""Rounds of both, and the time from which the least number is enough."""
+
+
+def main(channel: Channel) -> None:
+    """Take a task, and send the times."""
+    task = channel.receive(Task)
+    limit_memory()
+    channel.send(time_compiled(task))
+
+
+def time_compiled(task: Task) -> CompiledTimes:
+    """Compile the calls of a step with their backward passes, and time them.
+
+    Args:
+        task: The calls, on a processor. Only the first setting is used.
+    """
+    torch.manual_seed(0)
+    torch.set_num_threads(task.threads)
+    setting = task.settings[0]
+    bound = {
+        place: settings[setting.name]
+        for place, settings in enumerate(pickle.loads(task.bound))
+        if setting.name in settings
+    }
+    dtype = getattr(torch, setting.autocast) if setting.autocast else None
+    with torch.autocast(task.device, dtype=dtype) if dtype is not None else nullcontext():
+        made = build_call_graph(task.calls.order, bound, Pool(task.device, task.memory_bytes))
+    gradients: list[Tensor] = []
+
+    def step(module: Callable[..., tuple[Tensor, ...]]) -> None:
+        with torch.autocast(task.device, dtype=dtype) if dtype is not None else nullcontext():
+            outputs = module(*made.inputs)
+        if not gradients:
+            gradients.extend(map(torch.ones_like, outputs))
+        torch.autograd.grad(outputs, made.leaves, gradients, allow_unused=True)
+
+    clock = time.thread_time_ns if task.threads == 1 else time.perf_counter_ns
+
+    def step_ns(module: Callable[..., tuple[Tensor, ...]]) -> float:
+        start = clock()
+        step(module)
+        return float(clock() - start)
+
+    step(made.module)
+    begin = time.perf_counter()
+    compiled = torch.compile(made.module, dynamic=False)
+    step(compiled)
+    compile_s = time.perf_counter() - begin
+    begin = time.perf_counter()
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < LEAST_ROUNDS or (len(pairs) < ROUNDS and time.perf_counter() < begin + MOST_S):
+        pairs.append((step_ns(made.module), step_ns(compiled)))
+    one_by_one, in_one = zip(*pairs[1:], strict=True)
+    return CompiledTimes(made.places, one_by_one, in_one, compile_s)

@@ -8,19 +8,20 @@ that returned such a tensor. Autocast itself decides which operators it casts, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.arguments import TYPES, Argument, Bound, NotCallableError, TensorInfo, bind
-from lightning_perf.probe.replay.settings import Setting
-from lightning_perf.probe.replay.valueless import Valueless
+from lightning_perf.probe.replay.messages import Setting
 
-__all__ = ["WEIGHTS", "follow", "is_channels_last", "weights_of"]
+__all__ = ["WEIGHTS", "Valueless", "follow", "is_channels_last", "weights_of"]
 
 WEIGHTS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), (1, 2)),
@@ -170,14 +171,7 @@ def follow(
         For each call, its arguments by the name of the setting. A setting is missing if the call fails in it. And the
         reasons for calls that cannot be made at all.
     """
-    skipped: dict[int, str] = {}
-    bound: list[Bound | None] = []
-    for place, call in enumerate(calls.calls):
-        try:
-            bound.append(bind(call))
-        except NotCallableError as error:  # noqa: PERF203  (one call must not cost the others)
-            bound.append(None)
-            skipped[place] = str(error)
+    bound, skipped = _bound(calls)
     shapes = frozenset(parameter.shape for parameter in calls.parameters if parameter.type in TYPES)
     flows = {setting.name: _Flow(setting, batch_size, shapes) for setting in settings}
     current = settings[0]
@@ -185,9 +179,9 @@ def follow(
     seen: dict[tuple[int, str, tuple[Any, ...]], list[TensorInfo] | None] = {}
     with torch.enable_grad():
         for place in calls.order:
-            made = bound[place]
-            if made is None:
+            if place not in bound:
                 continue
+            made = bound[place]
             recorded = _arguments(made, flows[current.name], current, is_current=True)
             outputs = _outputs(seen, place, recorded, current, device)
             if outputs is None:
@@ -212,6 +206,18 @@ def follow(
                     gradient = has_backward or _passes_gradient(recorded)
                     flows[setting.name].produce(before, after.with_gradient(gradient), is_sum=made.name in SUMS)
     return found, skipped
+
+
+def _bound(calls: OperatorCalls) -> tuple[dict[int, Bound], dict[int, str]]:
+    """Return the calls that can be made, and the reasons for those that cannot, by their places."""
+    bound: dict[int, Bound] = {}
+    skipped: dict[int, str] = {}
+    for place, call in enumerate(calls.calls):
+        try:
+            bound[place] = bind(call)
+        except NotCallableError as error:  # noqa: PERF203  (one call must not cost the others)
+            skipped[place] = str(error)
+    return bound, skipped
 
 
 def _arguments(call: Bound, flow: _Flow, setting: Setting, batch_size: int | None = None, *, is_current: bool) -> Bound:
@@ -410,3 +416,50 @@ def _returns_channels_last(call: Bound) -> bool:
     """Return whether a convolution computes in channels last: one of its inputs is enough."""
     infos = [value for value in call.arguments[:2] if isinstance(value, TensorInfo)]
     return call.name in CONVOLUTIONS and any(is_channels_last(info) for info in infos)
+
+
+class Valueless(Tensor):
+    """A tensor of a device, with a tensor of the device ``meta`` inside."""
+
+    _inside: Tensor
+    __slots__ = ("_inside",)
+
+    @staticmethod
+    def __new__(cls, inside: Tensor, device: str) -> Valueless:
+        """Wrap a tensor of the device ``meta``."""
+        wrapper: Valueless = torch.Tensor._make_wrapper_subclass(
+            cls,
+            inside.size(),
+            strides=inside.stride(),
+            storage_offset=inside.storage_offset(),
+            dtype=inside.dtype,
+            device=torch.device(device),
+        )
+        wrapper._inside = inside
+        return wrapper
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own signature has other names
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator on the tensors inside."""
+        devices: list[str] = []
+
+        def unwrap(value: Any) -> Any:
+            if isinstance(value, Valueless):
+                devices.append(value.device.type)
+                return value._inside
+            return torch.device("meta") if isinstance(value, torch.device) else value
+
+        result = func(*tree_map(unwrap, list(args)), **tree_map(unwrap, dict(kwargs or {})))
+        if func._schema.is_mutable and args and isinstance(args[0], Valueless) and result is args[0]._inside:
+            return args[0]
+
+        def wrap(value: Any) -> Any:
+            return Valueless(value, devices[0]) if isinstance(value, Tensor) and devices else value
+
+        return tree_map(wrap, result)

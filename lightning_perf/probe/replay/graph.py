@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from lightning_perf.probe.replay.measure import Prepared, make_calls, wait_on_device
-from lightning_perf.probe.replay.messages import GraphTimes
-from lightning_perf.probe.replay.settings import Setting
+from lightning_perf.probe.replay.messages import GraphTimes, Setting
 
 __all__ = ["CudaQueue", "Queue", "time_graph"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
-from lightning_perf.probe.replay.settings import Setting
+from lightning_perf.probe.replay.messages import Setting
 
 __all__ = ["Pool", "Prepared", "Timer", "count_faults", "integer_limit", "make_calls", "run_pass", "wait_on_device"]
 

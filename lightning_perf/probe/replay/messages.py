@@ -1,13 +1,15 @@
-"""The messages between the process of the training and the worker process that probes."""
+"""The settings that a probe tries, and the messages between the training and the worker process that probes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.probe.replay.settings import Setting
 from lightning_perf.trace.description import Batch
 from lightning_perf.workers.channel import Message
 
 __all__ = [
+    "CURRENT",
     "FUSED",
     "THREADS",
     "Begin",
@@ -17,6 +19,7 @@ __all__ = [
     "OptimizerTask",
     "Ready",
     "Replayed",
+    "Setting",
     "Task",
     "Times",
     "TransferTimes",
@@ -24,6 +27,31 @@ __all__ = [
 
 FUSED, THREADS = "fused", "threads"
 """Names of an optimizer's fused implementation, and of the recorded implementation with more threads."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to run the recorded calls.
+
+    Attributes:
+        name: ``current``, or the name of the change, e.g. ``bf16``.
+        autocast: Type of autocast, ``bfloat16`` or ``float16``; ``None`` without autocast.
+        threads: Threads of an operator on the processor; ``None`` to keep those of the recording.
+        channels_last: Whether 4-dimensional weights are in channels last.
+        batch: Factor of the batch size.
+        tf32: Whether FP32 products may use TF32; ``None`` for torch's default.
+    """
+
+    name: str
+    autocast: str | None = None
+    threads: int | None = None
+    channels_last: bool = False
+    batch: int = 1
+    tf32: bool | None = None
+
+
+CURRENT = "current"
+"""Name of the setting of the recording."""
 
 
 class OptimizerTask(Message, frozen=True):

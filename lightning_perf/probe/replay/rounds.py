@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from lightning_perf.probe.replay.arguments import Bound
 from lightning_perf.probe.replay.measure import Pool, Prepared, count_faults, run_pass
-from lightning_perf.probe.replay.messages import Task, Times
+from lightning_perf.probe.replay.messages import Setting, Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer
 from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
-from lightning_perf.probe.replay.settings import Setting
 
 __all__ = ["BATCH_ROUNDS", "Rounds"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
-from lightning_perf.findings.compilation.compile_finding import frame_name, line_name, of_fit, step_range
+from lightning_perf.findings.compilation import frame_name, line_name, of_fit, step_range
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, listing, table

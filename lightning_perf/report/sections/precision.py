@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from lightning_perf.findings.pages import mistake_page_url
+from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.numerics.loss_scale import OverflowOrigin
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerDrift,
@@ -19,6 +18,7 @@ from lightning_perf.run_files.numerics.precision import (
     RunPrecision,
     UnderflowTable,
 )
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
@@ -93,7 +93,7 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
 def mistake_text(mistake: PrecisionMistake) -> tuple[str | Span, ...]:
     """Return the title of a mistake with its place, its ID as a link, and its severity."""
     severity = Span(mistake.severity, "bad" if mistake.severity == "high" else "warning")
-    linked = Span(mistake.kind, link=mistake_page_url(mistake.kind))
+    linked = Span(mistake.kind, link=rule_page_url(mistake.kind))
     return f"{mistake.title}{mistake.where}", "  [", linked, " · ", severity, "]"
 
 

@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from lightning_perf.errors import TraceError
 from lightning_perf.project import install_command
-from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 __all__ = [
@@ -175,9 +174,7 @@ class FitAccount:
 _ACCOUNTS: RankLog[FitAccount] = RankLog(FitAccount, "account", "account of a fit")
 
 
-def account_paths(folder: Path) -> list[Path]:
-    """Return the accounts in the folder of a run, in the order of the ranks."""
-    return _ACCOUNTS.paths(folder)
+account_paths = _ACCOUNTS.paths
 
 
 def write_account(folder: Path, account: FitAccount) -> None:
@@ -186,7 +183,7 @@ def write_account(folder: Path, account: FitAccount) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    replace_file(_ACCOUNTS.path(folder, account.rank), _ACCOUNTS.encode(account))
+    _ACCOUNTS.replace(folder, account.rank, account)
 
 
 def read_account(path: str | Path) -> FitAccount:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 __all__ = ["GrowthRecord", "MemorySample", "TensorCensus", "TensorGroup", "read_growth", "write_growth"]
@@ -84,7 +83,7 @@ def write_growth(folder: Path, record: GrowthRecord) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    replace_file(_RECORDS.path(folder, record.rank), _RECORDS.encode(record))
+    _RECORDS.replace(folder, record.rank, record)
 
 
 def read_growth(folder: Path) -> GrowthRecord | None:
@@ -93,7 +92,4 @@ def read_growth(folder: Path) -> GrowthRecord | None:
     Raises:
         TraceError: The file cannot be read, or holds something else.
     """
-    for path in _RECORDS.paths(folder)[:1]:
-        for record in _RECORDS.read(path):
-            return record
-    return None
+    return next((record for path in _RECORDS.paths(folder)[:1] for record in _RECORDS.read(path)), None)

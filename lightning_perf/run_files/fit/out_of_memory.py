@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.jsonl import Count, RankLog
 from lightning_perf.units import format_bytes
 
@@ -100,6 +99,7 @@ class OutOfMemory:
 
 
 _FILES: RankLog[OutOfMemory] = RankLog(OutOfMemory, "out_of_memory", "report of missing memory")
+read_out_of_memory = _FILES.read_all
 
 
 def write_out_of_memory(folder: Path, report: OutOfMemory) -> Path:
@@ -108,20 +108,9 @@ def write_out_of_memory(folder: Path, report: OutOfMemory) -> Path:
     Raises:
         OSError: It cannot be written.
     """
-    path = _FILES.path(folder, report.rank)
-    replace_file(path, _FILES.encode(report))
-    return path
+    return _FILES.replace(folder, report.rank, report)
 
 
 def has_out_of_memory(folder: Path) -> bool:
     """Return whether a run left a report."""
     return bool(_FILES.paths(folder))
-
-
-def read_out_of_memory(folder: Path) -> tuple[OutOfMemory, ...]:
-    """Read the reports in the folder of a run, in the order of the ranks; none if no rank ran out of memory.
-
-    Raises:
-        TraceError: A file cannot be read, or holds something else.
-    """
-    return tuple(report for path in _FILES.paths(folder) for report in _FILES.read(path))

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import msgspec
-
-from lightning_perf.run_files.atomic import read_json, replace_file
-from lightning_perf.run_files.numerics.gradient_samples import Arithmetic
-from lightning_perf.run_files.numerics.loss_scale import ScaleEvent
+from lightning_perf.run_files.atomic import JsonFile
+from lightning_perf.run_files.numerics.samples import Arithmetic, ScaleEvent
 
 __all__ = [
     "PRECISION_NAME",
@@ -427,22 +423,5 @@ class RunPrecision:
     bad_run: BadRun | None = None
 
 
-def write_precision(folder: Path, precision: RunPrecision) -> None:
-    """Write ``precision.json`` in the folder of a run, atomically.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    replace_file(folder / PRECISION_NAME, msgspec.json.encode(precision))
-
-
-def read_precision(path: str | Path) -> RunPrecision:
-    """Read a ``precision.json`` file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        TraceError: It cannot be read, or is not such a file.
-    """
-    return read_json(path, RunPrecision, "is no description of a run's precision")
+_FILE = JsonFile(RunPrecision, PRECISION_NAME, "is no description of a run's precision")
+write_precision, read_precision = _FILE.write, _FILE.read

@@ -129,13 +129,10 @@ class FilePictures(Dataset[Batch]):
         self._move = v2.RandomAffine(MAX_DEGREES, (MAX_SHIFT, MAX_SHIFT), interpolation=v2.InterpolationMode.BILINEAR)
         self._moved = moved
         self._opened: tuple[int, Source] | None = None
-
-    @property
-    def samples(self) -> list[tuple[str, int]]:
+        self.samples = [(str(path), 0)]
         """File and label of each picture, like in torchvision's ``ImageFolder``; for a zip, only the zip itself."""
-        if not self._path.is_dir():
-            return [(str(self._path), 0)]
-        return [(str(self._path / self._names[row]), int(self._labels[row])) for row in self._rows]
+        if path.is_dir():
+            self.samples = [(str(path / names[row]), int(labels[row])) for row in rows]
 
     def __len__(self) -> int:
         return len(self._rows)

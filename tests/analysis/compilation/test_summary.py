@@ -11,8 +11,8 @@ import pytest
 from lightning_perf.analysis.compilation.payoff import diff_compilations
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation
-from tests.findings.compilation.compilations import BROKEN, CALLS, COSTLY, SHAPES, SKIPPED, again, compilation, report
-from tests.findings.fit.accounts import S
+from tests.findings.accounts import S
+from tests.findings.compilations import BROKEN, CALLS, COSTLY, SHAPES, SKIPPED, again, compilation, report
 
 ALL = (*SHAPES, *COSTLY, *BROKEN, *SKIPPED)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from lightning_perf.analysis.core.caching import cached_per_trace
+from lightning_perf.analysis.core.averaged_steps import cached_per_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.host.queue_depth import queue_depth
+from lightning_perf.analysis.host.launches import queue_depth
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
+from lightning_perf.analysis.host.sync_points import StopFlags, stop_flags
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.host.stop_flags import stop_flags as find_stop_flags
+from lightning_perf.findings.ranks import stop_flags as find_stop_flags
 from tests.support.trace_builder import TraceBuilder
 
 US = 1000

@@ -10,8 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
-from lightning_perf.analysis.model.derivatives import has_second_derivative
-from lightning_perf.analysis.model.recompute import recompute
+from lightning_perf.analysis.model.recompute import has_second_derivative, recompute
 from lightning_perf.trace.reader import read_trace
 
 Loss = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.analysis.precision.drift import OTHER_SEEDS, judge_drift
+from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, judge_drift
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.analysis.kernels.kernel_table import KernelLauncher, KernelRow, KernelTable
 from lightning_perf.analysis.precision.forecast import Forecast, ProductTime, forecast, product_time
-from lightning_perf.run_files.numerics.forecast import LayerSample, RoundedCounts, TensorSample
+from lightning_perf.run_files.numerics.samples import LayerSample, RoundedCounts, TensorSample
 
 RECIPES = ("fp16", "bf16", "fp8", "fp8-delayed", "mxfp8", "nvfp4")
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_perf.analysis.precision.loss_scale import ScalerState, summarize_loss_scale
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 
 
 def as_fp32(value: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
 from lightning_perf.report.build import build_report
-from lightning_perf.run_files.numerics.shadow import LayerShadow, ShadowSample
+from lightning_perf.run_files.numerics.samples import LayerShadow, ShadowSample
 
 
 def sample(step: int, cosine: float | None, *, loss: float | None = 1.01, head: float = 0.999) -> ShadowSample:

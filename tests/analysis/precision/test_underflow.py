@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
-from lightning_perf.run_files.numerics.gradient_samples import Arithmetic, GradientSample, LayerGradients
 from lightning_perf.run_files.numerics.precision import UnderflowTable
+from lightning_perf.run_files.numerics.samples import Arithmetic, GradientSample, LayerGradients
 
 
 def count(values: np.ndarray, arithmetic: Arithmetic = "fp16") -> LayerGradients:

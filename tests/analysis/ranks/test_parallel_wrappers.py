@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lightning_perf.analysis.ranks.parallel_wrappers import wrappers
+from lightning_perf.analysis.ranks.communication import wrappers
 from tests.support.trace_builder import TraceBuilder
 
 

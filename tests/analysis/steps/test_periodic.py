@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.steps.periodic import PeriodicSteps, find_period
+from lightning_perf.analysis.steps.step_times import PeriodicSteps, find_period
 
 MS = 1_000_000
 

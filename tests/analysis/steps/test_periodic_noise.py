@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_perf.analysis.steps.periodic import find_period
+from lightning_perf.analysis.steps.step_times import find_period
 
 
 def test_a_period_is_found_among_steps_that_vary() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_perf.analysis.steps.runtime_calls import RuntimeKind, call_kind, runtime_kinds
+from lightning_perf.analysis.steps.categories import RuntimeKind, call_kind, runtime_kinds
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -9,7 +9,7 @@ from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.callbacks.trainer_log import step_metrics
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.trace.concatenate import concatenate
-from lightning_perf.trace.metadata import TOKENS_KEY
+from lightning_perf.trace.description import TOKENS_KEY
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000

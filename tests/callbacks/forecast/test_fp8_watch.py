@@ -15,7 +15,7 @@ from torch import nn
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.forecast.fp8_watch import fp8_layers
-from lightning_perf.run_files.numerics.fp8 import FP8
+from lightning_perf.run_files.numerics.samples import FP8
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer
 from tests.support.markdown import ROOT
 

@@ -17,7 +17,7 @@ from lightning_perf.analysis.precision.forecast import Forecast
 from lightning_perf.callbacks.forecast.cost import ForecastBudget
 from lightning_perf.callbacks.forecast.formats import FORMATS
 from lightning_perf.callbacks.forecast.rounding import RECIPES
-from lightning_perf.run_files.numerics.forecast import FORECAST, LayerSample
+from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
 
 

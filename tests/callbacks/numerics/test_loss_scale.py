@@ -11,7 +11,7 @@ from torch import nn
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin
 from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
 from tests.callbacks.training import recording_logger
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.precision.switch import PrecisionError
-from lightning_perf.run_files.numerics.shadow import SHADOW, ShadowSample
+from lightning_perf.run_files.numerics.samples import SHADOW, ShadowSample
+from tests.callbacks.perf_training import assert_untapped
 from tests.callbacks.training import PACKAGES, loader, make_trainer, package
 
 
@@ -180,6 +181,8 @@ def test_manual_optimization_is_refused_before_the_first_step(tmp_path):
     with pytest.raises(PrecisionError, match="shadow=5 needs automatic optimization and one device"):
         train(tmp_path, module, perf={"shadow": 5})
     assert module.seen == []
+    assert_untapped(module.trainer)
+    assert not any(optimizer._optimizer_step_post_hooks for optimizer in module.trainer.optimizers)
 
 
 @pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (True, TypeError), (2.5, TypeError)])

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.callbacks.numerics.underflow import VALUES_A_PARAMETER, CountedGradients, read_graph
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.numerics.precision import UnderflowTable
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES
 from tests.callbacks.precision_training import Recipe, fit, make_net, same, stock_options
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")

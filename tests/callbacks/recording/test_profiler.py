@@ -281,6 +281,20 @@ def test_cupti_leaves_between_two_windows_and_not_in_the_second(
     assert calls == [(1, False), (2, False)]
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling")
+def test_after_an_error_nothing_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a rank that is gone, in a collective that never ends."""
+    calls: list[str] = []
+    window = profiler(tmp_path, device_type="cuda", active=2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("synchronize"))
+    step(window, 0)
+    window.stop_waiting()
+    window.finish()
+    window.close()
+    assert calls == []
+    assert len(window.files) == 1
+
+
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
     def recorded(folder: str, **options: Any) -> list[dict[str, Any]]:
         (tmp_path / folder).mkdir()

@@ -1,10 +1,13 @@
+import inspect
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from lightning_perf import PerfCallback, PerfLoop
-from lightning_perf.callbacks.recording.recording_plan import checked_ranks
+from lightning_perf.callbacks.recording.recording_plan import Recording, checked_ranks
+from lightning_perf.loop.transformers_callback import PerfTrainerCallback
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,20 @@ def test_the_callback_and_the_loop_refuse_the_same_values(measure: type) -> None
         measure(max_overhead=2)
     with pytest.raises(TypeError, match="warmup"):
         measure(warmup=1.5)
+
+
+@pytest.mark.parametrize("measure", [PerfCallback, PerfLoop, PerfTrainerCallback])
+def test_every_signature_has_the_defaults_of_the_recording(measure: type) -> None:
+    options = {item.name: item.default for item in fields(Recording)}
+    parameters = inspect.signature(measure).parameters
+    shared = {name: parameter.default for name, parameter in parameters.items() if name in options}
+    assert shared == {name: options[name] for name in shared}
+    if measure is not PerfTrainerCallback:
+        assert set(shared) == set(options)
+
+
+def test_the_options_of_a_constructor_are_taken_from_its_arguments() -> None:
+    recording = Recording.given({"self": object(), "active": 7, "ranks": [1], "report": "none"})
+    assert recording == Recording(active=7, ranks=[1])
+    assert (recording.schedule.active, recording.schedule.skip_first, recording.ranks) == (7, 10, frozenset({1}))
+    assert recording.open_fields == {"skip_first", "wait", "warmup"}

@@ -6,7 +6,7 @@ from lightning_perf.compare.records.record import read_record
 from lightning_perf.run_files.fit.account import write_account
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
 from tests.compare.support import write_run
-from tests.findings.fit.accounts import USUAL, account
+from tests.findings.accounts import USUAL, account
 
 
 def run_with(folder, *epochs):

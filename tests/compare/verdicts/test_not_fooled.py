@@ -15,7 +15,7 @@ from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
-from lightning_perf.statistics.margins import Kept
+from lightning_perf.statistics.location import Kept
 
 Arms: TypeAlias = dict[str, list[RunRecord]]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.errors import TraceError
-from lightning_perf.run_files.numerics.gradient_samples import GRADIENT_SAMPLES, GradientSample, LayerGradients
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, GradientSample, LayerGradients
 
 
 def layer(exponent: int) -> LayerGradients:

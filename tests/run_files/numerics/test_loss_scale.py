@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.errors import TraceError
-from lightning_perf.run_files.numerics.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 
 EVENTS = (
     ScaleEvent("start", 10, 65536.0, 0, 0),

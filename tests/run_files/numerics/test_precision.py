@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lightning_perf.analysis.precision.drift import judge_drift
+from lightning_perf.analysis.precision.shadow import judge_drift
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,

@@ -1,1 +1,0 @@
-"""Rules about the compilations of a fit by ``torch.compile``."""

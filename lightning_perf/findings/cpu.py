@@ -1,0 +1,542 @@
+"""Rules for trainings on a processor: arithmetic, layout, overhead, page faults, pauses and idle cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple, get_args
+
+from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, HostWork, Layout
+from lightning_perf.analysis.host.pauses import PhasePause
+from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.contention import is_busy
+from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.rules import rule
+from lightning_perf.findings.savings import (
+    RECORD_STACKS,
+    UNKNOWN_BATCHES,
+    batch_can_grow,
+    batches_per_epoch,
+    choose_saving,
+    compile_obstacle,
+    counted,
+    each,
+    probed_change,
+    processor_of,
+    share_of_step,
+    step_ns,
+    whole,
+    worth_it,
+)
+from lightning_perf.machine.page_faults import KEEP_MEMORY
+from lightning_perf.units import format_count, format_duration
+
+
+def rows(
+    compute: HostCompute, *kinds: HostKind, arithmetic: str | None = None, layout: Layout | None = None
+) -> tuple[HostWork, ...]:
+    """Return the operators of some kinds."""
+    return tuple(
+        row
+        for row in compute.work
+        if row.kind in kinds and arithmetic in (None, row.arithmetic) and layout in (None, row.layout)
+    )
+
+
+def time_ns(found: Iterable[HostWork], compute: HostCompute) -> float:
+    """Return the mean time of operators in nanoseconds per step."""
+    return sum(row.time_ns for row in found) / compute.steps
+
+
+def host_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:
+    """Return the least and most step time that faster operators save; less if those of several threads overlap."""
+    compute = analysis.host_compute
+    busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
+    if compute is None or not compute.operator_ns:
+        return 0.0, 0.0
+    factor = min(1.0, busy_ns / (compute.operator_ns / compute.steps))
+    return least_ns * factor, most_ns * factor
+
+
+BF16_SPEED_UP = {"amx_bf16": (1.5, 8.0), "avx512_bf16": (1.5, 2.75), "bf16": (1.1, 4.0)}
+"""Least and most speed-up of FP32 products by the processor's instructions, the fastest first.
+
+AVX-512: measured (``benchmarks/results/planted.md``), twice the products per instruction and half the bytes. AMX: 1,024
+operations per cycle against 64 (https://docs.pytorch.org/tutorials/recipes/amx.html); training reaches half of that at
+most, since memory sets the pace. Arm: BFMMLA does four times the products of FMLA. The last two were not measured.
+"""
+
+CAST_CALL_NS = (10_000.0, 80_000.0)
+"""Extra cost of a product per call, at least and at most: casts of its operands, and its set-up."""
+
+CAST_NS = (0.3, 3.0)
+"""Cost to cast an element of a weight and its gradient on one thread: 12 bytes in the cache or in fresh memory."""
+
+BF16_GAINS: dict[HostKind, tuple[float, float]] = {
+    "normalization": (1.0, 2.5),
+    "normalization backward": (1.0, 2.5),
+    "elementwise": (1.0, 3.0),
+    "batched product": (0.9, 1.5),
+    "attention": (0.25, 1.5),
+    "long attention": (0.85, 2.0),
+    "grouped convolution": (0.33, 1.0),
+}
+"""Least and most speed-up of the other operators that autocast runs in bfloat16. Some of them get slower: attention
+over short sequences took up to four times as long, and the backward pass of grouped convolutions three times."""
+
+PRODUCTS: tuple[HostKind, ...] = ("convolution", "convolution backward", "matrix product")
+
+
+@rule("cpu-bf16")
+def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
+    """Find FP32 trainings on a processor that mixed precision is sure to speed up.
+
+    Model: products get faster by a factor, and each call and each element of a weight costs casts. Other operators have
+    factors of their own, some of them below one.
+    """
+    compute, processor = analysis.host_compute, processor_of(analysis)
+    instruction = next((name for name in BF16_SPEED_UP if name in (processor.bf16 or ())), None)
+    if compute is None or instruction is None:
+        return None
+    products = rows(compute, *PRODUCTS, arithmetic="fp32")
+    calls = sum(row.calls for row in products) / compute.steps
+    weights = sum(row.weights for row in products if row.kind != "convolution backward") / compute.steps
+    products_ns = time_ns(products, compute)
+    savings = []
+    for end, factor in enumerate(BF16_SPEED_UP[instruction]):
+        others = sum(
+            time_ns(rows(compute, kind, arithmetic="fp32"), compute) * (1 - 1 / factors[end])
+            for kind, factors in BF16_GAINS.items()
+        )
+        casts_ns = calls * CAST_CALL_NS[1 - end] + weights * CAST_NS[1 - end] / (processor.threads or 1)
+        savings.append(products_ns * (1 - 1 / factor) + others - casts_ns)
+    general_ns = host_saving_ns(analysis, *savings)
+    slow, fast = BF16_SPEED_UP[instruction]
+    saving = choose_saving(
+        analysis,
+        "bf16",
+        general_ns if general_ns[0] > 0 else None,
+        f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times. Each call and each weight costs "
+        "casts.",
+    )
+    if saving is None or not products_ns:
+        return None
+    convolutions_ns = time_ns((row for row in products if row.kind != "matrix product"), compute)
+    parts = [
+        f"{format_duration(ns)} {each(analysis)} in {kind}"
+        for ns, kind in ((convolutions_ns, "convolutions"), (products_ns - convolutions_ns, "matrix products"))
+        if ns > 0
+    ]
+    return Problem(
+        f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
+        f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",
+        'Train in mixed precision: Trainer(precision="bf16-mixed").',
+        saving,
+    )
+
+
+CHANNELS_LAST_SPEED_UP: dict[HostKind, tuple[float, float]] = {
+    "pooling": (3.0, 14.0),
+    "normalization": (1.5, 4.5),
+    "normalization backward": (1.2, 2.6),
+    "grouped convolution": (1.0, 2.5),
+}
+"""Least and most speed-up of operators in channels last."""
+
+ACTIVATION_NS = (-0.3, 3.5)
+WEIGHT_NS = (1.0, 2.2)
+"""Saving per element of a convolution's input and output, and cost per element of its weight. Both are for a forward
+and a backward pass on one thread. oneDNN computes on blocks of channels. In channels last it no longer copies tensors
+into blocks and back (https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/), but it
+copies weights and their gradients more often. At the lower end the copies are free, because they stay in the cache, and
+fresh memory is touched instead. Elements of half the size save and cost half."""
+
+CONVOLUTIONS: tuple[HostKind, ...] = ("convolution", "convolution backward")
+
+
+@rule("cpu-channels-last")
+def cpu_channels_last(analysis: RankAnalysis) -> Problem | None:
+    """Find operators on images that are faster in channels last.
+
+    Model: convolutions save time per element of their activations and pay per element of their weights. Other operators
+    get faster by a factor. If many weights meet few pixels, the cost may exceed the saving, and nothing is found.
+    """
+    compute = analysis.host_compute
+    if compute is None:
+        return None
+    convolutions = rows(compute, *CONVOLUTIONS, layout="channels first")
+    if not convolutions:
+        return None
+    others = {kind: time_ns(rows(compute, kind, layout="channels first"), compute) for kind in CHANNELS_LAST_SPEED_UP}
+    threads = processor_of(analysis).threads or 1
+    savings = []
+    for end in (0, 1):
+        elements_ns = sum(
+            (row.activations * ACTIVATION_NS[end] - row.weights * WEIGHT_NS[1 - end])
+            * (0.5 if row.arithmetic in ("bf16", "fp16") else 1.0)
+            for row in convolutions
+            if row.kind == "convolution backward"
+        )
+        others_ns = sum(ns * (1 - 1 / CHANNELS_LAST_SPEED_UP[kind][end]) for kind, ns in others.items())
+        savings.append(elements_ns / compute.steps / threads + others_ns)
+    convolutions_ns = time_ns(convolutions, compute)
+    low_ns, high_ns = host_saving_ns(analysis, *savings)
+    high_ns = min(high_ns, convolutions_ns + sum(others.values()))
+    saving = choose_saving(
+        analysis,
+        "channels-last",
+        (low_ns, high_ns) if low_ns > 0 else None,
+        "Convolutions save copies of their inputs and outputs, but copy weights more often. Pooling speeds up 3 to 14 "
+        "times, batch norm 1.2 to 4.5 times.",
+    )
+    if saving is None:
+        return None
+    total_ns = convolutions_ns + sum(others.values())
+    named = [
+        f"{format_duration(ns)} {each(analysis)} {where}"
+        for ns, where in (
+            (convolutions_ns + others["grouped convolution"], "in convolutions"),
+            (others["pooling"], "in pooling"),
+            (others["normalization"] + others["normalization backward"], "in batch norm"),
+        )
+        if ns > 0
+    ]
+    return Problem(
+        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of the step works on images in that order",
+        f"{', '.join(named)}. The strides of their inputs show the order.",
+        "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
+        "Activations follow the weights.",
+        saving,
+    )
+
+
+MIN_OVERHEAD = 0.4
+"""Share of overhead from which more work per call helps."""
+
+SAVED_BY_BATCH = (0.3, 0.75)
+"""Shares of the overhead that each sample saves: at least with twice the batch, at most with four times the batch.
+
+Overhead that does not grow with the batch is halved or quartered for each sample. A part of it may grow."""
+
+
+@rule("cpu-overhead")
+def cpu_overhead(analysis: RankAnalysis) -> Problem | None:
+    """Find steps on a processor that are mostly Python and short operators.
+
+    Model: the fixed cost of a step is divided among two to four times as many samples. The saving is for as many
+    samples as a step has now. If a probe compiled the calls, and this saves more, it is the fix.
+    """
+    compute = analysis.host_compute
+    if compute is None or analysis.metadata.processor is None or not analysis.breakdown.marked or not step_ns(analysis):
+        return None
+    python_ns = compute.gaps_ns / compute.steps
+    short_ns = compute.short_ns / compute.steps
+    overhead_ns = python_ns + short_ns
+    share = overhead_ns / step_ns(analysis)
+    large_ns = overhead_ns if share >= MIN_OVERHEAD else None
+    fixes = [_larger_batch(analysis, large_ns), _compiled(analysis), _merged(analysis, large_ns)]
+    fix = max((one for one in fixes if one is not None), key=_Fix.order, default=None)
+    if fix is None:
+        return None
+    part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
+    title = f"Overhead: {part} is Python and short operators" if share >= MIN_OVERHEAD else fix.title
+    return Problem(
+        title,
+        (
+            (
+                f"{format_count(compute.short_calls / compute.steps)} of "
+                f"{counted(compute.calls / compute.steps, 'operator')} {each(analysis)} are shorter than 10 µs, "
+                f"{format_duration(short_ns)} together. Python and the framework around them take "
+                f"{format_duration(python_ns)}."
+            ),
+            *fix.evidence,
+        ),
+        fix.action,
+        fix.saving,
+    )
+
+
+class _Fix(NamedTuple):
+    """A fix with its saving, and the title that it gives a finding without much overhead."""
+
+    action: str
+    saving: SavingRange
+    title: str
+    evidence: tuple[str, ...] = ()
+
+    def order(self) -> tuple[bool, float]:
+        """Return the key by which the fix to give is the largest: a probed one, with the larger saving."""
+        return self.saving.basis == "probed", sum(self.saving.ns)
+
+
+def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+    """Return the fix of a larger batch; None if the batch is the whole data set."""
+    if not batch_can_grow(analysis):
+        return None
+    unknown = (UNKNOWN_BATCHES,) if batches_per_epoch(analysis) is None else ()
+    saving = choose_saving(
+        analysis,
+        "batch",
+        None if overhead_ns is None else (SAVED_BY_BATCH[0] * overhead_ns, SAVED_BY_BATCH[1] * overhead_ns),
+        "Twice the batch saves each sample up to half of that, four times the batch up to three quarters.",
+    )
+    if saving is None:
+        return None
+    saving = replace(saving, model=f"{saving.model} The saving is for as many samples as a step has now.")
+    probed = probed_change(analysis, "batch")
+    if probed is not None and overhead_ns is None:
+        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
+        return _Fix(action, saving, f"Small batches: with {probed.setting}, each sample takes less time", unknown)
+    action = "Give each step more work: raise batch_size two to four times and scale the learning rate with it."
+    obstacle = compile_obstacle(analysis)
+    if obstacle is not None:
+        return _Fix(f"{action} lightning-perf tune measures it.", saving, "", (*unknown, obstacle))
+    action += " Or merge operators: model = torch.compile(model). lightning-perf tune measures both."
+    return _Fix(action, saving, "", unknown)
+
+
+def _compiled(analysis: RankAnalysis) -> _Fix | None:
+    """Return the fix of compiling the model, if a probe compiled its calls."""
+    saving = choose_saving(analysis, "compile", None, "")
+    if saving is None or analysis.probe is None or compile_obstacle(analysis) is not None:
+        return None
+    took = format_duration(1e9 * (analysis.probe.compile_s or 0.0))
+    return _Fix(
+        "Merge operators: model = torch.compile(model).",
+        replace(saving, model=f"{saving.model} Compiling took {took} here."),
+        "Separate operators: compiled, the step takes less time",
+    )
+
+
+def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+    """Return the fix of compiling the model where the batch is the whole data set. No probe measured its saving."""
+    if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis) is not None:
+        return None
+    if probed_change(analysis, "compile") is not None:
+        return None
+    return _Fix(
+        "Merge operators: model = torch.compile(model). lightning-perf tune measures it.",
+        SavingRange((0.0, overhead_ns), "Merged operators need fewer calls, at best none.", "general"),
+        "",
+        ("The batch is the whole data set, so it cannot grow.",),
+    )
+
+
+LEAST_FAULTS, MOST_FAULTS = 0.5, 1.25
+"""Shares of the faults' cost on one thread that a step saves. Several threads share the faults, and freshly cleared
+pages evict the step's own data from the caches."""
+
+
+@rule("cpu-page-faults")
+def cpu_page_faults(analysis: RankAnalysis) -> Problem | None:
+    """Find steps in which the system has to clear the same memory again.
+
+    Model: the faults counted before the recording go away, at the cost that was measured there.
+    """
+    processor = processor_of(analysis)
+    if not processor.trains or processor.allocator != "glibc" or not analysis.breakdown.marked:
+        return None
+    if not processor.page_faults or not processor.page_fault_ns:
+        return None
+    cost_ns = processor.page_faults * processor.page_fault_ns
+    busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
+    high_ns = min(MOST_FAULTS * cost_ns, busy_ns)
+    if not worth_it(high_ns, analysis):
+        return None
+    shown_ns = min(cost_ns, busy_ns)  # measured one by one they may cost more than all operators of the step
+    settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
+    return Problem(
+        f"Page faults: {format_count(processor.page_faults)} per step, because freed memory is returned to the system",
+        (
+            (
+                f"The system clears each page at its first use, in {format_duration(processor.page_fault_ns)} on this "
+                f"machine: {format_duration(shown_ns)} per step, {share_of_step(shown_ns, analysis)}."
+            ),
+            "glibc returns large blocks when they are freed, and every step frees its activations.",
+        ),
+        f"Start the training with these environment variables: {settings}. glibc then keeps freed memory, and the "
+        "process stays as large as its peak. Or preload jemalloc or tcmalloc.",
+        SavingRange(
+            (min(LEAST_FAULTS * cost_ns, high_ns), high_ns),
+            "The faults go away, which saves half to five quarters of their cost on one thread.",
+        ),
+    )
+
+
+MIN_PAUSE_SHARE = 0.05
+"""Share of the step from which the pauses of a phase are reported."""
+
+PLACES = {
+    "transfer": "while a batch is moved",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer step",
+    "validation": "in validation",
+    "checkpoint": "while a checkpoint is saved",
+    "other": "between batches",
+}
+"""Where the training thread is. Pauses while a batch is fetched belong to `input-bound`."""
+
+HOOKS = {
+    "transfer": ("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer"),
+    "forward": ("training_step",),
+    "backward": ("backward", "on_before_backward", "on_after_backward"),
+    "optimizer": ("optimizer_step", "on_before_optimizer_step", "on_before_zero_grad", "configure_gradient_clipping"),
+}
+"""Hooks that run in a phase. Other hooks run between batches."""
+
+HOOK_SHARE = 0.5
+"""Share of a pause from which a hook is its cause."""
+
+WITH_RANKS = ("transfer", "forward", "validation", "checkpoint")
+"""Phases that are judged in runs of several ranks. In the others a rank may wait for another one."""
+
+
+@rule("cpu-pauses")
+def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
+    """Find long stretches of the step in which the training thread runs no operators.
+
+    The median recorded step decides. On a busy machine the step with the shortest pauses decides, since the training
+    thread may lose its core in some steps. Model: half to all of the pauses go away.
+    """
+    found = _longest_pause(analysis)
+    if found is None:
+        return None
+    pause, time_ns = found
+    cause, evidence = _pause_cause(analysis, pause, time_ns)
+    place = PLACES["optimizer" if pause.phase == "other" and "optimizer_step" in cause else pause.phase]
+    named = f", in {cause}" if cause else ""
+    return Problem(
+        f"Pauses: {format_duration(time_ns)} per step outside operators {place}{named}",
+        (
+            (
+                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of the step, in "
+                "stretches of at least 1 ms. Python code, sleeping and I/O look like this."
+            ),
+            *evidence,
+        ),
+        _pause_fix(analysis, pause, cause),
+        SavingRange((time_ns / 2, time_ns), "Half to all of the pauses go away."),
+    )
+
+
+def _longest_pause(analysis: RankAnalysis) -> tuple[PhasePause, float] | None:
+    """Return the phase with the longest pauses and their time per step, if it is worth reporting."""
+    if analysis.host_compute is None or analysis.pauses is None or not analysis.breakdown.marked:
+        return None
+    if analysis.phases.source != "own":
+        return None
+    busy = is_busy(analysis.metadata.processor)
+    alone = (analysis.metadata.world_size or 1) <= 1
+    times = [
+        (pause, float(pause.least_ns if busy else pause.median_ns))
+        for pause in analysis.pauses.phases
+        if pause.phase in PLACES and (alone or pause.phase in WITH_RANKS)
+    ]
+    if not times:
+        return None
+    pause, time_ns = max(times, key=lambda pair: pair[1])
+    return (pause, time_ns) if time_ns >= MIN_PAUSE_SHARE * step_ns(analysis) > 0 else None
+
+
+def _pause_cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> tuple[str, list[str]]:
+    """Return the code that pauses, as far as the recording names it, and the evidence for it."""
+    if pause.function is not None:
+        return function_text(pause.function), []
+    loop = analysis.metadata.loop
+    if loop is None or loop.hooks is None or not loop.steps:
+        return "", []
+    inside = HOOKS.get(pause.phase)
+    # `optimizer_step` also runs around the optimizer and its closure, outside of any phase.
+    elsewhere = {hook for hooks in HOOKS.values() for hook in hooks} - {"optimizer_step"}
+    hooks = [
+        hook
+        for hook in loop.hooks
+        if (hook.name.split(".")[-1] in inside if inside else hook.name.split(".")[-1] not in elsewhere)
+    ]
+    slowest = max(hooks, key=lambda hook: hook.time_ns, default=None)
+    if slowest is not None and slowest.time_ns / loop.steps >= HOOK_SHARE * time_ns:
+        return slowest.name, [f"{slowest.name} takes {format_duration(slowest.time_ns / loop.steps)} per step."]
+    if pause.phase == "other" and loop.loggers and loop.log_every_n_steps == 1:
+        spent_ns = sum(hook.time_ns for hook in hooks) / loop.steps
+        loggers = " and ".join(loop.loggers)
+        text = f"Hooks of callbacks take {format_duration(spent_ns)} of it. Lightning calls {loggers} in the rest."
+        return f"the logger {loggers}" if len(loop.loggers) == 1 else f"the loggers {loggers}", [text]
+    return "", []
+
+
+def _pause_place(pause: PhasePause) -> str:
+    """Return the operators around a pause as the end of a sentence; empty if the recording shows none."""
+    after = f"after {pause.after}" if pause.after is not None else ""
+    before = f"before {pause.before}" if pause.before is not None else ""
+    place = " and ".join(part for part in (after, before) if part)
+    return f": most of the time is {place}" if place else ""
+
+
+def _pause_fix(analysis: RankAnalysis, pause: PhasePause, cause: str) -> str:
+    hooks, place = HOOKS.get(pause.phase), _pause_place(pause)
+    if cause.startswith("the logger"):
+        return "Log less often: Trainer(log_every_n_steps=50), or let the logger write in a background thread."
+    if cause:
+        advice = f"Move slow work out of {cause}: into the dataset, into a thread, or to every n-th batch."
+    elif hooks is None:
+        advice = f"Look at on_train_batch_start and on_train_batch_end of your callbacks and at your loggers{place}."
+    else:
+        advice = f"Look at {' and '.join(hooks[:2])} of your LightningModule and callbacks{place}."
+    return advice if pause.function or analysis.metadata.with_stack else f"{advice} {RECORD_STACKS}"
+
+
+FEW_THREADS = 0.5
+"""Share of the cores up to which threads count as few. By default torch uses all cores."""
+
+IDLE_CORES = 0.3
+"""Share of the cores that must have been idle before the recording: cores in use by others save nothing."""
+
+LARGE_OPERATOR_NS = 100_000
+"""Mean time of operators from which it helps to divide them among threads."""
+
+LEAST_CORE_GAIN = 0.2
+MOST_CORE_RATIO = 4.0
+"""Least gain per further core, for up to four times as many cores as threads."""
+
+
+@rule("cpu-threads")
+def cpu_threads(analysis: RankAnalysis) -> Problem | None:
+    """Find large operators that run on few of the cores that the process may use.
+
+    Runs of several ranks are left out, since the recording of one does not show its share of the cores. Model: large
+    operators speed up in proportion to the cores at most. With worker processes of the loader, which need cores, too,
+    they may not speed up at all.
+    """
+    compute, processor = analysis.host_compute, processor_of(analysis)
+    if compute is None or not processor.threads or not processor.cores or processor.load is None:
+        return None
+    if processor.threads > FEW_THREADS * processor.cores or (analysis.metadata.world_size or 1) > 1:
+        return None
+    kinds = [kind for kind in get_args(HostKind) if kind != "other"]
+    large = [row for row in rows(compute, *kinds) if row.time_ns >= LARGE_OPERATOR_NS * row.calls]
+    large_ns = time_ns(large, compute)
+    ratio = processor.cores / processor.threads
+    has_workers = analysis.loading is not None and analysis.loading.loader == "workers"
+    least = 1.0 if has_workers else 1 + LEAST_CORE_GAIN * (min(ratio, MOST_CORE_RATIO) - 1)
+    general_ns = host_saving_ns(analysis, large_ns * (1 - 1 / least), large_ns * (1 - 1 / ratio))
+    idle = processor.cores - max(processor.load, processor.threads)
+    saving = choose_saving(
+        analysis,
+        "threads",
+        general_ns if idle >= IDLE_CORES * processor.cores else None,
+        f"Large operators speed up {least:.2g} to {ratio:.2g} times.",
+    )
+    if saving is None:
+        return None
+    threads = counted(processor.threads, "thread")
+    return Problem(
+        f"Idle cores: operators run on {threads}, and there are {processor.cores:,} cores",
+        f"Large operators take {format_duration(large_ns)} {each(analysis)} "
+        f"({share_of_step(large_ns, analysis)}), and torch divides each among its threads. The load of the "
+        f"machine was {processor.load:.1f} before the recording.",
+        f"Call torch.set_num_threads({processor.cores}) before training, less a core for each busy DataLoader worker. "
+        f"Or set OMP_NUM_THREADS={processor.cores}: torchrun and many clusters set it to 1.",
+        saving,
+    )

@@ -1,1 +1,0 @@
-"""Rules for trainings on a CPU."""

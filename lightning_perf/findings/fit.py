@@ -1,0 +1,401 @@
+"""Rules about the time of a whole fit, from its account, and about its memory over time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
+from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, TensorGrowth
+from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.rules import fit_rule, growth_rule
+from lightning_perf.findings.savings import counted
+from lightning_perf.units import format_bytes, format_count, format_duration, format_share
+
+MIN_SAVING_NS = 1_000_000_000
+"""Least saving of a fit that is worth a finding. In shorter fits, a few milliseconds would be a large share."""
+
+
+def is_worth_it(saving_ns: float, fit: FitTime) -> bool:
+    """Return whether a saving of the fit is large enough to report: 1 s, and 3 % of the fit."""
+    return saving_ns >= MIN_SAVING_NS and saving_ns >= MIN_SHARE * fit.wall_ns
+
+
+def of_fit(time_ns: float, fit: FitTime) -> str:
+    """Return a time with its share of the fit, as text."""
+    share = format_share(time_ns / fit.wall_ns if fit.wall_ns else None)
+    return f"{format_duration(time_ns)} ({share} of the fit)"
+
+
+NAMED_TENSOR_SHARE = 0.2
+"""Share of the growth from which one kind of tensor is named as its cause."""
+
+GRAPHS_PER_STEP = 0.5
+"""Tensors with a graph that are added per step, from which on graphs are named as the cause."""
+
+
+@growth_rule("leak")
+def leak(growth: MemoryGrowth) -> Problem | None:
+    """Find memory that grows steadily, and the kind of tensor that grows with it.
+
+    No saving is estimated: the fit fails when the memory is full.
+    """
+    if not growth.grows:
+        return None
+    where = "the GPU's tensors" if growth.source == "allocator" else "the process"
+    whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
+    cause = _leak_cause(growth)
+    return Problem(
+        f"Leak: memory grows by {format_bytes(growth.bytes_per_step)} per step",
+        (
+            (
+                f"The memory of {where} grows by {format_bytes(whole)} from step {growth.first_step:,} to step "
+                f"{growth.last_step:,}, in every quarter of these steps."
+            ),
+            _leak_sentence(growth, cause),
+        ),
+        "Keep numbers instead of tensors with a graph: self.losses.append(loss.item()) or loss.detach(). Clear "
+        "such lists in on_train_epoch_end."
+        if cause is None or cause.has_graph
+        else "Find the list, dictionary or cache that keeps these tensors, and clear it in on_train_epoch_end.",
+        severity="high",
+    )
+
+
+def _leak_cause(growth: MemoryGrowth) -> TensorGrowth | None:
+    """Return the kind of tensor that explains the growth; None if none does."""
+    expected = growth.bytes_per_step * growth.counted_steps
+    largest = max(growth.tensors, key=lambda row: row.bytes, default=None)
+    if largest is not None and largest.bytes >= NAMED_TENSOR_SHARE * expected:
+        return largest
+    graphs = [row for row in growth.tensors if row.has_graph and row.count >= GRAPHS_PER_STEP * growth.counted_steps]
+    return max(graphs, key=lambda row: row.count, default=None)
+
+
+def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
+    if not growth.counted_steps:
+        return "The tensors were not counted twice, because the fit ended before the growth had doubled."
+    steps = counted(growth.counted_steps, "step")
+    if cause is None:
+        return f"In {steps} no kind of tensor grew as much: look at NumPy arrays, lists and data loaders, too."
+    size, per_step = format_bytes(cause.bytes), format_bytes(cause.bytes / growth.counted_steps)
+    graph = " They also keep their graphs of autograd alive." if cause.has_graph else ""
+    return (
+        f"In {steps}, {format_count(cause.count)} more {cause.kind} on {cause.device} hold {size}, {per_step} per step."
+        f"{graph}"
+    )
+
+
+MIN_VALIDATION_SHARE = 0.10
+"""Share of the fit from which validation is worth a look."""
+
+WAITING_SHARE = 0.5
+"""From this share of fetches on, the validation loader is the reason."""
+
+
+@fit_rule("long-validation")
+def long_validation(fit: FitTime) -> Problem | None:
+    """Find fits with a large part of validation.
+
+    Model: validating half as often, or on half the batches, saves half of it.
+    """
+    validation = fit.group("validation")
+    runs = fit.validations
+    if not runs or validation.share < MIN_VALIDATION_SHARE:
+        return None
+    saved_ns = validation.time_ns * ((runs // 2) / runs if runs > 1 else 0.5)
+    if not is_worth_it(saved_ns, fit):
+        return None
+    batches = validation.part("compute").count / runs
+    fetch_ns = validation.part("fetch").time_ns
+    parts = ", ".join(
+        f"{format_share(part.time_ns / validation.time_ns)} {part.name}" for part in validation.parts if part.time_ns
+    )
+    evidence = [
+        (
+            f"{counted(runs, 'validation run')} of {format_count(round(batches))} batches take "
+            f"{format_duration(validation.time_ns / runs)} each: {parts}."
+        ),
+        f"The training steps take {of_fit(fit.group('training steps').time_ns, fit)}.",
+    ]
+    action = _validate_less(fit, runs)
+    if fetch_ns >= WAITING_SHARE * validation.time_ns:
+        evidence.append("Validation mostly waits for its batches.")
+        action = f"Load the validation set in worker processes: DataLoader(…, num_workers=4). {action}"
+    return Problem(
+        f"Long validation: it takes {of_fit(validation.time_ns, fit)}",
+        evidence,
+        action,
+        SavingRange((0.8 * saved_ns, saved_ns), "Half of the validation goes away, or nearly so."),
+    )
+
+
+def _validate_less(fit: FitTime, runs: int) -> str:
+    facts = fit.facts
+    if runs < 2:
+        return "Validate on a part of the set: Trainer(limit_val_batches=0.5)."
+    interval, every = facts.val_check_interval, facts.check_val_every_n_epoch
+    if interval is not None and interval > 1:
+        setting = f"val_check_interval={2 * round(interval)}"
+    elif interval is not None and interval <= 0.5:
+        setting = f"val_check_interval={2 * interval:g}"
+    else:
+        setting = f"check_val_every_n_epoch={2 * (every or 1)}"
+    return f"Validate less often: Trainer({setting}), or on a part of the set: Trainer(limit_val_batches=0.5)."
+
+
+CALLBACK_FIXES = {
+    "TQDMProgressBar": "Refresh the bar less often: TQDMProgressBar(refresh_rate=50).",
+    "RichProgressBar": "Refresh the bar less often: RichProgressBar(refresh_rate=50).",
+    "DeviceStatsMonitor": "Remove DeviceStatsMonitor, or raise Trainer(log_every_n_steps=…).",
+    "LearningRateMonitor": 'Log the rate once per epoch: LearningRateMonitor(logging_interval="epoch").',
+}
+"""Fixes for callbacks of Lightning."""
+
+
+ONCE_PER_FIT = frozenset({"setup", "teardown", "on_fit_start", "on_fit_end", "on_train_start", "on_train_end"})
+"""Hooks that a fit calls once for each callback. To run them less often is no fix."""
+
+
+@fit_rule("slow-callback")
+def slow_callback(fit: FitTime) -> Problem | None:
+    """Find the callback that takes the largest part of the fit, if that is 3 % or more.
+
+    Model: half to nine tenths of its time in repeated hooks goes away. A hook that runs once per fit is named only if
+    no callback is slow in repeated ones.
+    """
+    by_class: defaultdict[str, list[FitPart]] = defaultdict(list)
+    once = []
+    for part in fit.group("callbacks").parts:
+        name, _, hook = part.name.partition(".")
+        if part.count > 1 and hook not in ONCE_PER_FIT:
+            by_class[name].append(part)
+        else:
+            once.append(part)
+    sums_ns = {name: sum(part.time_ns for part in parts) for name, parts in by_class.items()}
+    slow = sorted((name for name in sums_ns if is_worth_it(sums_ns[name], fit)), key=lambda name: -sums_ns[name])
+    if not slow:
+        return _slow_once(fit, once)
+    name = slow[0]
+    top = by_class[name][0]
+    hook = top.name.partition(".")[2]
+    evidence = [
+        (
+            f"{top.name} takes {format_duration(top.time_ns)} in {counted(top.count, 'call')}, "
+            f"{format_duration(top.time_ns / max(top.count, 1))} each."
+        ),
+        *(f"{other} takes {of_fit(sums_ns[other], fit)}." for other in slow[1:3]),
+    ]
+    rarely = "every 10th batch" if "batch" in hook or "step" in hook else "every 10th epoch"
+    return Problem(
+        f"Slow callback: {name} takes {of_fit(sums_ns[name], fit)}",
+        evidence,
+        CALLBACK_FIXES.get(name, f"Run the work of {top.name} less often, e.g. {rarely}, or in a background thread."),
+        SavingRange(
+            (0.5 * sums_ns[name], 0.9 * sums_ns[name]), "Half to nine tenths of the callback's time goes away."
+        ),
+    )
+
+
+def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
+    """Name the longest hook that ran once; None if it is short."""
+    top = max(parts, key=lambda part: part.time_ns, default=None)
+    if top is None or not is_worth_it(top.time_ns, fit):
+        return None
+    return Problem(
+        f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit)}, once per fit",
+        f"It ran {counted(top.count, 'time')}, so a longer fit makes its share smaller.",
+        f"Look for work in {top.name} that you can cache between fits or leave out.",
+        SavingRange((0.0, float(top.time_ns)), "At most all of it goes away."),
+    )
+
+
+@fit_rule("slow-checkpoints")
+def slow_checkpoints(fit: FitTime) -> Problem | None:
+    """Find checkpoints that hold the training up while they are gathered and written.
+
+    Model: saving half as often saves half of the time. Writing in the background saves the time of the writes.
+    """
+    group = fit.group("checkpoints")
+    gather, write = group.part("gather"), group.part("write")
+    if not gather.count or not is_worth_it(group.time_ns, fit):
+        return None
+    half_ns = group.time_ns / 2
+    return Problem(
+        f"Slow checkpoints: training waits {of_fit(group.time_ns, fit)} for them",
+        f"{counted(gather.count, 'checkpoint')} take {format_duration(group.time_ns / gather.count)} each: "
+        f"{format_duration(gather.time_ns / gather.count)} to gather the state and "
+        f"{format_duration(write.time_ns / gather.count)} to write it.",
+        "Write them in the background: Trainer(plugins=[AsyncCheckpointIO()]). Or save less often: "
+        "ModelCheckpoint(every_n_epochs=2), or a larger every_n_train_steps.",
+        SavingRange(
+            (min(half_ns, write.time_ns), max(half_ns, write.time_ns)),
+            "Saving half as often saves half of the time, and writing in the background saves the writes.",
+        ),
+    )
+
+
+MIN_COMPILE_SHARE = 0.5
+"""From this share of the extra time on, compilation is the reason."""
+
+
+@fit_rule("slow-first-step")
+def slow_first_step(fit: FitTime) -> Problem | None:
+    """Find a first step that takes much longer than the later ones, and the reason.
+
+    Model: at most the time beyond a later step goes away.
+    """
+    first, later = fit.group("first step"), fit.group("training steps")
+    others = fit.steps - 1
+    extra_ns = _first_step_extra_ns(fit)
+    if others < 1 or not is_worth_it(extra_ns, fit):
+        return None
+    usual_ns = later.time_ns / others
+    extra_of_parts = {part.name: part.time_ns - later.part(part.name).time_ns / others for part in first.parts}
+    top = max(extra_of_parts, key=lambda name: extra_of_parts[name])
+    reason, action = _first_step_reason(fit, top)
+    return Problem(
+        f"Slow first step: it takes {of_fit(first.time_ns, fit)}",
+        (
+            (
+                f"A later step takes {format_duration(usual_ns)} on average. The largest part of the difference is "
+                f"{format_duration(extra_of_parts[top])} in {'the rest of the loop' if top == 'loop' else top}."
+            ),
+            *((reason,) if reason else ()),
+        ),
+        action,
+        SavingRange((0.0, extra_ns), "At most the time beyond a later step goes away."),
+    )
+
+
+def is_compilation(fit: FitTime) -> bool:
+    """Return whether compilation is the reason for a slow first step."""
+    return fit.compile_ns is not None and fit.compile_ns >= MIN_COMPILE_SHARE * _first_step_extra_ns(fit)
+
+
+def _first_step_extra_ns(fit: FitTime) -> float:
+    """Return the time of the first step beyond the mean of the others."""
+    others = max(fit.steps - 1, 1)
+    return fit.group("first step").time_ns - fit.group("training steps").time_ns / others
+
+
+def _first_step_reason(fit: FitTime, top: str) -> tuple[str, str]:
+    """Return the reason as a sentence, which may be empty, and the fix."""
+    facts = fit.facts
+    if fit.compile_ns is not None and is_compilation(fit):
+        return (
+            f"torch.compile takes {format_duration(fit.compile_ns)} of it.",
+            (
+                "Keep the compiled code between runs: set TORCHINDUCTOR_CACHE_DIR to a folder that lasts. Or compile "
+                "only the block that repeats: model.block.compile()."
+            ),
+        )
+    if top == "fetch":
+        return (
+            "The first batch is loaded in it.",
+            "Make the first sample cheaper: move one-time work of the data set into setup, or start workers earlier.",
+        )
+    if facts.device == "cuda" and facts.cudnn_benchmark:
+        return (
+            "cuDNN measures its algorithms in it, because torch.backends.cudnn.benchmark is on.",
+            "In a short fit, turn the search off: Trainer(benchmark=False). It runs again for every new input shape.",
+        )
+    if facts.device == "cuda":
+        return (
+            "CUDA loads each kernel at its first launch, and cuBLAS and cuDNN initialize.",
+            "Train longer per process, e.g. several short fits in one process, so that this cost is paid once.",
+        )
+    return "", f"Look for one-time work in {top}, e.g. caches that it fills, and do it once for several fits."
+
+
+PERIODIC_CALLS = ("log_metrics", "save")
+"""Methods that run again and again. The others run once per fit or per checkpoint."""
+
+LOG_LESS = 10
+"""Logging is advised at steps that are this many times as far apart."""
+
+
+@fit_rule("slow-logger")
+def slow_logger(fit: FitTime) -> Problem | None:
+    """Find loggers that hold the training up.
+
+    Model: logging a tenth as often saves half to nine tenths of the periodic calls. Other calls may run in the
+    background.
+    """
+    group = fit.group("logging")
+    if not group.parts or not is_worth_it(group.time_ns, fit):
+        return None
+    top = group.parts[0]
+    logger, _, method = top.name.rpartition(".")
+    periodic_ns = sum(part.time_ns for part in group.parts if part.name.rpartition(".")[2] in PERIODIC_CALLS)
+    once_ns = group.time_ns - periodic_ns
+    every = fit.facts.log_every_n_steps
+    evidence = [
+        f"{part.name} takes {format_duration(part.time_ns)} in {counted(part.count, 'call')}."
+        for part in group.parts[:3]
+        if part.time_ns >= 0.05 * group.time_ns
+    ]
+    if method in PERIODIC_CALLS:
+        further = f"log_every_n_steps={LOG_LESS * every}" if every else "log_every_n_steps=500"
+        action = f"Log less often: Trainer({further}), or let the logger write in a background thread."
+    else:
+        action = f"Let {logger} do this work in the background, or upload after the training, e.g. in its offline mode."
+    return Problem(
+        f"Slow logger: training waits {of_fit(group.time_ns, fit)} for {logger}",
+        evidence,
+        action,
+        SavingRange(
+            (0.5 * periodic_ns, 0.9 * periodic_ns + once_ns),
+            "Logging a tenth as often saves half to nine tenths of the calls at steps.",
+        ),
+    )
+
+
+RESTART_SHARE = 0.8
+"""Least share of a restart that persistent workers save. They still receive the order of the next epoch."""
+
+
+@fit_rule("worker-restarts")
+def worker_restarts(fit: FitTime) -> Problem | None:
+    """Find data loaders that start their worker processes again in every epoch.
+
+    Model: persistent workers save most of each restart, and at most also the wait for the first batch after it.
+    """
+    evidence, low_ns, high_ns, stages = [], 0.0, 0.0, []
+    for stage in ("training", "validation"):
+        found = _restarts(fit, stage)
+        if found is None:
+            continue
+        restarts, workers, start_ns, first_ns = found
+        evidence.append(
+            f"The {stage} loader has {counted(workers, 'worker')} and starts them {counted(restarts, 'time')} after "
+            f"the first: {format_duration(start_ns / restarts)} per start, and {format_duration(first_ns / restarts)} "
+            "until the first batch."
+        )
+        low_ns += RESTART_SHARE * start_ns
+        high_ns += start_ns + first_ns
+        stages.append(stage)
+    if not stages or not is_worth_it(high_ns, fit):
+        return None
+    return Problem(
+        f"Restarted workers: {' and '.join(stages)} start worker processes in every epoch, for {of_fit(high_ns, fit)}",
+        evidence,
+        "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True).",
+        SavingRange(
+            (low_ns, high_ns),
+            "Persistent workers save 80 % of each restart, and at most also the wait for its first batch.",
+        ),
+    )
+
+
+def _restarts(fit: FitTime, stage: Literal["training", "validation"]) -> tuple[int, int, float, float] | None:
+    """Return the restarts of a loop's workers, their number, and the time of all starts and of all first batches."""
+    listed = [start for start in fit.starts if start.stage == stage and not start.persistent][1:]
+    if not listed:
+        return None
+    # The list is limited in length, and the count is not.
+    restarts = max(len(listed), fit.group("worker start-up").part(stage).count - 1)
+    factor = restarts / len(listed)
+    start_ns = factor * sum(start.start_ns for start in listed)
+    first_ns = factor * sum(start.first_batch_ns for start in listed)
+    return restarts, listed[0].workers, start_ns, first_ns

@@ -1,1 +1,0 @@
-"""Rules about the time of a whole fit, from its account."""

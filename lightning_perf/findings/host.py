@@ -1,0 +1,457 @@
+"""Rules about devices that wait for the host: launches, short kernels, syncs, Python, and steps that stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
+from lightning_perf.analysis.host.sync_points import SyncPoint
+from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.findings.finding import MIN_SHARE, Basis, Problem, SavingRange
+from lightning_perf.findings.kernels import is_benchmarking
+from lightning_perf.findings.rules import log_rule, rule
+from lightning_perf.findings.savings import (
+    GRAPH_FIX,
+    RECORD_STACKS,
+    batch_can_grow,
+    choose_graph_saving,
+    compile_obstacle,
+    counted,
+    each,
+    graph_obstacle,
+    step_ns,
+    whole,
+    worth_it,
+)
+from lightning_perf.units import format_count, format_duration, format_share
+
+FUSION_SAVES = 0.3
+GRAPHS_SAVE = 0.9
+"""Shares of the wait that are saved: fusing keeps most launches, and a replayed graph keeps one of hundreds."""
+
+
+@rule("launch-bound")
+def launch_bound(analysis: RankAnalysis) -> Problem | None:
+    """Find steps in which the device has an empty queue because the host is still issuing operators.
+
+    Model: fusing operators saves about a third of the host's work, replaying CUDA graphs nearly all of it. The work of
+    the device stays the same. A probe that replayed the calls from a CUDA graph narrows this range, and it may find a
+    gain where the waits are short.
+    """
+    launches = analysis.launches
+    if launches is None or launches.launch_bound is None or not launches.calls or is_cold(analysis):
+        return None
+    bound = launches.launch_bound
+    steps = max(launches.steps, 1)
+    # Requests for memory are among these calls, and the rule `allocator` covers them.
+    operator_ns = max(0.0, bound.operator_ns / steps - (analysis.breakdown.category("runtime_alloc").mean_ns or 0.0))
+    waiting_ns = (bound.launch_ns + bound.python_ns) / steps + operator_ns
+    share = waiting_ns / step_ns(analysis) if step_ns(analysis) else 0.0
+    short = launches.short_kernels / launches.kernels if launches.kernels else 0.0
+    is_bound = share >= LAUNCH_BOUND_SHARE
+    if not is_bound and (share < MIN_SHARE or small_kernels(analysis) is not None):
+        return None
+    saving = _launch_saving(analysis, waiting_ns if is_bound else None)
+    if saving is None:
+        return None
+    obstacle = compile_obstacle(analysis)
+    return Problem(
+        f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
+        (
+            (
+                f"{counted(launches.calls / steps, 'launch', 'launches')} {each(analysis)}, "
+                f"{counted(launches.kernels / steps, 'kernel')}, {format_share(short)} of them shorter than 10 µs."
+            ),
+            (
+                f"With an empty queue, the device waits {format_duration(bound.launch_ns / steps)} for launch calls, "
+                f"{format_duration(operator_ns)} for operators and "
+                f"{format_duration(bound.python_ns / steps)} for the Python between them."
+            ),
+            *((obstacle,) if obstacle is not None else ()),
+        ),
+        _launch_fix(analysis, saving.basis),
+        saving,
+    )
+
+
+def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRange | None:
+    """Return the saving, if it is worth reporting. Leave out a wait that is too short for a general range."""
+    if graph_obstacle(analysis) is not None:
+        # The calls of a probe are differentiated once, so its replay says nothing about this training.
+        model = "Fewer operators and launches save time, by an unknown amount."
+        return None if waiting_ns is None else SavingRange((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
+    return choose_graph_saving(
+        analysis,
+        None if waiting_ns is None else (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
+        "Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",
+    )
+
+
+def _launch_fix(analysis: RankAnalysis, basis: Basis) -> str:
+    """Return the fix without excluded parts: CUDA graphs if a probe measured them or the model is compiled."""
+    batch = " If memory and the data set allow, raise batch_size." if batch_can_grow(analysis) else ""
+    if graph_obstacle(analysis) is not None:
+        return f"Give the device more work per launch: use fewer, larger operators.{batch}"
+    if basis == "probed":
+        fix = f"Replay the model from CUDA graphs: {GRAPH_FIX}.{batch}"
+    elif compile_obstacle(analysis) is not None:
+        fix = f'Replay the compiled model from CUDA graphs: torch.compile(model, mode="reduce-overhead").{batch}'
+    else:
+        fix = (
+            "Give the device more work per launch: model = torch.compile(model), or torch.compile(model, "
+            f'mode="reduce-overhead") for CUDA graphs.{batch}'
+        )
+    launches = analysis.launches
+    if launches is not None and launches.graphs is not None:
+        fix += " Some work is in graphs already: capture the rest, too."
+    return fix
+
+
+MIN_SHORT_SHARE = 0.5
+"""Share of short kernels from which fusing them helps."""
+
+REPLAY_FIX = f"Replay them from a CUDA graph: {GRAPH_FIX}"
+FUSE_FIX = "Fuse them: model = torch.compile(model)."
+KERNEL_FIXES: dict[Basis, str] = {
+    "recording": FUSE_FIX,
+    "general": f'{FUSE_FIX} With mode="reduce-overhead" they are also replayed as a CUDA graph.',
+    "probed": f"{REPLAY_FIX}. It also fuses kernels, which may save more.",
+}
+"""The fix by the basis of the estimate. If a graph saves nothing, fusing is left."""
+
+MAX_GAP_NS = 5_000
+"""Longest time from one queued kernel to the next; usually it is about 1 µs. Longer gaps have other reasons: a wait for
+another stream, or another process on the device."""
+
+
+@rule("small-kernels")
+def small_kernels(analysis: RankAnalysis) -> Problem | None:
+    """Find steps of many short kernels with gaps that add up, although the host launches the kernels in time.
+
+    Model: fused or replayed from a graph, kernels leave no gaps. Fusing also saves up to half of the short kernels' own
+    time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only fusing
+    is left, and nothing if the model is compiled. A probe that replayed the calls from a CUDA graph narrows the range.
+    """
+    launches, idle = analysis.launches, analysis.idle
+    if launches is None or idle is None or not launches.kernels or graph_obstacle(analysis) is not None:
+        return None
+    if launches.launch_bound is None or launches.launch_bound.bound:
+        return None  # a truncated file, or the host is the reason: see `launch-bound`
+    short = launches.short_kernels / launches.kernels
+    steps = max(launches.steps, 1)
+    idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
+    gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
+    kernel_ns = launches.short_kernel_ns / steps
+    replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
+    if replayed and compile_obstacle(analysis) is not None:
+        return None  # fused and in a graph: nothing is left to do
+    if short < MIN_SHORT_SHARE or not worth_it(gap_ns + kernel_ns / 2, analysis):
+        return None
+    general_ns = (0.0 if replayed else gap_ns / 2, gap_ns + kernel_ns / 2)  # in a graph, gaps are minimal
+    saving = _kernel_saving(analysis, general_ns, kernel_ns / 2, replayed=replayed)
+    if saving is None:
+        return None
+    return Problem(
+        f"Many small kernels: {format_share(short)} of {counted(launches.kernels / steps, 'kernel')} {each(analysis)} "
+        "are shorter than 10 µs",
+        f"They run {format_duration(kernel_ns)} {each(analysis)}, and the device idles "
+        f"{format_duration(gap_ns)} between kernels that were queued in time.",
+        KERNEL_FIXES[saving.basis] if compile_obstacle(analysis) is None else f"{REPLAY_FIX}.",
+        saving,
+    )
+
+
+def _kernel_saving(
+    analysis: RankAnalysis, general_ns: tuple[float, float], fusing_ns: float, *, replayed: bool
+) -> SavingRange | None:
+    """Return the saving: that of a replay by a probe, or the general range."""
+    least = "nothing" if replayed else "half of the gaps"
+    model = f"At least {least}, at most all gaps and half of the short kernels' own time."
+    if replayed:
+        return SavingRange(general_ns, model, "recording")
+    saving = choose_graph_saving(analysis, general_ns, model)
+    if saving is None and worth_it(fusing_ns, analysis) and compile_obstacle(analysis) is None:
+        model = (
+            "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "
+            "kernels' own time."
+        )
+        return SavingRange((0.0, fusing_ns), model, "recording")
+    return saving
+
+
+COLD_LAUNCH_NS = 100_000
+"""Mean idle time of the device per launch call from which kernels must be loading. A warm call takes 2 to 10 µs. A call
+that waits for room in a full queue takes longer, but then the device works."""
+
+
+def is_cold(analysis: RankAnalysis) -> bool:
+    """Return whether launches are so slow that they must be loading kernels."""
+    launches = analysis.launches
+    return launches is not None and _launch_ns(launches) >= COLD_LAUNCH_NS
+
+
+def _launch_ns(launches: Launches) -> float:
+    """Return the mean time of a call that launches one kernel, as far as the device idles during it.
+
+    Graphs are left out: their calls take longer the more kernels they have, even if these are loaded.
+    """
+    graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
+    single = launches.calls - graphs
+    return min(launches.exposed_ns, launches.call_ns - graph_ns) / single if single > 0 else 0.0
+
+
+@rule("cold-start")
+def cold_start(analysis: RankAnalysis) -> Problem | None:
+    """Find recordings of the first steps, in which kernels load and cuDNN and cuBLAS initialize.
+
+    No saving is estimated, since only a few steps are slow.
+    """
+    launches = analysis.launches
+    if launches is None or not is_cold(analysis) or step_ns(analysis) <= 0:
+        return None
+    return Problem(
+        "Cold start: the recording covers the first steps, which are slower than later ones",
+        f"The device idles {format_duration(_launch_ns(launches))} per launch on average. Once its kernel is "
+        "loaded, a launch takes 2 to 10 µs.",
+        "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
+        severity="high",
+    )
+
+
+WAITING_CODE = {
+    "aten::item": ".item()",
+    "aten::_local_scalar_dense": ".item()",
+    "aten::is_nonzero": "bool() of a tensor",
+    "aten::nonzero": "nonzero() or indexing with a mask",
+    "aten::to": ".cpu() or .to() of a tensor",
+    "aten::_to_copy": ".cpu() or .to() of a tensor",
+    "aten::copy_": "copy_() between host and device",
+    "aten::equal": "torch.equal()",
+    "aten::unique": "unique()",
+    None: "torch.cuda.synchronize() or another runtime call",
+}
+"""The code that makes an operator wait."""
+
+PLACES = {
+    "fetch": "while a batch is fetched",
+    "transfer": "while a batch is moved",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer's part",
+    "validation": "in validation",
+    "checkpoint": "while a checkpoint is saved",
+}
+BETWEEN = "in a callback, a logger or the progress bar"
+"""The place of the Trainer if a recording of `PerfCallback` names no phase."""
+
+MIN_SYNC_SHARE = 0.05
+"""Places with less than this share of the saving are left out: with an empty queue nothing waits."""
+
+KEEP_ON_DEVICE = (
+    'Keep values on the device inside the step: self.log("loss", loss) instead of loss.item(), torch.where instead of '
+    "indexing with a mask, copies with non_blocking=True."
+)
+PROGRESS_BAR = (
+    "Refresh the progress bar less often, since it reads every value that is logged with prog_bar=True: "
+    "Trainer(callbacks=[TQDMProgressBar(refresh_rate=50)]). In your own callbacks read values every log_every_n_steps."
+)
+
+
+@rule("sync-points")
+def sync_points(analysis: RankAnalysis) -> Problem | None:
+    """Find waits for the device that cost step time.
+
+    A wait alone costs nothing, since the device works during it. It costs time if the device then runs dry, because the
+    host could not queue ahead. Model: without the wait the host is ahead by as much, so at most the wait is saved of
+    the time without work. Time in which the host waits for input is left out, since worker processes set the pace.
+    """
+    syncs = analysis.sync_points
+    if syncs is None:
+        return None
+    points = [point for point in syncs.points if not is_benchmarking(point)]
+    total_ns = sum(point.regained_ns for point in points)
+    points = [point for point in points if point.regained_ns > MIN_SYNC_SHARE * total_ns]
+    own = analysis.phases.source == "own"
+    steps = max(syncs.steps, 1)
+    regained_ns = sum(point.regained_ns for point in points) / steps
+    if not worth_it(regained_ns, analysis):
+        return None
+    sure_ns = sum(min(point.regained_ns, point.drained_ns) for point in points) / steps
+    calls = format_count(sum(point.calls for point in points) / steps)
+    times = "once" if calls == "1" else f"{calls} times"
+    return Problem(
+        f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
+        [_sync_evidence(point, steps, each(analysis), own) for point in points][:3],
+        _with_function(
+            analysis, next((point.function for point in points if point.function), None), _sync_fix(points, own)
+        ),
+        SavingRange(
+            (sure_ns / 2, regained_ns),
+            "Without the wait the host is ahead by as much, and the device runs dry for that much less.",
+        ),
+    )
+
+
+def _sync_fix(points: Sequence[SyncPoint], own: bool) -> str:
+    """Return the fix for most of the time."""
+    between_ns = sum(point.regained_ns for point in points if point.phase == "other") if own else 0
+    if 2 * between_ns <= sum(point.regained_ns for point in points):
+        return KEEP_ON_DEVICE
+    return PROGRESS_BAR
+
+
+def _with_function(analysis: RankAnalysis, function: str | None, action: str) -> str:
+    """Return the fix, with the function that takes the time or the way to find it."""
+    if function is not None:
+        return f"Look at {function_text(function)}. {action}"
+    return action if analysis.metadata.with_stack else f"{action} {RECORD_STACKS}"
+
+
+def _sync_evidence(point: SyncPoint, steps: int, each: str, own: bool) -> str:
+    source = WAITING_CODE.get(point.operator, point.operator or "")
+    where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
+    place = PLACES.get(point.phase, BETWEEN if own else "")
+    if point.function:
+        place = f"{place} in {function_text(point.function)}".strip()
+    return (
+        f"{where}{f' {place}' if place else ''}: {format_count(point.calls / steps)} {each}. The host waits "
+        f"{format_duration(point.wait_ns / steps)}, and then the device has no work for "
+        f"{format_duration(point.drained_ns / steps)}."
+    )
+
+
+AROUND_MODEL = ("validation", "checkpoint", "other")
+"""Phases with such work. Python in the forward pass belongs to the model."""
+
+
+LESS_BETWEEN_BATCHES = (
+    "Do less between batches: Trainer(log_every_n_steps=50), metrics at the end of the epoch, and callbacks that "
+    "return early in on_train_batch_end."
+)
+
+
+@rule("host-work")
+def host_work(analysis: RankAnalysis) -> Problem | None:
+    """Find steps in which the device idles while the host runs nothing but Python.
+
+    Python between operators counts as launch-bound instead. Model: the work is done every tenth step and costs a tenth,
+    or half of it is needed.
+    """
+    idle, launches = analysis.idle, analysis.launches
+    if idle is None:
+        return None
+    steps = max(idle.steps, 1)
+    idle_ns = next((row.total_ns for row in idle.classes if row.name == "host_other"), 0) / steps
+    if launches is not None and launches.launch_bound is not None:
+        idle_ns -= launches.launch_bound.python_ns / steps
+    pauses = [pause for phase in AROUND_MODEL if analysis.pauses and (pause := analysis.pauses.phase(phase))]
+    longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
+    around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)
+    spent_ns = min(idle_ns, around_ns)
+    if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
+        return None  # a recording without marked steps also covers the time before and after the training
+    return Problem(
+        f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
+        f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
+        "runtime calls.",
+        _with_function(analysis, longest.function if longest else None, LESS_BETWEEN_BATCHES),
+        SavingRange(
+            (spent_ns / 2, 0.9 * spent_ns),
+            "Done every tenth step, the work costs a tenth. Half of it may have to stay.",
+        ),
+    )
+
+
+MIN_STALLED_SHARE = 0.05
+
+
+@rule("queued-stalls")
+def queued_stalls(analysis: RankAnalysis) -> Problem | None:
+    """Find long gaps in which the device idles although work was launched already.
+
+    The device waits neither for the host nor for a launch. The recording does not show the reason, and may lack the
+    work that ran. Model: none to all of the gaps.
+    """
+    idle = analysis.idle
+    if idle is None:
+        return None
+    steps = max(idle.steps, 1)
+    stalled_ns = idle.stalled_ns / steps
+    if stalled_ns < MIN_STALLED_SHARE * step_ns(analysis) or not worth_it(stalled_ns, analysis):
+        return None
+    gaps = idle.stalls / steps
+    evidence = [
+        (
+            f"{counted(gaps, 'gap')} above 100 µs {each(analysis)}, {format_duration(stalled_ns)} together. Launched "
+            "work waits there for something other than the host."
+        )
+    ]
+    longest = next((gap for gap in idle.longest if gap.cause == "kernel_gap"), None)
+    if longest is not None:
+        where = f" in step {longest.step}" if analysis.breakdown.marked else ""
+        evidence.append(
+            f"The longest gap is {format_duration(longest.length_ns)}{where}, {format_duration(longest.start_ns)} "
+            "after the start of the recording."
+        )
+    return Problem(
+        f"Queued work does not start: the device idles {format_share(stalled_ns / step_ns(analysis))} of "
+        f"{whole(analysis)} with launched work in its queue",
+        evidence,
+        "Run nvidia-smi and end other processes on the device. Then open the longest gap with lightning-perf view. If "
+        "a cudaStreamWaitEvent precedes it, move both kernels to one stream. If a collective follows it, record all "
+        "ranks and look for the slow one. Otherwise record again: the recorder may have lost the work in the gap.",
+        SavingRange(
+            (0.0, stalled_ns), "Nothing if the recording lacks the work in the gaps, all of them if the wait can go."
+        ),
+    )
+
+
+@log_rule("periodic-steps")
+def periodic_steps(run: StepTimes, lead: RankAnalysis | None) -> Problem | None:
+    """Find steps at regular distances that take longer, in the step log of the run.
+
+    Model: the extra time goes away, or half of it if the work is needed.
+    """
+    periodic = run.periodic
+    if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
+        return None
+    extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
+    loop = lead.metadata.loop if lead is not None else None
+    logging = loop is not None and loop.log_every_n_steps == period
+    loggers = " and ".join(loop.loggers) if loop is not None else ""
+    evidence = [
+        (
+            f"{format_count(periodic.steps)} steps at this distance take {format_duration(periodic.step_ns)}, the "
+            f"others {format_duration(periodic.others_ns)}. That is {format_share(periodic.per_step_ns / run.mean_ns)} "
+            "of the mean step."
+        )
+    ]
+    if logging:
+        evidence.append(f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps.")
+        fewer = f"Trainer(log_every_n_steps={10 * period})"
+        action = f"Log less often: {fewer}, or let the logger write in a background thread."
+    else:
+        action = (
+            f"Find the code that runs every {period} steps, e.g. in a callback, and run it less often. {RECORD_STACKS}"
+        )
+    return Problem(
+        f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer"
+        f"{f', when {loggers} logs' if logging and loggers else ''}",
+        evidence,
+        action,
+        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
+    )
+
+
+def _ordinal(number: int) -> str:
+    """Return a number as an ordinal.
+
+    Example:
+        >>> [_ordinal(number) for number in (2, 3, 10, 11, 21, 50)]
+        ['2nd', '3rd', '10th', '11th', '21st', '50th']
+    """
+    last = 0 if 10 <= number % 100 < 20 else number % 10
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+    return f"{number}{ending}"

@@ -1,1 +1,0 @@
-"""Rules about input, launches and waits."""

@@ -1,1 +1,0 @@
-"""Rules about arithmetic and memory layout on the device."""

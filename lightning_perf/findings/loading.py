@@ -1,0 +1,466 @@
+"""Rules about the loading of batches: waits for data, with advice for the loader, and copies to the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from math import prod
+
+from lightning_perf.analysis.host.loading import Loading
+from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.rules import rule
+from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
+from lightning_perf.trace.description import Batch, DataLoading, Processor
+from lightning_perf.units import format_bandwidth, format_bytes, format_count, format_duration, format_share
+
+MIN_WAIT_SHARE = 0.05
+"""Waits below this share of the step are not reported (XProf's threshold for a moderate input problem)."""
+
+OPERATOR_SHARE = 0.5
+"""Share of operators in the fetch from which their work on tensors takes the time."""
+
+
+BATCH_MAKERS: dict[str | None, str] = {
+    "in_process": (
+        "The DataLoader makes batches in the training process (num_workers=0), so loading and training alternate."
+    ),
+    "workers": "The DataLoader has worker processes, but they are slower than the step.",
+}
+UNKNOWN_MAKER = "The recording does not show whether the loader has worker processes."
+"""Who makes the batches, as a sentence. For loaders other than torch's, the advice itself says it."""
+
+
+@rule("input-bound")
+def input_bound(analysis: RankAnalysis) -> Problem | None:
+    """Find steps that wait for input, by the recording."""
+    breakdown = analysis.breakdown
+    return waits_for_input(analysis, breakdown.category("input").mean_ns or 0.0, breakdown.wall.mean_ns or 0.0)
+
+
+def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Problem | None:
+    """Find steps that wait for input, and whether the number of workers or the cost of a batch is the reason.
+
+    Only waits that no device work hides count. Model: if batches are made while the device computes, the wait ends, but
+    a step is never shorter than the loader needs for its batch. Sending batches between processes takes the training
+    thread time. On a processor, cold caches after the wait may cost another tenth of it. If workers share cores with
+    the training process, half of the wait may stay.
+    """
+    loading = analysis.loading
+    if loading is None or analysis.breakdown.truncated or not wait_ns or not step_ns:
+        return None
+    if wait_ns < MIN_WAIT_SHARE * step_ns:
+        return None
+    advice = _advise(analysis, loading, wait_ns, step_ns)
+    evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
+    if loading.fetch_ns and loader_of(analysis).kind != "other":
+        evidence.append(BATCH_MAKERS.get(loading.loader, UNKNOWN_MAKER))
+        share = loading.operator_ns / loading.fetch_ns
+        if share >= OPERATOR_SHARE:
+            evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
+    return Problem(
+        f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
+        [*evidence, *_batch_source(analysis), *advice.evidence],
+        advice.action,
+        SavingRange(advice.saving_ns, advice.model),
+    )
+
+
+def _batch_source(analysis: RankAnalysis) -> list[str]:
+    """Return a sentence about the code that makes the batches, as far as the recording names it."""
+    facts = loader_of(analysis)
+    fetch = analysis.pauses.phase("fetch") if analysis.pauses is not None else None
+    if facts.workers:
+        return []
+    if fetch is not None and fetch.function is not None:
+        return [f"Most of the fetch is in {function_text(fetch.function)}."]
+    if facts.dataset and facts.collate:
+        return [f"Batches come from the dataset {facts.dataset} and the collate_fn {facts.collate}."]
+    return []
+
+
+DEFAULT_WORKERS = 4
+"""Workers to advise if the number of cores is unknown."""
+
+FAST_BATCH_NS = 1_000_000
+"""Cost of a batch below which a worker process takes longer to deliver it than the loader takes to make it."""
+
+REPEATED = (
+    "The dataset is an IterableDataset: each worker process would yield all of it again, unless it shares the work "
+    "by torch.utils.data.get_worker_info()."
+)
+
+CHEAPER = "decode smaller images, cache decoded ones, or move augmentation to the device"
+CHEAPER_HERE = "decode smaller images, cache decoded ones, or leave out augmentation that does not help"
+
+
+COLD_SHARE = 0.1
+"""Share of the wait that may be saved in addition if the processor itself trains: after a wait its caches are cold (1
+to 6 % measured, benchmarks/results/planted.md)."""
+
+MANY_TENSORS = 8
+"""Tensors of a batch from which sending fewer of them helps."""
+
+MEASURE = "Measure before you use worker processes"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The change for one training, its least and most saving per step, and reasons for it or against another."""
+
+    action: str
+    saving_ns: tuple[float, float]
+    model: str
+    evidence: tuple[str, ...] = ()
+
+
+def _advise(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
+    """Choose the change that fits the loader."""
+    facts = loader_of(analysis)
+    if facts.uses_model:
+        return _cheaper_batches(
+            analysis,
+            wait_ns,
+            " Leave num_workers=0.",
+            "The data depend on the model: worker processes would use a copy of it that never learns.",
+        )
+    if facts.kind == "iterable" and not facts.workers:
+        return _cheaper_batches(analysis, wait_ns, " Or yield whole batches and set batch_size=None.", REPEATED)
+    if facts.kind == "other":
+        return _cheaper_batches(
+            analysis,
+            wait_ns,
+            " Or make batches ahead of time in a thread or process.",
+            "The batches do not come from a torch DataLoader.",
+        )
+    if loading.loader == "workers" or facts.workers:
+        return _more_workers(analysis, loading, wait_ns, step_ns)
+    batch_ns = _batch_ns(analysis, loading, wait_ns)
+    if analysis.metadata.loader is not None and not facts.batched and _is_fast(facts, batch_ns):
+        return _whole_batches(facts, batch_ns, (wait_ns / 2, _most_ns(analysis, wait_ns)))
+    return _workers(analysis, _Step(wait_ns, step_ns, batch_ns, _fetches(loading)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The times of a step and of its batches: the loader makes each of its `fetches` in `batch_ns`."""
+
+    wait_ns: float
+    step_ns: float
+    batch_ns: float
+    fetches: float
+
+    @property
+    def rest_ns(self) -> float:
+        """Time of the step without the wait."""
+        return max(0.0, self.step_ns - self.wait_ns)
+
+
+def _most_ns(analysis: RankAnalysis, wait_ns: float) -> float:
+    """Return the most that a step without its wait saves."""
+    return wait_ns if analysis.breakdown.has_device else wait_ns * (1 + COLD_SHARE)
+
+
+def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evidence: str) -> Advice:
+    return Advice(
+        f"Make each batch cheaper: {_cheaper(analysis)}.{instead}",
+        (0.0, _most_ns(analysis, wait_ns)),
+        "The wait gets shorter by as much as a batch gets cheaper.",
+        evidence,
+    )
+
+
+def _is_fast(facts: DataLoading, batch_ns: float) -> bool:
+    """Return whether the loader, and not the making of samples, takes the time of a batch."""
+    return batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
+
+
+def _fetches(loading: Loading) -> float:
+    return max(loading.fetches, 1) / max(loading.steps, 1)
+
+
+def _batch_ns(analysis: RankAnalysis, loading: Loading, wait_ns: float) -> float:
+    """Return the cost of a batch in the loader. On a processor the training waits for all of it."""
+    if analysis.breakdown.has_device and loading.fetch_ns:
+        return loading.fetch_ns / max(loading.fetches, 1)
+    return wait_ns / _fetches(loading)
+
+
+def _cheaper(analysis: RankAnalysis) -> str:
+    return CHEAPER if analysis.breakdown.has_device else CHEAPER_HERE
+
+
+def _whole_batches(facts: DataLoading, batch_ns: float, saving_ns: tuple[float, float]) -> Advice:
+    size = facts.batch_size or 1
+    cost = (
+        f"A batch takes {format_duration(batch_ns)}, {format_duration(batch_ns / size)} per sample. Worker processes "
+        "would need as long to deliver it."
+    )
+    if not facts.in_memory:
+        return Advice(
+            "Fetch whole batches: give the dataset a method __getitems__(self, indices) that returns all samples of a "
+            "batch as a list.",
+            (0.0, saving_ns[1]),
+            "Indexing once per batch saves the calls per sample, which may not be the slow part.",
+            (cost,),
+        )
+    return Advice(
+        "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
+        f"batch_size={size}, drop_last=False)). Use SequentialSampler if you do not shuffle.",
+        saving_ns,
+        "Indexing once per batch instead of once per sample saves at least half of the wait.",
+        ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),
+    )
+
+
+def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
+    """Advise as many worker processes as keep up with the rest of the step, but fewer than cores.
+
+    They are not advised if sending batches is likely to cost as much as they save. If it may, the advice is to measure.
+    """
+    processor = processor_of(analysis)
+    cores = processor.cores
+    count, evidence = DEFAULT_WORKERS, list[str]()
+    fetch_ns = step.batch_ns * step.fetches
+    if cores:
+        needed = math.ceil(fetch_ns / step.rest_ns) if step.rest_ns > 0 else cores
+        count = max(1, min(needed, cores - 1))
+        evidence.append(
+            f"Loading the data of each step takes {format_duration(fetch_ns)}, the rest of the step "
+            f"{format_duration(step.rest_ns)}. {_processes(needed)} would keep up, and there "
+            f"{'is' if cores == 1 else 'are'} {counted(cores, 'core')}."
+        )
+    transfer = batch_transfer(analysis)
+    low_ns, high_ns = _worker_saving(analysis, step, transfer, count)
+    if transfer is not None:
+        evidence.append(transfer.text)
+        if (low_ns + high_ns) / 2 < MIN_SHARE * step.step_ns:
+            evidence.append("A worker process would save less than that, or nothing.")
+            return _without_workers(analysis, step.wait_ns, evidence)
+    arguments = [f"num_workers={count}"]
+    if analysis.breakdown.has_device and not loader_of(analysis).pin_memory:
+        arguments.append("pin_memory=True")
+    arguments.append("persistent_workers=True")
+    loader = f"DataLoader(…, {', '.join(arguments)})"
+    model = (
+        "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the wait "
+        "stays if workers compete for cores."
+        if not analysis.breakdown.has_device
+        else "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
+    )
+    if transfer is not None:
+        model += " Sending batches between processes is subtracted."
+    if _compete(processor, count):
+        evidence.append(_warning(processor, count))
+        action = f"{MEASURE}: lightning-perf tune tries {loader}."
+        return Advice(action, (0.0, high_ns), model, tuple(evidence))
+    if low_ns <= 0:
+        if transfer is None:
+            evidence.append(
+                "The recording does not show the contents of a batch. Many small tensors take longer to send between "
+                "processes than to make."
+            )
+        action = (
+            f"{MEASURE}: lightning-perf data --step-ms {step.rest_ns / 1e6:.3g} PKG:NAME. If loading takes longer than "
+            f"the transfer, use {loader}."
+        )
+        return Advice(action, (0.0, high_ns), model, tuple(evidence))
+    action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
+    return Advice(action, (low_ns, high_ns), model, tuple(evidence))
+
+
+def _worker_saving(analysis: RankAnalysis, step: _Step, transfer: Transfer | None, workers: int) -> tuple[float, float]:
+    """Return the least and the most that worker processes save. The least is negative if they may cost time.
+
+    A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
+    the training an unknown time, so the least is half of that.
+    """
+    sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
+    if transfer is not None:
+        sent_ns = (step.fetches * transfer.sent_ns[0], step.fetches * transfer.sent_ns[1])
+        # Computing on a device hides how long the training thread receives.
+        least_ns = 0.0 if analysis.breakdown.has_device else step.fetches * transfer.received_ns[0]
+        received_ns = (least_ns, step.fetches * transfer.received_ns[1])
+    fetch_ns = step.batch_ns * step.fetches
+    low_ns, high_ns = (step.step_ns - (fetch_ns + sent) / workers for sent in reversed(sent_ns))
+    low_ns = min(step.wait_ns, low_ns) / 2 - received_ns[1]
+    high_ns = min(_most_ns(analysis, step.wait_ns), high_ns) - received_ns[0]
+    return (min(low_ns, high_ns) if transfer is not None else 0.0), max(0.0, high_ns)
+
+
+def _without_workers(analysis: RankAnalysis, wait_ns: float, evidence: list[str]) -> Advice:
+    """Advise cheaper batches where processes would lose more time for sending batches than they save."""
+    batch = analysis.metadata.batch
+    advice = _cheaper_batches(analysis, wait_ns, " Leave num_workers=0.", *evidence)
+    if batch is None or batch.tensors < MANY_TENSORS:
+        return advice
+    few = "Make fewer, larger tensors: concatenate those of a batch in collate_fn. Then measure worker processes: "
+    return replace(advice, action=f"{few}lightning-perf data PKG:NAME. Until then, leave num_workers=0.")
+
+
+def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
+    facts, processor = loader_of(analysis), processor_of(analysis)
+    cores, workers = processor.cores, facts.workers
+    # The loader needs a whole step for a batch. Twice the workers at best halve that.
+    best_ns = min(wait_ns, step_ns / 2)
+    model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
+    transfer = batch_transfer(analysis)
+    if transfer is not None and transfer.measured and not analysis.breakdown.has_device:
+        received_ns = transfer.received_ns[0] * _fetches(loading)
+        if received_ns >= wait_ns / 2:
+            return Advice(
+                "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
+                "lightning-perf tune tries it.",
+                (0.0, best_ns),
+                "The wait gets shorter by as much as a batch gets cheaper to send.",
+                (f"{transfer.text} More worker processes do not shorten that.",),
+            )
+    parts, evidence = [], []
+    enough = cores is not None and workers is not None and workers >= max(1, cores - 1)
+    if not enough:
+        parts.append("raise num_workers towards the number of cores")
+    elif cores is not None and workers is not None:
+        evidence.append(f"{_processes(workers)} already use all of the {format_count(cores)} cores.")
+    if not facts.persistent_workers:
+        parts.append("set persistent_workers=True")
+    if analysis.breakdown.has_device and analysis.metadata.loader is not None and not facts.pin_memory:
+        parts.append("set pin_memory=True")
+    parts.append(f"make each batch cheaper: {_cheaper(analysis)}")
+    text = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
+    more = (workers or 0) + 1
+    competing = workers is not None and (enough or _compete(processor, more))
+    if competing and not enough:
+        evidence.append(_warning(processor, more))
+    return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, tuple(evidence))
+
+
+def _compete(processor: Processor, workers: int) -> bool:
+    """Return whether workers would take cores that torch computes on."""
+    if not processor.trains or not processor.cores or not processor.threads:
+        return False
+    return min(processor.threads, processor.cores) + workers > processor.cores
+
+
+def _warning(processor: Processor, workers: int) -> str:
+    cores, threads = processor.cores or 1, processor.threads or 1
+    fewer = max(1, cores - workers)
+    instead = f" Use fewer threads: torch.set_num_threads({fewer})." if fewer < threads else ""
+    return (
+        f"{_processes(workers)} and {counted(threads, 'thread')} of torch compete for {counted(cores, 'core')}: the "
+        f"training may get slower.{instead}"
+    )
+
+
+def _processes(number: int) -> str:
+    return counted(number, "worker process", "worker processes")
+
+
+BATCH_NS = (150_000.0, 1_500_000.0)
+TENSOR_NS = (30_000.0, 300_000.0)
+TENSOR_BYTE_NS = (0.0, 0.3)
+OBJECT_NS = (50.0, 1_000.0)
+OBJECT_BYTE_NS = (0.2, 2.0)
+"""Least and most time of the training thread to receive a batch, and of that for each of its parts.
+
+Each tensor has a file of shared memory, which the receiver asks for through a socket and maps (torch.multiprocessing,
+sharing strategy ``file_descriptor``). Other objects are pickled. Measured on 2 cores of a busy virtual machine (AMD
+EPYC, torch 2.15): 1.2 ms for a batch of one tensor, 0.09 to 0.3 ms for each further one. The least allow for a machine
+that is three times as fast.
+"""
+
+FP32_BYTES = 4
+
+ON_BUSY_CORES = 1.5
+"""Factor on the upper end of a measured time: in the training, caches are cold and other threads run."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The cost of sending one batch between processes, at least and at most.
+
+    `sent_ns` is the time of the worker process beyond making the batch, `received_ns` that of the training thread.
+    """
+
+    sent_ns: tuple[float, float]
+    received_ns: tuple[float, float]
+    measured: bool
+    text: str
+
+
+def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
+    """Return the cost of sending a batch between processes; None if the contents of a batch are unknown."""
+    batch, probe = analysis.metadata.batch, analysis.probe
+    if probe is not None and probe.transfer is not None and probe.same_device:
+        found = probe.transfer
+        low_ns, high_ns = found.received_low_ns, ON_BUSY_CORES * found.received_high_ns
+        tensors = f" of {counted(batch.tensors, 'tensor')}" if batch is not None else ""
+        return Transfer(
+            (found.sent_low_ns, found.sent_high_ns),
+            (low_ns, high_ns),
+            measured=True,
+            text=f"Receiving a batch{tensors} from a worker process takes the training thread "
+            f"{_range(low_ns, high_ns)}, measured on this device.",
+        )
+    batch = batch or _recorded_batch(analysis)
+    if batch is None or not batch.complete:
+        return None
+    (low_ns, high_ns) = (_received_ns(batch, end) for end in (0, 1))
+    return Transfer(
+        (low_ns, high_ns),
+        (low_ns, high_ns),
+        measured=False,
+        text=f"A batch has {counted(batch.tensors, 'tensor')}. Receiving them from a worker process takes the training "
+        f"thread {_range(low_ns, high_ns)}, by the machine.",
+    )
+
+
+def _recorded_batch(analysis: RankAnalysis) -> Batch | None:
+    """Return a batch as the events of a recording show it: its tensors, and the bytes of the model's input."""
+    loading, work = analysis.loading, analysis.workload
+    if loading is None or not loading.tensors or not loading.fetches:
+        return None
+    data_bytes = (work.copied_bytes or 0) // loading.fetches or max(map(prod, work.inputs), default=0) * FP32_BYTES
+    return Batch(loading.tensors, data_bytes, 0, 0)
+
+
+def _received_ns(batch: Batch, end: int) -> float:
+    return (
+        BATCH_NS[end]
+        + batch.tensors * TENSOR_NS[end]
+        + batch.tensor_bytes * TENSOR_BYTE_NS[end]
+        + batch.objects * OBJECT_NS[end]
+        + batch.object_bytes * OBJECT_BYTE_NS[end]
+    )
+
+
+def _range(low_ns: float, high_ns: float) -> str:
+    return f"{format_duration(low_ns)} to {format_duration(high_ns)}"
+
+
+@rule("pageable-copies")
+def pageable_copies(analysis: RankAnalysis) -> Problem | None:
+    """Find copies to the device that the host has to wait for, because their source is pageable.
+
+    Only the part that no compute hides counts. Model: from pinned memory a copy takes at most half as long, and with
+    ``non_blocking`` compute hides it completely.
+    """
+    loading = analysis.loading
+    if loading is None or not loading.pageable_ns:
+        return None
+    steps = max(loading.steps, 1)
+    exposed_ns = min(analysis.breakdown.category("memcpy_h2d").mean_ns or 0.0, loading.pageable_ns / steps)
+    if not worth_it(exposed_ns, analysis):
+        return None
+    rate = loading.pageable_bytes / (loading.pageable_ns / 1e9) if loading.pageable_bytes else None
+    copies = f"{counted(loading.pageable_copies / steps, 'copy', 'copies')} {each(analysis)}"
+    moved = f", {format_bytes(loading.pageable_bytes / steps)} at {format_bandwidth(rate)}" if rate else ""
+    return Problem(
+        f"Copies from pageable memory: {format_duration(exposed_ns)} {each(analysis)} that no compute hides",
+        f"{copies} from pageable host memory to the device{moved}.",
+        "Pin the batches: DataLoader(…, pin_memory=True). Lightning then copies them without waiting. In your own "
+        "code, pin the tensor and call tensor.to(device, non_blocking=True).",
+        SavingRange(
+            (exposed_ns / 2, exposed_ns), "Pinned copies take at most half as long. Next to compute they cost nothing."
+        ),
+    )

@@ -1,1 +1,0 @@
-"""Rules about the model and its batches: padding, attention, gradient checkpointing."""

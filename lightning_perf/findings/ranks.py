@@ -1,0 +1,191 @@
+"""Rules about several ranks: collectives, uneven work, `DataParallel` and Lightning's stop flag."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.rules import rule, run_rule
+from lightning_perf.findings.savings import counted, each, step_ns, whole, worth_it
+from lightning_perf.units import format_count, format_duration, format_share
+
+MIN_EXPOSED_SHARE = 0.05
+
+SEND_LESS = {
+    "DistributedDataParallel": (
+        "Send less often: Trainer(accumulate_grad_batches=4). Send fewer bytes and overlap more: DDPStrategy("
+        "static_graph=True, gradient_as_bucket_view=True, ddp_comm_hook=bf16_compress_hook). Check that ranks get "
+        "equal work."
+    ),
+    "FullyShardedDataParallel": (
+        'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is off '
+        "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
+    ),
+}
+SEND_EARLIER = "Issue collectives earlier, so that compute hides them, send less, and check that ranks get equal work."
+SEND_LESS_ON_HOST = (
+    "Send less often: Trainer(accumulate_grad_batches=4), or a larger batch per rank. On one machine, one process with "
+    "all threads (torch.set_num_threads) sends nothing. Check that ranks get equal work."
+)
+
+
+def exposed_ns(analysis: RankAnalysis) -> float:
+    """Return the exposed time of collectives in nanoseconds per step, on the device or on the host."""
+    communication = analysis.communication
+    if communication is None or analysis.breakdown.has_device:
+        return analysis.breakdown.category("communication").mean_ns or 0.0
+    return communication.host_exposed_ns / max(analysis.breakdown.averaged_steps, 1)
+
+
+@rule("exposed-communication")
+def exposed_communication(analysis: RankAnalysis) -> Problem | None:
+    """Find communication that the step waits for.
+
+    Model: compute can hide as much of it as there is compute, or a quarter of that if the step waits for the last
+    bucket or a slower rank. On the host, collectives use the processor that computes, so only sending less often helps:
+    a quarter as often saves three quarters, but nothing of the wait for another rank.
+    """
+    waits_ns, step = exposed_ns(analysis), step_ns(analysis)
+    if not step or waits_ns < MIN_EXPOSED_SHARE * step:
+        return None
+    title = f"Exposed communication: {format_share(waits_ns / step)} of {whole(analysis)} waits for collectives"
+    if analysis.breakdown.has_device:
+        compute_ns = analysis.breakdown.category("device_compute").mean_ns or 0.0
+        best_ns = min(waits_ns, compute_ns)
+        wrapper = next((name for name in analysis.wrappers if name in SEND_LESS), None)
+        action = SEND_LESS[wrapper] if wrapper else SEND_EARLIER
+        model = "Compute can hide at most its own time, or a quarter if the step waits for the last bucket."
+    else:
+        title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, SEND_LESS_ON_HOST
+        model = "Sending a quarter as often saves three quarters. Waits for a slower rank stay."
+    if not worth_it(best_ns, analysis):
+        return None
+    return Problem(
+        title,
+        f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",
+        action,
+        SavingRange((best_ns / 4, best_ns), model),
+    )
+
+
+IMBALANCE_FIXES = {
+    "input": "Compare the loader of this rank with the others: its disk, its free cores and num_workers. Copy the data "
+    "to a local disk if only this rank reads a remote one.",
+    "device_compute": "Give ranks batches of equal size and length: DataLoader(…, batch_sampler=…) with samples "
+    "bucketed by length. Compare the clocks of the devices: nvidia-smi -q -d CLOCK,PERFORMANCE.",
+}
+WORK = {
+    "host_compute": "operators on the host",
+    "host_other": "Python and waiting on the host",
+    "input": "waiting for input",
+}
+IMBALANCE_FIX = (
+    "Do work that only this rank has less often: logging, checkpoints and metrics on one rank, e.g. "
+    "Trainer(log_every_n_steps=200). Its own report (lightning-perf analyze TRACE) shows the phase."
+)
+
+
+@run_rule("rank-imbalance")
+def rank_imbalance(distributed: Distributed) -> Problem | None:
+    """Find ranks that hold the others up.
+
+    Model: with evenly spread work a step takes the mean work of the ranks instead of the longest. Half of the
+    difference is saved if some of its causes stay.
+    """
+    straggler = distributed.straggler
+    if straggler is None or not distributed.ranks:
+        return None
+    step_ns = next(share.step_ns for share in distributed.ranks if share.rank == straggler.rank)
+    saving_ns = distributed.balanced_saving_ns
+    if step_ns <= 0 or saving_ns < MIN_SHARE * step_ns:
+        return None
+    category = WORK.get(straggler.category, straggler.category.replace("_", " "))
+    evidence = [f"It spends {format_duration(straggler.excess_ns)} per step more than the others in {category}."]
+    if straggler.last_arrival_share is not None:
+        share = format_share(straggler.last_arrival_share)
+        evidence.append(f"It arrives last at {share} of {counted(distributed.matched_collectives, 'collective')}.")
+    awaited = distributed.awaited
+    if awaited is not None and awaited.rank != straggler.rank:
+        evidence.append(f"But {format_share(awaited.share)} of the waits in collectives are for rank {awaited.rank}.")
+    holds_up = awaited is not None and awaited.rank == straggler.rank
+    return Problem(
+        f"Imbalance: rank {straggler.rank} {'holds up the others with' if holds_up else 'has the most work,'} "
+        f"{format_share(distributed.imbalance)} more work than the mean",
+        evidence,
+        IMBALANCE_FIXES.get(straggler.category, IMBALANCE_FIX),
+        SavingRange(
+            (saving_ns / 2, saving_ns),
+            "Evenly spread work saves the difference to the mean, or half of it if some causes stay.",
+        ),
+    )
+
+
+@rule("data-parallel")
+def data_parallel(analysis: RankAnalysis) -> Problem | None:
+    """Find ``torch.nn.DataParallel``, which copies the model to every device in each step from one process.
+
+    No saving is estimated: a recording of one process does not show the overlap that several processes would have.
+    """
+    if "DataParallel" not in analysis.wrappers or step_ns(analysis) <= 0:
+        return None
+    return Problem(
+        "DataParallel: one process drives all devices",
+        "Each step copies the model to every device and gathers the outputs on one of them.",
+        'Use one process per device: Trainer(strategy="ddp", devices=4) without the wrapper.',
+        severity="high",
+    )
+
+
+STOP_FLAG_FIX = (
+    "Do more per batch: raise batch_size rather than accumulate_grad_batches, which broadcasts for each of its "
+    "batches. No option turns the broadcast off. If your launcher sends SIGTERM to every rank, as SLURM and torchrun "
+    "do, you can replace the method before training: from lightning.pytorch.loops.training_epoch_loop import "
+    "_TrainingEpochLoop; _TrainingEpochLoop._broadcast_sigterm_tensor = lambda self: None. The method is private: "
+    "check this line after each update of Lightning."
+)
+
+
+@rule("stop-flags")
+def stop_flags(analysis: RankAnalysis) -> Problem | None:
+    """Find the time of Lightning's broadcast of a stop flag.
+
+    All ranks meet there, so it includes the wait for slower ranks, which would come at the next collective anyway. The
+    rank that waits least therefore decides. Model: half to all of its wait in which no device works.
+    """
+    flags = analysis.stop_flags
+    if flags is None:
+        return None
+    steps = max(flags.steps, 1)
+    exposed_ns = flags.exposed_ns / steps
+    if not worth_it(exposed_ns, analysis):
+        return None
+    per, calls = each(analysis), flags.calls / steps
+    times = "once" if calls == 1 else f"{format_count(calls)} times"
+    return Problem(
+        f"Stop flags: Lightning waits for a broadcast {times} {per}",
+        [
+            (
+                f"The broadcast and its answer take {format_duration(flags.wait_ns / steps)} {per}. No device works in "
+                f"{format_duration(exposed_ns)} of it."
+            ),
+            (
+                "Lightning 2.5.6 and later tell every rank before every batch whether rank 0 received SIGTERM "
+                "(Lightning-AI/pytorch-lightning#20825). No work can be queued ahead of it."
+            ),
+        ],
+        STOP_FLAG_FIX,
+        SavingRange(
+            (exposed_ns / 2, exposed_ns),
+            "Half to all of the wait on the rank that waits least. The longer waits of other ranks stay.",
+        ),
+    )
+
+
+def _flag_ns(analysis: RankAnalysis) -> float:
+    flags = analysis.stop_flags
+    return 0.0 if flags is None else flags.exposed_ns / max(flags.steps, 1)
+
+
+SHARED_WAITS = {"exposed-communication": exposed_ns, "stop-flags": _flag_ns}
+"""Rules about waits that end for all ranks at once, and the length of a rank's waits. The rank that arrives last has
+only the transfer, and the others also wait for that rank. The rank with the shortest waits therefore decides."""

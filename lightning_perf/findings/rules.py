@@ -1,0 +1,103 @@
+"""The decorators that add a rule: one for each kind of analysis that rules judge.
+
+A rule is a function from analyses to a `Problem`, or to `None` if it finds nothing. The decorator holds its ID, and
+makes a `Finding` of the problem: with the rank, and with the saving as a part of the step or of the fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Generic, Literal, ParamSpec
+
+from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.steps.fit_time import FitTime
+from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
+from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.findings.finding import Finding, Problem, make_finding
+from lightning_perf.findings.savings import step_ns
+
+P = ParamSpec("P")
+
+
+class Rules(Generic[P]):
+    """The rules about one kind of analysis by ID. Each instance is the decorator that adds a rule.
+
+    Args:
+        whole: Returns the time that savings are shares of, in nanoseconds, and the rank.
+        per: Whether that time is a step or the fit.
+    """
+
+    def __init__(
+        self, whole: Callable[P, tuple[float | None, int | None]], per: Literal["step", "fit"] = "step"
+    ) -> None:
+        self.by_id: dict[str, Callable[P, Finding | None]] = {}
+        self._whole = whole
+        self._per = per
+
+    def __call__(self, rule_id: str) -> Callable[[Callable[P, Problem | None]], Callable[P, Finding | None]]:
+        """Return the decorator of the rule with this ID."""
+
+        def register(judge: Callable[P, Problem | None]) -> Callable[P, Finding | None]:
+            @wraps(judge)
+            def rule(*args: P.args, **kwargs: P.kwargs) -> Finding | None:
+                problem = judge(*args, **kwargs)
+                if problem is None:
+                    return None
+                whole_ns, rank = self._whole(*args, **kwargs)
+                return make_finding(rule_id, problem, whole_ns=whole_ns, rank=rank, per=self._per)
+
+            self.by_id[rule_id] = rule
+            return rule
+
+        return register
+
+    def find(self, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+        """Apply every rule."""
+        return [found for rule in self.by_id.values() if (found := rule(*args, **kwargs)) is not None]
+
+
+def _of_step(analysis: RankAnalysis) -> tuple[float, int | None]:
+    return step_ns(analysis), analysis.rank
+
+
+def _of_straggler(distributed: Distributed) -> tuple[float | None, int | None]:
+    rank = distributed.straggler.rank if distributed.straggler is not None else None
+    return next((share.step_ns for share in distributed.ranks if share.rank == rank), None), rank
+
+
+def _of_run(run: StepTimes, lead: RankAnalysis | None) -> tuple[float, int | None]:
+    return run.mean_ns, lead.rank if lead is not None else None
+
+
+def _of_fit(fit: FitTime) -> tuple[float, int | None]:
+    return fit.wall_ns, fit.rank
+
+
+def _of_compiled_fit(report: CompileReport) -> tuple[float | None, int | None]:
+    return report.fit_ns, report.rank
+
+
+def _of_growth(growth: MemoryGrowth) -> tuple[None, int | None]:
+    return None, growth.rank
+
+
+rule = Rules(_of_step)
+"""Rules about one rank of a recording."""
+
+run_rule = Rules(_of_straggler)
+"""Rules that compare ranks with each other."""
+
+log_rule = Rules(_of_run)
+"""Rules about the step log of the whole run."""
+
+fit_rule = Rules(_of_fit, per="fit")
+"""Rules about the account of a whole fit."""
+
+compile_rule = Rules(_of_compiled_fit, per="fit")
+"""Rules about the compilations of a whole fit."""
+
+growth_rule = Rules(_of_growth, per="fit")
+"""Rules about the memory of a whole fit over time."""

@@ -1,0 +1,313 @@
+"""Every rule about a whole fit: with its problem, just below its threshold, and on a healthy fit."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lightning_perf
+from lightning_perf import PerfReport
+from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.fit import leak
+from lightning_perf.findings.registry import find_in_fit
+from lightning_perf.findings.rules import fit_rule
+from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.run_files.fit.account import account_paths, read_account
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, TensorCensus, TensorGroup
+from tests.findings import accounts
+from tests.findings.accounts import FACTS, S, account, fit_time, starts
+from tests.findings.recordings import saving_of
+from tests.support.shown import console_text
+
+
+def found(*args: Any, **kwargs: Any) -> list[Finding]:
+    return list(find_in_fit(fit_time(*args, **kwargs)))
+
+
+def one(*args: Any, **kwargs: Any) -> Finding:
+    (finding,) = found(*args, **kwargs)
+    assert finding.per == "fit"
+    assert finding.rank == 0
+    return finding
+
+
+def test_a_healthy_fit_has_no_finding() -> None:
+    assert found() == []
+    assert find_in_fit(None) == ()
+
+
+def test_every_rule_takes_an_empty_account() -> None:
+    empty = replace(account(), wall_ns=0, entries=(), steps=0, validations=0, epochs=0)
+    from lightning_perf.analysis.steps.fit_time import summarize_account
+
+    assert fit_rule.find(summarize_account(empty)) == []
+
+
+def test_worker_restarts_are_those_after_the_first_start() -> None:
+    entries = {("worker start-up", "training"): (20.0, 10), ("worker start-up", "training: first batch"): (5.0, 10)}
+    finding = one(entries, starts=starts(10))
+    # Nine restarts of 2 s, and nine waits of 0.5 s.
+    assert saving_of(finding) == (pytest.approx(0.8 * 18_000), pytest.approx(22_500))
+    assert "9 times" in finding.evidence[0]
+    assert "persistent_workers=True" in finding.action
+    assert found(entries, starts=starts(10, persistent=True)) == []
+    assert found(entries, starts=starts(1)) == []
+
+
+def test_worker_restarts_beyond_the_list_count_as_well() -> None:
+    entries = {("worker start-up", "training"): (202.0, 101)}
+    finding = one(entries, starts=starts(51))
+    assert finding.saving_low_ms == pytest.approx(0.8 * 100 * 2000)
+
+
+def test_worker_restarts_of_both_loops_add_up() -> None:
+    entries = {("worker start-up", "training"): (20.0, 10), ("worker start-up", "validation"): (10.0, 10)}
+    finding = one(entries, starts=(*starts(10), *starts(10, stage="validation", seconds=1.0)))
+    assert finding.saving_low_ms == pytest.approx(0.8 * 27_000)
+    assert "training and validation" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("facts", "runs", "setting"),
+    [
+        ({}, 10, "check_val_every_n_epoch=2"),
+        ({"check_val_every_n_epoch": 3}, 10, "check_val_every_n_epoch=6"),
+        ({"val_check_interval": 0.25}, 10, "val_check_interval=0.5"),
+        ({"val_check_interval": 100.0}, 10, "val_check_interval=200"),
+        ({}, 1, "limit_val_batches=0.5"),
+    ],
+)
+def test_long_validation(facts: dict[str, Any], runs: int, setting: str) -> None:
+    entries = {("validation", "compute"): (70.0, 500)}
+    finding = one(entries, facts=replace(FACTS, **facts), validations=runs)
+    assert setting in finding.action
+    assert "num_workers" not in finding.action
+    assert finding.saving_high_ms == pytest.approx(70_500 / 2)
+
+
+def test_long_validation_that_waits_for_data() -> None:
+    finding = one({("validation", "fetch"): (70.0, 500)})
+    assert "num_workers" in finding.action
+
+
+def test_long_validation_has_a_threshold() -> None:
+    rest_s = sum(seconds for seconds, _ in accounts.USUAL.values()) - 3.5
+    assert found({("validation", "compute"): (rest_s * 0.098 / 0.902 - 0.5, 100)}) == []
+    assert len(found({("validation", "compute"): (rest_s * 0.102 / 0.898 - 0.5, 100)})) == 1
+
+
+def test_an_odd_number_of_validations_keeps_the_larger_half() -> None:
+    finding = one({("validation", "compute"): (29.5, 100)}, validations=3)
+    assert finding.saving_high_ms == pytest.approx(10_000)
+
+
+def test_slow_checkpoints() -> None:
+    finding = one({("checkpoints", "gather"): (4.0, 20), ("checkpoints", "write"): (16.0, 20)})
+    assert saving_of(finding) == (10_000, 16_000)
+    assert "20 checkpoints take 1.00 s each" in finding.evidence[0]
+    assert found({("checkpoints", "write"): (2.5, 20)}) == []
+
+
+def test_slow_logger() -> None:
+    finding = one({("logging", "CSVLogger.log_metrics"): (10.0, 200)})
+    assert saving_of(finding) == (5000, 9000)
+    assert "log_every_n_steps=500" in finding.action
+    final = one({("logging", "WandbLogger.finalize"): (10.0, 1)})
+    assert "background" in final.action
+    assert found({("logging", "CSVLogger.log_metrics"): (2.5, 200)}) == []
+
+
+def test_slow_callback() -> None:
+    hooks = {"on_train_batch_end": (20.0, 1000), "on_validation_end": (10.0, 2), "setup": (50.0, 1)}
+    finding = one({("callbacks", f"Images.{hook}"): cost for hook, cost in hooks.items()})
+    assert finding.title.startswith("Slow callback: Images takes 30.0 s")
+    assert saving_of(finding) == (15_000, 27_000)
+    assert "setup" not in f"{finding.evidence} {finding.action}"
+    assert found({("callbacks", "Images.on_train_batch_end"): (2.5, 1000)}) == []
+    assert "refresh_rate" in one({("callbacks", "TQDMProgressBar.on_train_batch_end"): (30.0, 1000)}).action
+
+
+@pytest.mark.parametrize(("hook", "count"), [("ModelCheckpoint.setup", 2), ("Statistics.on_train_epoch_end", 1)])
+def test_a_hook_that_runs_once_per_fit_is_not_to_run_less_often(hook: str, count: int) -> None:
+    finding = one({("callbacks", hook): (20.0, count)})
+    assert finding.title.startswith(f"Slow callback: {hook} takes 20.0 s")
+    assert finding.title.endswith("once per fit")
+    assert "less often" not in finding.action
+    assert saving_of(finding) == (0, 20_000)
+    assert found({("callbacks", hook): (2.5, count)}) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "part", "named"),
+    [
+        ({"compile_ns": 40 * S}, "forward", "torch.compile takes 40.0 s"),
+        ({"facts": replace(FACTS, device="cuda", cudnn_benchmark=True)}, "forward", "cuDNN measures"),
+        ({"facts": replace(FACTS, device="cuda")}, "forward", "CUDA loads each kernel"),
+        ({}, "fetch", "first batch is loaded"),
+        ({}, "optimizer", "in optimizer"),
+    ],
+)
+def test_slow_first_step(fields: dict[str, Any], part: str, named: str) -> None:
+    finding = one({("first step", part): (50.0, 1)}, **fields)
+    assert named in " ".join(finding.evidence)
+    # A later step takes (5 + 35 + 60) s / 1000; the other part of the first step takes 0.2 s.
+    other_s = 0.0 if part == "forward" else 0.2
+    assert finding.saving_high_ms == pytest.approx(1000 * (50 + other_s - 0.1))
+    assert finding.saving_low_ms == 0
+
+
+def test_a_first_step_like_the_others_is_not_slow() -> None:
+    assert found({("first step", "forward"): (0.9, 1)}) == []
+    assert found({("first step", "forward"): (50.0, 1)}, steps=1) == []
+
+
+def test_short_fits_have_no_finding() -> None:
+    """90 % of the fit, but less than a second."""
+    small = dict.fromkeys(accounts.USUAL, (0.001, 1))
+    assert found(small | {("callbacks", "Images.on_train_batch_end"): (0.9, 10)}) == []
+
+
+def test_the_largest_saving_comes_first() -> None:
+    kinds = [
+        finding.kind
+        for finding in found(
+            {("callbacks", "Images.on_train_batch_end"): (20.0, 1000), ("checkpoints", "write"): (60.0, 10)}
+        )
+    ]
+    assert kinds == ["slow-checkpoints", "slow-callback"]
+
+
+def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None:
+    report = accounts.saving(tmp_path)
+    assert [finding.kind for finding in report.fit_findings] == ["slow-checkpoints"]
+    file = io.StringIO()
+    report.print(file=file, width=100)
+    text = file.getvalue()
+    assert "Findings of the whole fit" in text
+    assert "Estimated saving: 10.0 s to 16.0 s of the fit (" in text
+    assert "Time of the whole fit" in text
+    assert "Slow checkpoints" in report.to_markdown()
+    assert PerfReport.from_json(report.to_json()) == report
+    short = console_text(short_blocks(report, tmp_path))
+    assert "Fit    The fit takes " in short
+    assert "saves 10.0 s to 16.0 s of the fit" in short
+
+
+def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:
+    report = accounts.validating(tmp_path)
+    assert report.fit_time is not None
+    assert sum(group.time_ns for group in report.fit_time.groups) == report.fit_time.wall_ns
+    assert sum(part.time_ns for group in report.fit_time.groups for part in group.parts) == report.fit_time.wall_ns
+    assert report.fit_time.samples_per_second == pytest.approx(32 * 1001 / (report.fit_time.wall_ns / S))
+
+
+def test_a_damaged_account_becomes_a_note(tmp_path: Path) -> None:
+    accounts.saving(tmp_path)
+    (path,) = account_paths(tmp_path)
+    whole = path.read_bytes()
+    assert read_account(path).steps == 1001
+    for damaged, said in (
+        (whole.replace(b'"wall_ns":', b'"wall_ns":1'), "add up to"),
+        (whole.replace(b'"version":1', b'"version":2'), "has version 2"),
+        (b"", "is empty or incomplete"),
+        (b"[]\n", "account of a fit"),
+    ):
+        path.write_bytes(damaged)
+        report = lightning_perf.analyze(tmp_path)
+        assert report.fit_time is None
+        assert any("account of the fit is left out" in note and said in note for note in report.notes), report.notes
+
+
+def test_old_reports_stay_readable(tmp_path: Path) -> None:
+    import json
+
+    fields = json.loads(accounts.saving(tmp_path).to_json())
+    del fields["fit_time"], fields["fit_findings"]
+    old = PerfReport.from_json(json.dumps(fields))
+    assert old.fit_time is None
+    assert old.fit_findings == ()
+
+
+MIB = 2**20
+
+
+def group(count: int, *, size: int = 0, shape: str = "[]", graph: bool = False) -> TensorGroup:
+    return TensorGroup(f"Tensor float32 {shape}", "cpu", graph, count, size)
+
+
+def growth_of(level: Callable[[int], float], *censuses: TensorCensus, steps: int = 400) -> MemoryGrowth:
+    samples = tuple(MemorySample(step, int(level(step) * MIB)) for step in range(20, steps, 4))
+    found = summarize_growth(GrowthRecord(0, "process", samples, censuses))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("level", "grows"),
+    [
+        (lambda step: 500, False),
+        (lambda step: 500 + 0.1 * step, True),  # 38 MiB over the samples
+        (lambda step: 500 + 0.03 * step, False),  # 11 MiB
+        (lambda step: 5000 + 0.1 * step, False),  # less than 2 %
+        (lambda step: 500 + 100 * (step > 200), False),  # one jump, e.g. a validation
+        (lambda step: 500 + 100 * min(step, 250) / 250, False),  # a cache that is full
+        (lambda step: 900 - 0.5 * step, False),
+        (lambda step: 500 + 0.5 * step + 20 * (step % 8), True),  # two levels in turn
+        (lambda step: 500 + 300 * (step // 100), True),  # at the ends of epochs
+    ],
+)
+def test_growth_is_steady_and_large(level: Callable[[int], float], grows: bool) -> None:
+    found = growth_of(level)
+    assert (found.grows, leak(found) is not None) == (grows, grows)
+
+
+def test_the_slope_is_that_of_the_leak() -> None:
+    found = growth_of(lambda step: 500 + 0.5 * step)
+    assert found.bytes_per_step == pytest.approx(0.5 * MIB, rel=1e-3)
+    finding = leak(found)
+    assert finding is not None
+    assert finding.title == "Leak: memory grows by 512 KiB per step"
+    assert "were not counted twice" in finding.evidence[1]
+    assert (finding.per, finding.saving_high_ms) == ("fit", None)
+
+
+def test_few_samples_give_nothing() -> None:
+    samples = tuple(MemorySample(step, step * 100 * MIB) for step in range(15))
+    assert summarize_growth(GrowthRecord(0, "process", samples, ())) is None
+
+
+def test_the_kind_of_tensor_that_grows() -> None:
+    before = TensorCensus(50, (group(10, size=5 * MIB, shape="[128]"), group(7)))
+    after = TensorCensus(150, (group(110, size=55 * MIB, shape="[128]"), group(8), group(3, size=9, shape="[9]")))
+    found = growth_of(lambda step: 500 + 0.5 * step, before, after)
+    assert (found.counted_steps, [(row.kind, row.count, row.bytes) for row in found.tensors]) == (
+        100,
+        [("Tensor float32 [128]", 100, 50 * MIB), ("Tensor float32 [9]", 3, 9), ("Tensor float32 []", 1, 0)],
+    )
+    finding = leak(found)
+    assert finding is not None
+    expected = "In 100 steps, 100 more Tensor float32 [128] on cpu hold 50.0 MiB, 512 KiB per step."
+    assert finding.evidence[1] == expected
+    assert "clear it in on_train_epoch_end" in finding.action
+
+
+def test_losses_that_keep_their_graphs() -> None:
+    before, after = (TensorCensus(step, (group(step, size=4 * step, graph=True),)) for step in (50, 150))
+    finding = leak(growth_of(lambda step: 500 + 0.5 * step, before, after))
+    assert finding is not None
+    assert "100 more Tensor float32 []" in finding.evidence[1]
+    assert "keep their graphs of autograd alive" in finding.evidence[1]
+    assert "loss.detach()" in finding.action
+
+
+def test_growth_outside_of_tensors() -> None:
+    before, after = (TensorCensus(step, (group(7, size=100),)) for step in (50, 150))
+    finding = leak(growth_of(lambda step: 500 + 0.5 * step, before, after))
+    assert finding is not None
+    assert "no kind of tensor grew as much" in finding.evidence[1]

@@ -1,0 +1,334 @@
+"""Devices that wait for the host, on recordings with known times."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lightning_perf
+from lightning_perf import PerfCallback
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.host import cold_start, host_work, launch_bound, queued_stalls, small_kernels, sync_points
+from lightning_perf.findings.kernels import cudnn_benchmark
+from lightning_perf.findings.memory import memory_spare
+from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.probe import Probe, ProbedChange
+from lightning_perf.trace.description import LOOP_KEY
+from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
+from tests.findings.test_whole_run import folder, recorded
+from tests.support.trace_builder import TraceBuilder
+
+
+def eager(kernel_us: int, *, call_us: int = 5, steps: int = 3) -> TraceBuilder:
+    """Operators of 20 µs back to back; each kernel starts when its call returns and runs for `kernel_us`."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for start in builder.steps(steps, 2000):
+        for number in range(2000 // (15 + call_us)):
+            at = start + number * (15 + call_us)
+            builder.op("aten::add", at, 15 + call_us)
+            builder.launch(
+                "elementwise", call_us=at + 10, call_duration_us=call_us, start_us=at + 10 + call_us,
+                duration_us=kernel_us,
+            )  # fmt: skip
+    return builder
+
+
+def test_the_device_waits_for_the_host() -> None:
+    finding = finding_of(launch_bound, eager(5))
+    # Of each 20 µs the device works 5: it waits for 15 of 20.
+    assert "75." in finding.title
+    assert saving_of(finding) == pytest.approx((0.3 * 1.5, 0.9 * 1.5), rel=0.02)
+    assert "torch.compile" in finding.action
+
+
+def filling_the_queue() -> TraceBuilder:
+    """Launches that wait for room in the queue while the device works."""
+    builder = training()
+    for step in range(4):
+        for number in range(8):
+            at = step * 10_020 + 700 + 1_100 * number
+            builder.launch("elementwise", call_us=at, call_duration_us=1_000, start_us=at + 1_050, duration_us=1)
+    return builder
+
+
+def launching_graphs() -> TraceBuilder:
+    """A graph takes long to launch, however warm its kernels are."""
+    builder = training()
+    for step in range(4):
+        at = step * 10_020 + 700
+        builder.runtime("cudaGraphLaunch", at, 9_000, correlation=step + 1)
+        for number in range(50):
+            builder.kernel("elementwise", at + 9_000 + 4 * number, 3, step + 1)
+    return builder
+
+
+def using(builder: TraceBuilder, peak: int) -> TraceBuilder:
+    """The same with so many bytes of the device's memory in use at the peak."""
+    return builder.memory(100, peak, allocated=peak, reserved=peak)
+
+
+def queued() -> TraceBuilder:
+    """Steps of 2 ms with 200 kernels of 7.9 µs and gaps of 2 µs, which are launched early."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for start in builder.steps(3, 2000):
+        builder.op("aten::add", start, 300)
+        for number in range(200):
+            builder.launch(
+                "elementwise", call_us=start + number, call_duration_us=0.5,
+                start_us=start + 10 + 9.9 * number, duration_us=7.9,
+            )  # fmt: skip
+    return builder
+
+
+def test_many_small_kernels_that_were_queued_in_time() -> None:
+    finding = finding_of(small_kernels, queued())
+    # 200 gaps of 2 µs, and half of 200 kernels of 7.9 µs.
+    assert saving_of(finding) == pytest.approx((0.2, 0.4 + 0.79), rel=0.02)
+
+
+def test_small_kernels_of_a_graph_are_not_told_to_become_one() -> None:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for graph, start in enumerate(builder.steps(3, 2000), 1):
+        builder.op("aten::add", start, 300)
+        builder.runtime("cudaGraphLaunch", start, 5, graph)
+        for number in range(200):
+            builder.kernel("elementwise", start + 10 + 9.9 * number, 7.9, graph)
+    finding = finding_of(small_kernels, builder)
+    assert "graph" not in finding.action
+    assert saving_of(finding) == (0, pytest.approx(0.4 + 0.79, rel=0.02))
+
+
+def with_replay(recorded: RankAnalysis, low_ms: float, high_ms: float) -> RankAnalysis:
+    """A rank with calls that a probe replayed from a CUDA graph."""
+    middle = (low_ms + high_ms) / 2
+    change = ProbedChange("cuda-graph", "CUDA graphs", middle * 1e6, low_ms * 1e6, high_ms * 1e6, 0.0, 1.5e6, 9)
+    return replace(recorded, probe=Probe("A GPU", 0, (), 2e6, 1.6e6, 1.5e6, 5.0, (change,)))
+
+
+def test_a_replay_narrows_the_range_or_leaves_fusing() -> None:
+    recorded = analysis(queued())
+    plain, probed, useless = (
+        finding_of(small_kernels, one)
+        for one in (recorded, with_replay(recorded, 0.35, 0.42), with_replay(recorded, -0.01, 0.02))
+    )
+    assert plain.basis == "general"
+    assert "torch.compile(model). With" in plain.action
+    assert (probed.basis, *saving_of(probed)) == ("probed", 0.35, 0.42)
+    assert 'mode="reduce-overhead"' in probed.action
+    assert "graph" not in useless.action
+    assert saving_of(useless) == (0, pytest.approx(0.79, rel=0.02))
+
+
+def waiting(
+    wait_us: int, drained_us: int, operator: str = "aten::item", call: str = "cudaStreamSynchronize"
+) -> TraceBuilder:
+    """In each step of 1000 µs the host waits for a kernel, and the device then has nothing to do for a while."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for start in builder.steps(3, 1000):
+        builder.op("aten::mm", start, 20)
+        builder.launch("first", call_us=start + 5, call_duration_us=5, start_us=start + 10, duration_us=490)
+        builder.op(operator, start + 500 - wait_us, wait_us)
+        builder.runtime(call, start + 500 - wait_us, wait_us)
+        builder.op("aten::mm", start + 500, drained_us)
+        builder.launch(
+            "second", call_us=start + 500 + drained_us - 5, call_duration_us=5,
+            start_us=start + 500 + drained_us, duration_us=500 - drained_us,
+        )  # fmt: skip
+    return builder
+
+
+def test_a_wait_after_which_the_device_runs_dry() -> None:
+    finding = finding_of(sync_points, waiting(400, 200))
+    # After the wait, and in the next step before its first kernel, of which the last has none.
+    assert saving_of(finding) == pytest.approx((0.1, (2 * 0.21 + 0.2) / 3))
+    assert "aten::item (.item())" in finding.evidence[0]
+    short = finding_of(sync_points, waiting(50, 200))
+    assert short.saving_high_ms == pytest.approx(0.05)  # no more than was waited
+
+
+def test_a_read_that_finds_an_empty_queue_is_not_told_of() -> None:
+    builder = waiting(400, 200)
+    for step in range(3):
+        builder.op("aten::nonzero", 1000 * step + 2, 3).runtime("cudaStreamSynchronize", 1000 * step + 2, 1)
+    finding = finding_of(sync_points, builder)
+    assert "once per step" in finding.title
+    (evidence,) = finding.evidence
+    assert "aten::item" in evidence
+
+
+def test_measurements_of_cudnn_are_told_apart() -> None:
+    measuring = waiting(400, 200, "aten::conv2d", "cudaEventSynchronize")
+    assert sync_points(analysis(measuring)) is None
+    finding = finding_of(cudnn_benchmark, measuring)
+    assert finding.saving_low_ms == pytest.approx(0.4)
+    assert "Trainer(benchmark=False)" in finding.action
+    assert "torch.backends" not in finding.action
+
+
+def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None:
+    def read(phase: str) -> TraceBuilder:
+        builder = waiting(400, 200)
+        for step in range(3):
+            builder.annotation(f"perf::{phase}", 1000 * step, 800)
+        return builder
+
+    inside, between = (finding_of(sync_points, read(phase)) for phase in ("forward", "checkpoint"))
+    assert "aten::item (.item()) in forward: 1 per step" in inside.evidence[0]
+    assert "instead of loss.item()" in inside.action
+    assert "while a checkpoint is saved" in between.evidence[0]
+    finding = finding_of(sync_points, waiting(400, 200).annotation("perf::forward", 0, 50))
+    assert "in a callback, a logger or the progress bar" in finding.evidence[0]
+    assert "refresh_rate" in finding.action
+    # Of a recording that others made nobody knows what runs between phases.
+    foreign = finding_of(sync_points, waiting(400, 200))
+    assert "progress bar" not in f"{foreign.evidence[0]}{foreign.action}"
+
+
+def pausing(pause_us: int) -> TraceBuilder:
+    """Steps of 10 ms of compute, after which Python runs alone for a while."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for start in builder.steps(4, 10_000 + pause_us):
+        builder.annotation("perf::forward", start, 9_000)
+        builder.op("aten::mm", start, 50)
+        builder.launch(BF16_GEMM, call_us=start, call_duration_us=2, start_us=start + 2, duration_us=9_998)
+    return builder
+
+
+def test_python_holds_up_the_device() -> None:
+    finding = finding_of(host_work, pausing(1000))
+    assert finding.saving_high_ms == pytest.approx(0.9, rel=0.01)
+    assert "log_every_n_steps" in finding.action
+
+
+def test_stacks_are_advised_where_they_are_missing_and_shown_where_they_are_not() -> None:
+    assert inspect.signature(PerfCallback).parameters["with_stack"]
+    reading, writing = waiting(400, 200), pausing(1500)
+    for rule, builder in ((sync_points, reading), (host_work, writing)):
+        assert "PerfCallback(with_stack=True)" in finding_of(rule, builder).action
+        builder.top_level["with_stack"] = 1
+    for step in range(3):
+        reading.host("python_function", "train.py(20): training_step", 1000 * step, 900)
+        reading.host("python_function", "torch/_tensor.py(5): item", 1000 * step + 90, 420)
+    for start in range(0, 4 * 11_500, 11_500):
+        writing.host("python_function", "log.py(3): write_images", start + 9_500, 1_900)
+    read, written = finding_of(sync_points, reading), finding_of(host_work, writing)
+    assert "in training_step (train.py:20)" in read.evidence[0]
+    assert read.action.startswith("Look at training_step (train.py:20).")
+    assert written.action.startswith("Look at write_images (log.py:3).")
+    assert not any("with_stack" in finding.action for finding in (read, written))
+
+
+def stalled(stall_us: int, *, queued: bool = True, steps: bool = True) -> TraceBuilder:
+    """Four steps of two kernels, both launched at once, the second of which starts late."""
+    builder = TraceBuilder()
+    for number in range(4):
+        start = number * STEP_US
+        if steps:
+            builder.step(number, start, STEP_US)
+        builder.launch("first", call_us=start, call_duration_us=5, start_us=start + 5, duration_us=1000)
+        call = start + 10 if queued else start + 1000 + stall_us
+        rest = STEP_US - 1010 - stall_us
+        builder.launch(
+            "second", call_us=call, call_duration_us=5, start_us=start + 1005 + stall_us, duration_us=rest
+        )  # fmt: skip
+    return builder
+
+
+def test_launched_work_that_does_not_start() -> None:
+    finding = finding_of(queued_stalls, stalled(6000))
+    assert finding.title.startswith("Queued work does not start: the device idles 60.0 % of the step")
+    assert (finding.saving_low_ms, finding.saving_high_ms, finding.severity) == (0, 6, "high")
+    assert finding.evidence == (
+        "1 gap above 100 µs per step, 6.00 ms together. Launched work waits there for something other than the host.",
+        "The longest gap is 6.00 ms in step 0, 1.00 ms after the start of the recording.",
+    )
+
+
+def test_short_gaps_between_queued_kernels_are_no_stalls() -> None:
+    builder = TraceBuilder().step(0, 0, STEP_US)
+    for number in range(50):
+        builder.launch("k", call_us=number * 10, call_duration_us=5, start_us=500 + number * 190, duration_us=95)
+    value = analysis(builder)
+    assert value.idle is not None
+    assert {row.name: row.total_ns for row in value.idle.classes}["kernel_gap"] > 4_000_000
+    assert (value.idle.stalls, value.idle.stalled_ns) == (1, 495_000)  # before the first kernel
+    assert queued_stalls(value) is None
+
+
+def test_stalls_of_a_recording_without_steps() -> None:
+    finding = finding_of(queued_stalls, stalled(6000, steps=False))
+    assert finding.title.endswith("60.0 % of the recording with launched work in its queue")
+    assert finding.evidence[0].startswith("4 gaps above 100 µs in the recording, 24.0 ms together")
+
+
+def periodic_run(
+    path: Path, *, period: int = 10, extra_us: float = 300_000, steps: int = 120, log_every: int = 10, **changes: Any
+) -> PerfReport:
+    """A run of steps of 100 ms, every n-th of which takes longer."""
+    trace = recorded(60, 60, 60, 60, 60)
+    trace.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": log_every, **changes}
+    # The step log skips five steps at the beginning, and the recorded ones.
+    numbers = [number for number in range(5, 5 + steps + 5) if number not in range(100, 105)][:steps]
+    times = [(100_000 + (extra_us if number % period == period - 1 else 0), 60.0) for number in numbers]
+    return lightning_perf.analyze(folder(path, trace, times))
+
+
+def periodic(report: PerfReport) -> Finding | None:
+    return next((finding for finding in report.findings if finding.kind == "periodic-steps"), None)
+
+
+def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
+    finding = periodic(periodic_run(tmp_path))
+    assert finding is not None
+    assert finding.title == "Periodic steps: every 10th step takes 300 ms longer, when CSVLogger logs"
+    assert "log_every_n_steps is 10: Lightning calls CSVLogger in these steps." in finding.evidence
+    assert "Trainer(log_every_n_steps=100)" in finding.action
+    assert saving_of(finding) == pytest.approx((15, 30))
+    assert finding.severity == "high"  # 22.5 of 130 ms
+
+
+def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
+    finding = periodic(periodic_run(tmp_path, period=7, log_every=50))
+    assert finding is not None
+    assert finding.title == "Periodic steps: every 7th step takes 300 ms longer"
+    assert "runs every 7 steps" in finding.action
+    assert "CSVLogger" not in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize(("extra_us", "fires"), [(0, False), (30_000, False), (34_000, True)])
+def test_from_3_percent_of_the_run_on(tmp_path: Path, extra_us: float, fires: bool) -> None:
+    assert (periodic(periodic_run(tmp_path, extra_us=extra_us)) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("rule", "recorded", "fires"),
+    [
+        (launch_bound, eager(16), True),
+        (launch_bound, eager(18), False),
+        (launch_bound, training(), False),
+        (launch_bound, eager(5, call_us=400), False),  # the first steps
+        (cold_start, eager(5, call_us=400), True),
+        (cold_start, eager(5), False),
+        (cold_start, filling_the_queue(), False),
+        (cold_start, launching_graphs(), False),
+        (memory_spare, using(eager(5), 2**30), True),
+        (memory_spare, using(eager(5), 20 * 2**30), False),
+        (memory_spare, using(training(), 2**30), False),
+        (small_kernels, training(), False),
+        (sync_points, waiting(400, 10), False),
+        (cudnn_benchmark, waiting(400, 200), False),
+        (host_work, pausing(290), False),
+        (host_work, pausing(320), True),
+        (queued_stalls, stalled(495), False),
+        (queued_stalls, stalled(505), True),
+        (queued_stalls, stalled(6000, queued=False), False),
+        (queued_stalls, training(), False),
+    ],
+)
+def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, fires: bool) -> None:
+    assert (rule(analysis(recorded)) is not None) == fires

@@ -1,0 +1,289 @@
+"""Waits for data and copies to the device, on recordings with known times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.loading import input_bound, pageable_copies
+from lightning_perf.run_files.probe import Probe, ProbedTransfer
+from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
+from tests.findings.host_recordings import convolving, on_processor
+from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
+from tests.support.trace_builder import FETCH, TraceBuilder
+
+
+def test_in_process_loading() -> None:
+    builder = training(fetch_us=2500, loader="_SingleProcessDataLoaderIter")
+    for step in range(4):
+        builder.memcpy("HtoD", step * 12_500 + 2_600, 10, bytes=1000)
+    finding = finding_of(input_bound, builder)
+    # The last kernel of a step ends within it, so each step waits the whole of its fetch.
+    assert finding.saving_high_ms == pytest.approx(2.5, rel=0.01)
+    # One copy to the device: a batch of one tensor, which takes at most 1.5 ms and 0.3 ms to receive.
+    assert finding.saving_low_ms == 0
+    assert "A batch has 1 tensor." in " ".join(finding.evidence)
+    assert "Measure before you use worker processes" in finding.action
+    assert "num_workers=0" in " ".join(finding.evidence)
+    assert "num_workers=4" in finding.action
+
+
+def test_a_processor_that_trains_itself_waits_with_its_caches_cold() -> None:
+    builder = convolving(on_processor())
+    for step in range(3):
+        builder.annotation(FETCH, step * 10_000 + 100, 4000)
+    finding = finding_of(input_bound, builder)
+    waited_ms = (analysis(builder).breakdown.category("input").mean_ns or 0) / 1e6
+    assert 0 < waited_ms <= 4
+    assert finding.saving_high_ms == pytest.approx(1.1 * waited_ms)
+
+
+def test_slow_workers() -> None:
+    assert finding_of(input_bound, training(fetch_us=2500)).action.startswith("Raise num_workers")
+    # Twice the workers halve the step at best.
+    assert finding_of(input_bound, training(fetch_us=30_000)).saving_high_ms == pytest.approx(20.0, rel=0.01)
+
+
+IN_PROCESS = "_SingleProcessDataLoaderIter"
+WORKERS = "_MultiProcessingDataLoaderIter"
+ONE_TENSOR = {"tensors": 1, "tensor_bytes": 0, "objects": 0, "object_bytes": 0}
+MOST_RECEIVED_MS, LEAST_SENT_MS, MOST_SENT_MS = 1.8, 0.18, 1.8
+MAP = {
+    "kind": "map", "workers": 0, "batch_size": 32, "pin_memory": False, "persistent_workers": False,
+    "in_memory": False, "batched": False, "uses_model": False,
+}  # fmt: skip
+
+
+def on_cpu(
+    fetch_us: float,
+    rest_us: float,
+    *,
+    cores: int = 8,
+    threads: int = 2,
+    loader: str = IN_PROCESS,
+    batch: dict[str, int] | None = ONE_TENSOR,
+    transfer: ProbedTransfer | None = None,
+    **facts: Any,
+) -> Finding:
+    """The finding of a training on a processor that waits for each batch and then computes."""
+    processor = {
+        "name": "A CPU", "cores": cores, "threads": threads, "cpus": cores, "machine_cpus": cores, "trains": True,
+        "load": 1.0,
+    }  # fmt: skip
+    builder, now = TraceBuilder(**{PROCESSOR_KEY: processor, LOADER_KEY: MAP | facts, BATCH_KEY: batch}), 0.0
+    for number in range(5):
+        builder.step(number, now, fetch_us + rest_us)
+        builder.annotation(f"enumerate(DataLoader)#{loader}.__next__", now, fetch_us)
+        builder.op("aten::mm", now + fetch_us, rest_us)
+        now += fetch_us + rest_us
+    recorded = analysis(builder)
+    if transfer is not None:
+        recorded = replace(recorded, probe=Probe("A CPU", 0, (), 1e7, 1e7, 1e7, 5.0, (), transfer=transfer))
+    return finding_of(input_bound, recorded)
+
+
+def sending(sent_ms: float, received_ms: float) -> ProbedTransfer:
+    """A probe that sent batches without noise."""
+    return ProbedTransfer(sent_ms * 1e6, sent_ms * 1e6, received_ms * 1e6, received_ms * 1e6, 15)
+
+
+MANY_TENSORS = {"tensors": 200, "tensor_bytes": 12_800, "objects": 40, "object_bytes": 0}
+
+
+def text(finding: Finding) -> str:
+    return " ".join((*finding.evidence, finding.action))
+
+
+def test_a_stream_gets_no_workers() -> None:
+    finding = on_cpu(20_000, 20_000, kind="iterable")
+    assert "num_workers" not in finding.action
+    assert "each worker process would yield all of it again" in text(finding)
+    assert finding.saving_low_ms == 0
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_data_that_depend_on_the_model_stay_in_its_process(kind: str) -> None:
+    # Measured: with 4 workers PPO trained on 256 steps instead of 64, and its rewards froze.
+    finding = on_cpu(20_000, 20_000, kind=kind, uses_model=True)
+    assert finding.action.endswith("Leave num_workers=0.")
+    assert "a copy of it that never learns" in text(finding)
+    assert finding.saving_low_ms == 0
+
+
+def test_a_loader_of_another_make() -> None:
+    finding = on_cpu(20_000, 20_000, kind="other", workers=None)
+    assert "DataLoader(…" not in finding.action
+    assert "do not come from a torch DataLoader" in text(finding)
+
+
+@pytest.mark.parametrize(
+    ("fetch_us", "rest_us", "cores", "workers"),
+    [(20_000, 20_000, 8, 1), (50_000, 20_000, 8, 3), (60_000, 20_000, 8, 3), (400_000, 20_000, 8, 7)],
+)
+def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
+    fetch_us: float, rest_us: float, cores: int, workers: int
+) -> None:
+    finding = on_cpu(fetch_us, rest_us, cores=cores, threads=1)
+    assert finding.action.startswith(
+        f"Load in worker processes: DataLoader(…, num_workers={workers}, persistent_workers=True)"
+    )
+    fetch_ms, step_ms = fetch_us / 1000, (fetch_us + rest_us) / 1000
+    # A step is never shorter than the workers need to make and send its batch.
+    least_ms = min(fetch_ms, step_ms - (fetch_ms + MOST_SENT_MS) / workers) / 2 - MOST_RECEIVED_MS
+    most_ms = min(1.1 * fetch_ms, step_ms - (fetch_ms + LEAST_SENT_MS) / workers) - LEAST_SENT_MS
+    assert saving_of(finding) == pytest.approx((least_ms, most_ms))
+
+
+def test_many_small_tensors_get_no_workers() -> None:
+    # Measured: 3.6 ms per step became 73 ms with a worker process, on a busy machine with 2 cores.
+    finding = on_cpu(2_000, 8_000, batch=MANY_TENSORS)
+    assert "num_workers=1" not in finding.action
+    assert finding.action.endswith("leave num_workers=0.")
+    assert "A batch has 200 tensors. Receiving them from a worker process takes the training thread 6.15 ms to" in text(
+        finding
+    )
+    assert finding.saving_low_ms == 0
+
+
+def test_a_batch_that_costs_more_than_its_tensors_gets_workers() -> None:
+    finding = on_cpu(400_000, 200_000, batch=MANY_TENSORS, threads=1)
+    assert finding.action.startswith("Load in worker processes: DataLoader(…, num_workers=2")
+    assert (finding.saving_low_ms or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("received_ms", "advised"), [(1.0, "Load in worker"), (7.0, "Measure before"), (14.0, "Make each batch cheaper")]
+)
+def test_a_measured_transfer_decides(received_ms: float, advised: str) -> None:
+    """Of a wait of 15 ms, the least is half without 1.5 times the transfer, and the most 16.5 ms without it."""
+    finding = on_cpu(15_000, 25_000, threads=1, transfer=sending(2.0, received_ms))
+    assert finding.action.startswith(advised)
+    assert "measured on this device" in text(finding)
+    low_ms = max(0.0, 7.5 - 1.5 * received_ms)
+    assert finding.saving_low_ms == pytest.approx(low_ms)
+    if advised != "Make each batch cheaper":
+        assert finding.saving_high_ms == pytest.approx(16.5 - received_ms)
+
+
+@pytest.mark.parametrize("batch", [None, ONE_TENSOR | {"complete": 0}])
+def test_a_recording_without_the_contents_of_a_batch_asks_to_measure(batch: dict[str, int] | None) -> None:
+    finding = on_cpu(20_000, 20_000, threads=1, batch=batch)
+    assert finding.saving_low_ms == 0
+    assert finding.action.startswith(
+        "Measure before you use worker processes: lightning-perf data --step-ms 20 PKG:NAME."
+    )
+    assert "does not show the contents of a batch" in text(finding)
+
+
+def test_workers_that_only_send_are_not_raised() -> None:
+    finding = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=sending(6.0, 4.0))
+    assert finding.action.startswith("Send fewer, larger tensors")
+    assert finding.saving_low_ms == 0
+    quick = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=sending(1.0, 0.4))
+    assert quick.action.startswith("Raise num_workers")
+
+
+def test_workers_that_compete_for_cores_are_warned_of() -> None:
+    # Measured: pytorch-forecasting with 4 workers was 113 % slower.
+    finding = on_cpu(60_000, 20_000, cores=4, threads=4)
+    assert finding.saving_low_ms == 0
+    assert finding.action == (
+        "Measure before you use worker processes: lightning-perf tune tries DataLoader(…, num_workers=3, "
+        "persistent_workers=True)."
+    )
+    assert "3 worker processes and 4 threads of torch compete for 4 cores: the training may get slower." in text(
+        finding
+    )
+    assert "torch.set_num_threads(1)" in text(finding)
+
+
+def test_pinned_memory_is_for_a_gpu_only() -> None:
+    assert "pin_memory" not in text(on_cpu(20_000, 20_000))
+    finding = finding_of(input_bound, training(fetch_us=2500, loader=IN_PROCESS))
+    assert "num_workers=4, pin_memory=True, persistent_workers=True" in finding.action
+
+
+def test_what_is_set_is_not_advised() -> None:
+    builder = training(fetch_us=2500, loader=IN_PROCESS)
+    builder.top_level[LOADER_KEY] = MAP | {"pin_memory": True}
+    finding = finding_of(input_bound, builder)
+    assert "pin_memory" not in text(finding)
+    finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=2, persistent_workers=True)
+    assert "persistent_workers" not in text(finding)
+    assert finding.action.startswith("Raise num_workers")
+
+
+def test_workers_on_all_cores_are_not_raised() -> None:
+    finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=7)
+    assert "num_workers" not in finding.action
+    assert finding.action.startswith("Set persistent_workers=True, and make each batch cheaper")
+    assert "7 worker processes already use all of the 8 cores." in finding.evidence
+    assert finding.saving_low_ms == 0
+
+
+def test_tensors_in_memory_are_fetched_by_the_batch() -> None:
+    finding = on_cpu(600, 2000, in_memory=True, batch_size=64)
+    assert "num_workers" not in finding.action
+    assert "batch_size=None, sampler=BatchSampler(RandomSampler(dataset), batch_size=64" in finding.action
+    assert "A batch takes 600 µs, 9.38 µs per sample" in text(finding)
+    assert finding.saving_low_ms == pytest.approx(0.3)
+
+
+def test_a_fast_dataset_of_another_kind_is_given_a_fetch_of_whole_batches() -> None:
+    finding = on_cpu(600, 2000, batch_size=64)
+    assert finding.action.startswith("Fetch whole batches: give the dataset a method __getitems__")
+    assert finding.saving_low_ms == 0
+
+
+def test_the_advice_for_whole_batches_is_sound() -> None:
+    """Such a loader yields the same batches as the one that takes samples one by one."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+
+    dataset = TensorDataset(torch.arange(10.0), torch.arange(10))
+    slow = list(DataLoader(dataset, batch_size=4))
+    fast = list(
+        DataLoader(dataset, batch_size=None, sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=False))
+    )
+    assert len(slow) == len(fast) == 3
+    for one, other in zip(slow, fast, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def copying(copy_us: int, *, pinned: bool) -> TraceBuilder:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for correlation, start in enumerate(builder.steps(3, 1000), 10):
+        builder.op("aten::copy_", start, copy_us)
+        builder.runtime("cudaMemcpyAsync", start, copy_us, correlation)
+        builder.memcpy("HtoD", start, copy_us, correlation, bytes=1_000_000, pinned=pinned)
+        builder.op("aten::mm", start + copy_us, 50)
+        builder.launch(
+            BF16_GEMM, call_us=start + copy_us - 5, call_duration_us=5, start_us=start + copy_us,
+            duration_us=1000 - copy_us,
+        )  # fmt: skip
+    return builder
+
+
+def test_copies_from_pageable_memory() -> None:
+    finding = finding_of(pageable_copies, copying(100, pinned=False))
+    assert "pin_memory=True" in finding.action
+    assert finding.saving_high_ms == pytest.approx(0.1)
+    assert "1 copy per step" in finding.evidence[0]
+    assert "10.0 GB/s" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "recorded", "fires"),
+    [
+        (input_bound, training(fetch_us=round(STEP_US * 0.045 / 0.955)), False),
+        (input_bound, training(fetch_us=round(STEP_US * 0.055 / 0.945)), True),
+        (pageable_copies, copying(28, pinned=False), False),
+        (pageable_copies, copying(32, pinned=False), True),
+        (pageable_copies, copying(100, pinned=True), False),
+    ],
+)
+def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, fires: bool) -> None:
+    assert (rule(analysis(recorded)) is not None) == fires

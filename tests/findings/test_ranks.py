@@ -1,0 +1,104 @@
+"""Several ranks, on recordings with known times."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import replace
+
+import pytest
+
+from lightning_perf.analysis.ranks.distributed import Distributed, distributed
+from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
+from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, rank_imbalance
+from lightning_perf.findings.registry import find
+from tests.findings.recordings import Rule, analysis, finding_of, reducing, saving_of, training
+from tests.support.trace_builder import TraceBuilder
+
+
+def test_exposed_communication() -> None:
+    finding = finding_of(exposed_communication, reducing(250))
+    assert saving_of(finding) == pytest.approx((0.0625, 0.25))
+    assert "DDPStrategy" in finding.action
+    other = finding_of(exposed_communication, reducing(250, wrapper=False))
+    assert "DDPStrategy" not in other.action
+
+
+def reducing_on_the_host(exposed_us: int, *, rank: int = 0) -> TraceBuilder:
+    """Steps of a millisecond, of which Gloo's collective fills so much with no operator at work."""
+    builder = TraceBuilder().rank(rank, 2, backend="gloo")
+    for step in range(3):
+        builder.step(step, 1000 * step, 1000).op("aten::mm", 1000 * step, 1000 - exposed_us)
+        builder.annotation("gloo:all_reduce", 1000 * step + 500, 500, thread=3000)
+    return builder
+
+
+def test_exposed_communication_on_the_host() -> None:
+    finding = finding_of(exposed_communication, reducing_on_the_host(400))
+    assert "40.0 % of the step" in finding.title
+    assert "accumulate_grad_batches" in finding.action
+    assert saving_of(finding) == pytest.approx((0.075, 0.3))
+    # The rank that waits least speaks here too.
+    (of_two,) = find(map(analysis, (reducing_on_the_host(400), reducing_on_the_host(200, rank=1))))
+    assert of_two.rank == 1
+
+
+def test_no_more_is_hidden_than_there_is_compute() -> None:
+    finding = finding_of(exposed_communication, reducing(900, compute_us=100))
+    assert finding.saving_high_ms == pytest.approx(0.099, rel=0.02)
+
+
+def compared(*builders: TraceBuilder) -> Distributed:
+    times: list[RankTimes] = []
+    for rank, builder in enumerate(builders):
+        trace = builder.build()
+        times.append(rank_times(trace, analysis(builder).breakdown, rank))
+    result = distributed(times)
+    assert result is not None
+    return result
+
+
+def test_a_rank_with_more_work_holds_up_the_others() -> None:
+    finding = rank_imbalance(compared(reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)))
+    assert finding is not None
+    assert finding.rank == 1
+    assert "bucketed by length" in finding.action
+    assert rank_imbalance(compared(reducing(100), reducing(100, rank=1))) is None
+    # Works of 0.7 and 1.5 ms (waits of 0.8 ms taken off): evenly spread a step takes 1.1 ms.
+    assert finding.saving_high_ms == pytest.approx(0.4, rel=0.05)
+
+
+def test_most_work_is_not_said_to_hold_up_others_who_wait_for_another_rank() -> None:
+    value = compared(reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400))
+    ours = rank_imbalance(value)
+    assert ours is not None
+    assert ours.title.startswith("Imbalance: rank 1 holds up the others with ")
+    assert value.awaited is not None
+    other = rank_imbalance(replace(value, awaited=replace(value.awaited, rank=0, share=0.7)))
+    assert other is not None
+    assert other.title.startswith("Imbalance: rank 1 has the most work, ")
+    assert "But 70.0 % of the waits in collectives are for rank 0." in other.evidence
+    assert other.saving_high_ms == ours.saving_high_ms
+
+
+@pytest.mark.parametrize(
+    ("rule", "recorded", "fires"),
+    [
+        (exposed_communication, reducing(51), False),
+        (exposed_communication, reducing(54), True),
+        (exposed_communication, reducing_on_the_host(40), False),
+        (data_parallel, training(), False),
+        (data_parallel, training().annotation("DataParallel.forward", 30, 100), True),
+    ],
+)
+def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, fires: bool) -> None:
+    assert (rule(analysis(recorded)) is not None) == fires
+
+
+def test_no_fsdp_setting_is_advised_that_is_a_default() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp").FullyShardedDataParallel
+    defaults = inspect.signature(fsdp).parameters
+    for name, value in re.findall(r"(\w+)=(True|False|\w+)", SEND_LESS["FullyShardedDataParallel"]):
+        assert name not in defaults or str(defaults[name].default) != value
+    assert "backward_prefetch" not in SEND_LESS["FullyShardedDataParallel"]
+    assert "limit_all_gathers" not in SEND_LESS["FullyShardedDataParallel"]
