@@ -16,6 +16,7 @@ from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, M
 from lightning_perf.report.compared import join_notes
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -112,6 +113,11 @@ class MemoryDiff(LongDocument, PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "snapshot-diff", f"{Path(self.before).name} and {Path(self.after).name}"
+
+    def _parts(self) -> Parts:
+        from lightning_perf.memory_snapshot.blocks import snapshot_diff_parts
+
+        return snapshot_diff_parts(self)
 
 
 def compare_snapshots(before: MemoryReport, after: MemoryReport) -> MemoryDiff:

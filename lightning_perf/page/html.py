@@ -32,7 +32,6 @@ _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
 _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-]+)" />\n')
 _BLOCK_COMMENT = re.compile(r"^ */\*.*?\*/ *$", re.DOTALL | re.MULTILINE)
-_PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
 # Unpacks the modules, gives each an address in an import map, and starts the first. Packed, they take a quarter of the
@@ -71,7 +70,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
 
     Args:
         document_json: A ``PerfReport``, ``Compared``, ``Comparison``, ``Unfair``, ``Tradeoff``, ``MemoryReport`` or
-            ``MemoryDiff`` as JSON. Its text is not trusted.
+            ``MemoryDiff`` as JSON, from
+            `documents.page_json`. Its text is not trusted.
         kind: The kind of document.
         title: Name of the run or study.
 
@@ -85,7 +85,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     """
     nonce = secrets.token_urlsafe(16)
     style = "\n".join(_without_comments(_read(name)) for name in _STYLESHEET.findall(_read("index.html")))
-    page = _PRELOAD.sub("", _STYLESHEET.sub("", _read("index.html")))
+    page = _STYLESHEET.sub("", _read("index.html"))
     page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
         _data_block(

@@ -15,7 +15,19 @@ from lightning_perf.run_files.numerics.precision import (
     RunPrecision,
 )
 from lightning_perf.run_files.numerics.samples import OverflowOrigin
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Span, listing, rest, table
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Block,
+    Cell,
+    Heading,
+    Line,
+    Span,
+    Table,
+    TableRow,
+    listing,
+    rest,
+    table,
+)
 from lightning_perf.units import NOT_AVAILABLE, format_share
 
 MAX_ORIGINS = 3
@@ -31,7 +43,7 @@ def fp32_section(precision: RunPrecision | None, shadow: ShadowDrift | None, top
     if precision is not None and precision.loss_scale is not None:
         blocks += _origins(precision.loss_scale)
     if precision is not None and precision.numerics is not None:
-        blocks += _first_steps(precision.numerics)
+        blocks += first_steps(precision.numerics)
     if shadow is not None:
         blocks += _shadow_steps(shadow, top)
     if blocks:
@@ -48,16 +60,18 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
 def _origins(history: LossScaleHistory) -> Iterator[Block]:
     located = [(event.step, event.origin) for event in history.events if event.origin is not None]
     for step, origin in located[:MAX_ORIGINS]:
-        yield Line(f"Step {step} overflowed: {_origin(origin)}.")
+        yield Line(f"Step {step} overflowed: {origin_text(origin)}.")
 
 
-def _origin(origin: OverflowOrigin) -> str:
+def origin_text(origin: OverflowOrigin) -> str:
+    """Return where an overflow began."""
     if not origin.module:
         return f"the loss itself was {origin.value}"
     return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
 
 
-def _first_steps(drift: NumericsDrift) -> Iterator[Block]:
+def first_steps(drift: NumericsDrift) -> Iterator[Line]:
+    """Yield how far the first steps are from those in FP32."""
     beyond = drift.beyond_seed_noise
     yield Line(
         f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
@@ -82,10 +96,15 @@ def _loss(value: float | None) -> str:
     return "NaN or infinite" if value is None else f"{value:.4g}"
 
 
+def shadow_page(drift: ShadowDrift) -> Iterator[Block]:
+    """Yield the summary of the shadow steps and all layers."""
+    yield Heading("Shadow steps in FP32", definition="shadow-step")
+    yield from _summary(drift)
+    yield _layers(drift, EVERY_ROW)
+
+
 def _shadow_steps(drift: ShadowDrift, top: int) -> Iterator[Block]:
-    cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
-    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
-    yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
+    yield from _summary(drift)
     last = len(drift.points) - 1
     shown = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
     yield table(
@@ -101,15 +120,32 @@ def _shadow_steps(drift: ShadowDrift, top: int) -> Iterator[Block]:
             for point in (drift.points[i] for i in shown)
         ),
     )
-    rows = []
+    yield _layers(drift, top)
+    yield from rest(len(drift.layers) - top, "", hint="")
+
+
+def _summary(drift: ShadowDrift) -> Iterator[Line]:
+    cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
+    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
+    yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
+
+
+def _layers(drift: ShadowDrift, top: int) -> Table:
+    rows: list[TableRow] = []
     for layer in drift.layers[:top]:
         low = layer.lowest_cosine is not None and layer.lowest_cosine < LOW_COSINE
         lowest, highest = _number(layer.lowest_norm_ratio, ".3f"), _number(layer.highest_norm_ratio, ".3f")
-        step = NOT_AVAILABLE if layer.lowest_step is None else str(layer.lowest_step)
+        step = Cell(NOT_AVAILABLE if layer.lowest_step is None else str(layer.lowest_step), layer.lowest_step)
         cosines = _number(layer.lowest_cosine, ".5f"), step, _number(layer.mean_cosine, ".5f")
-        rows.append((Cell(layer.name, troubled=low), *cosines, f"{lowest.text}–{highest.text}"))
-    yield table(("layer", "lowest cosine", "at step", "mean cosine", "norm ratio"), rows)
-    yield from rest(len(drift.layers) - top, "", hint="")
+        ratios = Cell(f"{lowest.text}–{highest.text}", layer.lowest_norm_ratio)
+        rows.append((Cell(layer.name, troubled=low), *cosines, ratios, layer.unknown))
+    return table(
+        ("layer", "lowest cosine", "at step", "mean cosine", "norm ratio", "unknown"),
+        rows,
+        kinds="code figure figure figure figure count",
+        definitions={"lowest cosine": "gradient-cosine", "mean cosine": "gradient-cosine", "norm ratio": "norm-ratio"},
+        extra=("unknown",),
+    )
 
 
 def _number(value: float | None, pattern: str) -> Cell:

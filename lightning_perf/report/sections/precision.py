@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
+from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
     LossScaleHistory,
@@ -14,7 +15,7 @@ from lightning_perf.run_files.numerics.precision import (
     RunPrecision,
     UnderflowTable,
 )
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Span, TableRow, listing, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
 MAX_KEPT = 6
@@ -28,6 +29,43 @@ def precision_section(precision: RunPrecision, top: int) -> Iterator[Block]:
         yield from _loss_scale(precision.loss_scale)
     if precision.underflow is not None:
         yield from _underflow(precision.underflow, top)
+
+
+def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of the page on the precision."""
+    parts: dict[str, Iterable[Block]] = {"setting": [Heading("Setting"), *_setting(precision.setting)]}
+    if precision.bad_run is not None:
+        parts["diagnosis"] = [Heading("Diagnosis"), *bad_run_blocks(precision.bad_run)]
+    if precision.mistakes:
+        parts["mistakes"] = mistakes_section(precision.mistakes)
+    if (history := precision.loss_scale) is not None:
+        heading = Heading("Loss scale", definition="loss-scale")
+        parts["loss_scale"] = [heading, *_loss_scale(history), _scale_events(history)]
+    if precision.underflow is not None:
+        heading = Heading("Gradient underflow by layer", definition="subnormal-share")
+        parts["underflow"] = [heading, *_underflow(precision.underflow, EVERY_ROW)]
+    if precision.numerics is not None:
+        heading = Heading("Compared with FP32", definition="seed-noise")
+        parts["numerics"] = [heading, *first_steps(precision.numerics)]
+    return parts
+
+
+def _scale_events(history: LossScaleHistory) -> Table:
+    return table(
+        ("step", "change", "new scale", "wasted", "where"),
+        (
+            (
+                event.step,
+                "overflow: step skipped" if event.kind == "overflow" else event.kind,
+                event.scale,
+                event.wasted_ns or None,
+                "" if event.origin is None else origin_text(event.origin),
+            )
+            for event in history.events
+        ),
+        "Changes of the loss scale",
+        "count text count duration text",
+    )
 
 
 def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
@@ -86,9 +124,13 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
         + (f" · the scale may double {found.headroom_doublings}×" if found.headroom_doublings is not None else ""),
         "warning" if named else "plain",
     )
-    shown = [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
-    heads = ("layer", "computed in", "subnormal", "zero", "median", "headroom")
-    yield table(heads, map(_layer, shown), kinds="name figure figure share figure figure")
+    shown = rows if top == EVERY_ROW else [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
+    yield table(
+        ("layer", "computed in", "subnormal", "zero", "median", "headroom"),
+        map(_layer, shown),
+        kinds="code figure figure share figure figure",
+        definitions={"subnormal": "subnormal-share", "zero": "zero-share", "headroom": "scale-headroom"},
+    )
     if found.advice is not None:
         yield Line(f"{found.advice.text}.", "strong")
 
@@ -99,7 +141,11 @@ def _layer(row: LayerUnderflow) -> TableRow:
     return (
         Cell(row.name, troubled=row.underflows),
         row.arithmetic,
-        Cell("all vanished" if row.vanished else format_share(row.subnormal_share), row.subnormal_share),
+        Cell(
+            "all vanished" if row.vanished else format_share(row.subnormal_share),
+            row.subnormal_share,
+            bar=row.subnormal_share,
+        ),
         row.zero_share,
         Cell(median, row.median_exponent),
         Cell(headroom, row.headroom_doublings),

@@ -48,9 +48,9 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
         yield Line(_device_line(report, lead), "quiet")
     yield from map(note, report.notes)
     if report.out_of_memory:
-        yield from _out_of_memory(report.out_of_memory)
+        yield from out_of_memory_blocks(report.out_of_memory)
     if report.trust is not None:
-        yield _trust(report.trust)
+        yield trust_block(report.trust)
     if report.findings:
         yield Heading("Findings")
         yield from findings_blocks(report.findings, lead)
@@ -134,8 +134,9 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
     return " · ".join(parts)
 
 
-def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
-    yield Heading("Out of memory")
+def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
+    """Yield the state of each rank that ran out of memory, and what would help."""
+    yield Heading("Out of memory", definition="out-of-memory")
     for failure in failures:
         yield Line(failure.sentence)
         yield Line(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes))
@@ -145,7 +146,7 @@ def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
         yield Line(failure.message, "quiet")
 
 
-def _trust(trust: Trust) -> Line:
+def trust_block(trust: Trust) -> Line:
     """Say how far the figures can be trusted, in yellow if only partly."""
     doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
     return Line((Span("Trust ", "warning" if doubtful else "good"), trust_line(trust)))
