@@ -30,13 +30,6 @@ def add_requested_monitors(
     """Add the monitors that were asked for to the observers of a fit, on rank 0.
 
     Args:
-        observers: The observers.
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        folder: Where files go; None for no monitor.
-        errors: Where errors are reported.
-        state: The state of the fit.
-        forecast: Share of the fit's time for the forecast; None for no forecast.
         shadow: Steps between two shadow steps; 0 for none.
 
     Raises:

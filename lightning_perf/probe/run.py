@@ -54,8 +54,6 @@ from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.process import WorkerError
 
-__all__ = ["DEFAULT_SECONDS", "probe_trace", "with_arguments"]
-
 DEFAULT_SECONDS = 5.0
 """Time for a probe, the start of its worker process included."""
 
@@ -90,19 +88,7 @@ def probe_trace(
     """Probe a recording on this machine, in the worker process.
 
     Args:
-        trace: The recording.
-        worker: The worker process. The caller starts and ends it. It also ends before calls are compiled.
-        seconds: Time for all of it, from now on.
-        has_cuda: Whether this machine has a CUDA device.
-        usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
         compiles: Whether to compile the calls of a step, too. This takes minutes, which do not count as seconds.
-
-    Returns:
-        The result.
-
-    Raises:
-        TraceError: The recording cannot be probed here.
-        WorkerError: The worker process failed.
     """
     begin = time.perf_counter()
     plan = plan_probe(trace, seconds, has_cuda=has_cuda)
@@ -289,13 +275,7 @@ def _recorded_optimizer_ns(plan: Plan) -> float:
 
 
 def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
-    """Return the time that an optimizer step usually takes; 0 if the recording marks none.
-
-    Args:
-        plan: The plan.
-        measured: The times of the probe.
-        pace: Recorded time of the calls over their time in the probe.
-    """
+    """Return the time that an optimizer step usually takes; 0 if the recording marks none."""
     task = plan.task.optimizer
     probed = measured.optimizer.get(task.implementation, ()) if task is not None else ()
     return usual_optimizer_ns(_recorded_optimizer_ns(plan), probed, pace)
@@ -329,13 +309,7 @@ def _text(setting: Setting, plan: Plan) -> str:
 
 
 def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> Probe:
-    """Probe a recording; of several ranks, the first one.
-
-    Args:
-        path: A trace, or the folder of a run.
-        seconds: Time for the probe.
-        compiles: Whether to compile the recorded calls, too.
-    """
+    """Probe a recording; of several ranks, the first one."""
     folder = path if path.is_dir() else None
     windows = group_windows(find_traces(path))[0]
     try:

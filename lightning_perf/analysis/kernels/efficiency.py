@@ -26,8 +26,6 @@ from lightning_perf.trace.indexing import distinct, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
-__all__ = ["DeviceEfficiency", "Efficiency", "count_flops", "efficiency"]
-
 _MIN_COVERAGE = 0.9
 """Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
 
@@ -83,9 +81,6 @@ class Efficiency:
 
 def efficiency(trace: Trace) -> Efficiency:
     """Measure how much of the device the recording used.
-
-    Args:
-        trace: The recording.
 
     Returns:
         Busy share, SM efficiency and occupancy by device, FLOPs, FLOP/s and MFU. Each is ``None`` if the recording
@@ -143,9 +138,6 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
 
 def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     """Count the FLOPs of the matrix products in the averaged steps.
-
-    Args:
-        trace: The recording.
 
     Returns:
         FLOPs by arithmetic (``unknown`` on the host), and the part of the product kernels' time that they account for,

@@ -16,8 +16,6 @@ from lightning_perf.analysis.model.recompute import has_second_derivative
 from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Layer", "Workload", "workload"]
-
 LAYERS = {
     "aten::convolution": (0, 1),
     "aten::linear": (0, 1),

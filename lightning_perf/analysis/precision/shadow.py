@@ -189,9 +189,6 @@ def judge_drift(
     The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n). A mixed run that does
     no harm is outside of it in one case of twenty.
 
-    Raises:
-        ValueError: There are not exactly `OTHER_SEEDS` other seeds.
-
     Example:
         >>> kept = dict(precision="16-mixed", mixed_losses=[2.3], fp32_losses=[2.3], layers=[])
         >>> ends = dict(fp32_end=2.01, seed_ends=[2.0, 2.02, 1.99, 2.03])

@@ -37,11 +37,7 @@ cosine between its gradients and those in FP32 is at least the second number."""
 
 
 def check_diagnose(diagnose: str) -> None:
-    """Check the option.
-
-    Raises:
-        ValueError: It is unknown.
-    """
+    """Check the option."""
     if diagnose not in get_args(Diagnose):
         raise ValueError(f"diagnose={diagnose!r} is unknown: give 'loss', 'gradients' or 'off'")
 

@@ -59,9 +59,6 @@ def add_monitors(
     """Add the monitors of a fit's numbers to its observers. Without `folder` they write no files.
 
     `known_mistakes` were found before the training started.
-
-    Raises:
-        PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
     """
     scaled = trainer.scaler is not None and bool(trainer.scaler.is_enabled())
     if scaled and options.locate_overflows and not holds_whole_model(trainer):

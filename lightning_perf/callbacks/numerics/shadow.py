@@ -22,12 +22,7 @@ from lightning_perf.run_files.numerics.samples import SHADOW, LayerShadow, Shado
 
 
 def check_interval(shadow: int) -> int:
-    """Check the option `shadow`.
-
-    Raises:
-        TypeError: It is not an integer.
-        ValueError: It is negative.
-    """
+    """Check the option `shadow`."""
     if isinstance(shadow, bool) or not isinstance(shadow, int):
         raise TypeError(
             f"shadow={shadow!r} has the wrong type: give the number of steps between shadow steps, e.g. 500"
