@@ -121,7 +121,7 @@ class Cell:
         style: Style of the text.
         detail: Text that follows, dimmed.
         bar: Length of a bar that shows the value, from 0 to 1.
-        color: The category whose colour it has on pages.
+        color: The category that gives it its colour on pages.
     """
 
     text: str

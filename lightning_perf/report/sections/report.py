@@ -135,7 +135,7 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
 
 
 def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
-    """Yield the state of each rank that ran out of memory, and what would help."""
+    """Yield the state of each rank that ran out of memory, and the fixes."""
     yield Heading("Out of memory", definition="out-of-memory")
     for failure in failures:
         yield Line(failure.sentence)
