@@ -10,7 +10,20 @@ import pytest
 
 from lightning_perf.documents import page_json
 from lightning_perf.page.blocks import add_parts
-from lightning_perf.show.blocks import Block, Cell, Code, Details, Heading, Line, Span, Table, listing, note, table
+from lightning_perf.show.blocks import (
+    Block,
+    Cell,
+    Code,
+    Details,
+    Heading,
+    Line,
+    Span,
+    Table,
+    TableRow,
+    listing,
+    note,
+    table,
+)
 from tests.page.samples import HOSTILE, hand_made_report
 
 LINK = "https://github.com/org/name/blob/main/page.md"
@@ -37,7 +50,10 @@ def rows_of(opened: Any, name: str = "step-times") -> list[list[str]]:
 
 def figures() -> Table:
     cells = (Cell("2.00 ms", 2e6, bar=0.5), Cell("slower", style="bad"), "a reason")
-    rows = [("conv", *cells), (Cell("fc", troubled=True, detail=" (Linear)"), Cell("10.0 ms", 1e7), "", "")]
+    rows: list[TableRow] = [
+        ("conv", *cells),
+        (Cell("fc", troubled=True, detail=" (Linear)"), Cell("10.0 ms", 1e7), "", ""),
+    ]
     heads = ("layer", "step time", "outcome", "why")
     return table(heads, rows, kinds="code duration text text", definitions={"step time": "step"}, extra=("why",))
 
