@@ -43,7 +43,7 @@ def show(tmp_path: Path, open_page: Any) -> Any:
 
 def rows_of(opened: Any, name: str = "step-times") -> list[list[str]]:
     return [
-        [cell.strip() for cell in row.locator("th, td").all_inner_texts()]
+        [" ".join(cell.split()) for cell in row.locator("th, td").all_inner_texts()]
         for row in opened.page.locator(f"#table-{name} tbody tr").all()
     ]
 
