@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
-__all__ = ["SCHEMA_VERSION", "Baseline", "Commit", "History", "LevelChange", "Row", "Series"]
-
 SCHEMA_VERSION = 1
 
 

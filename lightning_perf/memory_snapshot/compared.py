@@ -121,12 +121,7 @@ class MemoryDiff(LongDocument, PageDocument, SavedDocument):
 
 
 def compare_snapshots(before: MemoryReport, after: MemoryReport) -> MemoryDiff:
-    """Compare two snapshots device by device.
-
-    Args:
-        before: The report of the first.
-        after: The report of the second.
-    """
+    """Compare two snapshots device by device."""
     first = {device.device: device for device in before.devices}
     second = {device.device: device for device in after.devices}
     notes = [

@@ -17,8 +17,6 @@ from typing import Literal
 
 from lightning_perf.errors import UserError
 
-__all__ = ["Kind", "PageError", "render_html", "write_html"]
-
 Kind = Literal["run", "trace", "diff", "study", "inference", "history", "snapshot", "snapshot-diff"]
 
 
@@ -72,11 +70,6 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
         document_json: A ``PerfReport``, ``Compared``, ``Comparison``, ``Unfair``, ``Tradeoff``, ``MemoryReport`` or
             ``MemoryDiff`` as JSON, from
             `documents.page_json`. Its text is not trusted.
-        kind: The kind of document.
-        title: Name of the run or study.
-
-    Returns:
-        UTF-8 HTML.
 
     Example:
         >>> page = render_html(b'{"verdict": "</script>"}', "run", "version_0")
@@ -106,11 +99,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
 
 
 def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None:
-    """Write a document as a page. The arguments are those of `render_html`.
-
-    Raises:
-        PageError: The file cannot be written.
-    """
+    """Write a document as a page. The arguments are those of `render_html`."""
     try:
         path.write_bytes(render_html(document_json, kind, title))
     except OSError as error:
@@ -139,12 +128,7 @@ FEWEST_ROWS = 20
 
 
 def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
-    """Leave out the cheapest rows of long tables of a report or diff.
-
-    Returns:
-        The same document. If rows were left out, its member ``truncated`` holds the largest number of rows of each such
-        table, e.g. ``{"kernels": 150000}``. The page shows these numbers.
-    """
+    """Leave out the cheapest rows of long tables of a report or diff."""
     if kind not in ("run", "trace", "diff") or document_json.count(b"{") <= FEWEST_ROWS:
         return document_json
     document = json.loads(document_json)

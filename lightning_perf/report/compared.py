@@ -85,10 +85,6 @@ class Compared(LongDocument, PageDocument, SavedDocument):
 def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
     """Compare the slowest ranks of two reports.
 
-    Args:
-        before: The first.
-        after: The second.
-
     Raises:
         TraceError: One of them is truncated, so that its times are only lower bounds.
     """

@@ -152,9 +152,6 @@ class _Report(msgspec.Struct, frozen=True):
 def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
     """Read the speed-up that a run's report predicts for mixed precision.
 
-    Args:
-        folder: The folder of the run.
-
     Returns:
         Smallest and largest speed-up of a step. None without a report of the current version, or without a prediction.
     """

@@ -47,7 +47,6 @@ class Line:
         text: Its text, or the parts of its text.
         style: Style of the parts that have none.
         label: A word before it, e.g. "Note". Spaces at its end align the text with that of other lines.
-        label_style: Style of the label.
         gap: Columns of the terminal between the label and the text.
         copied: Whether it is a path or a command to copy, which must not be wrapped.
     """
@@ -72,7 +71,6 @@ class Listing:
     """Lines of a list.
 
     Attributes:
-        lines: The lines.
         indent: Columns of the terminal before each line.
         marker: Text before each line on the terminal.
     """
@@ -96,7 +94,6 @@ class Column:
     """A column of a table.
 
     Attributes:
-        head: Its head.
         kind: The kind of its values: names, names in code, text, or figures of a quantity.
         definition: Its definition in docs/definitions.md, for pages.
         extra: Whether only pages have it, on narrow screens if the reader chooses it.
@@ -124,7 +121,7 @@ class Cell:
         style: Style of the text.
         detail: Text that follows, dimmed.
         bar: Length of a bar that shows the value, from 0 to 1.
-        color: The category whose colour it has on pages.
+        color: The category that gives it its colour on pages.
     """
 
     text: str
@@ -173,8 +170,6 @@ class Chart:
     Attributes:
         title: Title of the vertical axis, without a unit.
         unit: Unit of the values, as in `lightning_perf.units.column_format`.
-        values: The points.
-        levels: The level at each point.
         breaks: Numbers of the points at which a new level begins.
         ends: Labels of the first and the last point.
     """

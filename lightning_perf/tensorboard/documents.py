@@ -78,13 +78,7 @@ def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | 
 def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
     """Return the report of a run: that of `PerfCallback` if it covers these traces, or else a new one.
 
-    Args:
-        folder: The folder with its files.
-        traces: The traces in it.
-        place: The folder's name in the report: the location where its files were found.
-
     Raises:
-        TraceError: Nothing can be read.
         ReportError: The folder has only a report, and it cannot be read.
     """
     others = traces or STEPS.paths(folder)

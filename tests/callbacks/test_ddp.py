@@ -29,9 +29,9 @@ def run(
     return fit_on_ranks(command, folder, 120, **variables)
 
 
-def fork(mode: str, folder: Path, ranks: int = 2, **variables: str) -> PerfReport:
+def fork(mode: str, folder: Path, ranks: int = 2, variables: dict[str, str] | None = None) -> PerfReport:
     """Run the script on ranks that are already there, and return its report."""
-    done = fork_ranks(SCRIPT, PACKAGES[0], "ddp", str(folder), mode, str(ranks), ranks=ranks, **variables)
+    done = fork_ranks(SCRIPT, PACKAGES[0], "ddp", str(folder), mode, str(ranks), ranks=ranks, variables=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("Full report: ") == 1, "one report, not one per rank"
     assert "PerfCallback:" not in done.stderr
@@ -136,7 +136,7 @@ def test_slurm_and_chosen_ranks(tmp_path: Path) -> None:
         "SLURM_PROCID": "{rank}",
         "SLURM_LOCALID": "{rank}",
     }
-    report = fork("chosen", tmp_path, **slurm)
+    report = fork("chosen", tmp_path, variables=slurm)
     assert [rank.rank for rank in report.ranks] == [1]
     assert "Rank 0 recorded no step: PerfCallback(ranks=…) does not list it." in report.notes
     assert report.step_times is not None, "every rank is timed"

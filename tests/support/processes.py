@@ -73,7 +73,7 @@ def _run_forked(script: str, arguments: tuple[str, ...], folder: str, variables:
 
 
 def fork_ranks(
-    script: str, *arguments: str, ranks: int = 2, timeout_s: float = 120, **variables: str
+    script: str, *arguments: str, ranks: int = 2, timeout_s: float = 120, variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a script once per rank, as a launcher does, without the seconds that each import of Lightning takes.
 

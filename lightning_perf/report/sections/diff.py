@@ -60,7 +60,7 @@ def _headline(compared: Compared) -> Line:
 
 
 def _remarks(compared: Compared) -> Iterator[Line]:
-    """Yield the throughput, what one pair of recordings cannot show, and the prediction of mixed precision."""
+    """Yield the throughput, the limits of one pair of recordings, and the prediction of mixed precision."""
     diff, checked = compared.diff, compared.comparability
     if checked.throughput is not None:
         yield Line(throughput_sentence(checked.throughput))

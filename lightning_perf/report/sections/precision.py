@@ -1,41 +1,34 @@
-"""The precision of a run, and its effect on loss and gradients."""
+"""The precision of a run, its loss scale, gradient underflow, and mistakes in its use."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
+from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
 from lightning_perf.run_files.numerics.precision import (
-    BadRun,
-    LayerDrift,
     LayerUnderflow,
     LossScaleHistory,
-    NumericsDrift,
     PrecisionMistake,
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
 )
-from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
-MAX_ORIGINS = 3
 MAX_KEPT = 6
 
 
 def precision_section(precision: RunPrecision, top: int) -> Iterator[Block]:
-    """Yield the precision, the loss scale, gradient underflow, and the comparison with FP32."""
+    """Yield the precision, the loss scale and gradient underflow."""
     yield Heading("Precision")
     yield from _setting(precision.setting)
     if precision.loss_scale is not None:
         yield from _loss_scale(precision.loss_scale)
     if precision.underflow is not None:
         yield from _underflow(precision.underflow, top)
-    if precision.numerics is not None:
-        yield from _numerics(precision.numerics)
 
 
 def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
@@ -53,7 +46,7 @@ def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
         parts["underflow"] = [heading, *_underflow(precision.underflow, EVERY_ROW)]
     if precision.numerics is not None:
         heading = Heading("Compared with FP32", definition="seed-noise")
-        parts["numerics"] = [heading, *_numerics(precision.numerics)]
+        parts["numerics"] = [heading, *first_steps(precision.numerics)]
     return parts
 
 
@@ -66,7 +59,7 @@ def _scale_events(history: LossScaleHistory) -> Table:
                 "overflow: step skipped" if event.kind == "overflow" else event.kind,
                 event.scale,
                 event.wasted_ns or None,
-                "" if event.origin is None else _origin(event.origin),
+                "" if event.origin is None else origin_text(event.origin),
             )
             for event in history.events
         ),
@@ -82,12 +75,6 @@ def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
         yield Line(mistake_text(mistake), label=f"{number}.", gap=1)
         yield from listing([*mistake.evidence, Line((Span("Fix: ", "good"), mistake.action))], indent=3)
     yield Line(("About a mistake: ", Span(f"lightning-perf explain {mistakes[0].kind}", "command")))
-
-
-def bad_run_blocks(found: BadRun) -> Iterator[Block]:
-    """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
-    yield Line(found.title, "bad")
-    yield from listing([*found.evidence, Line((Span("Fix: ", "good"), found.action))], indent=3)
 
 
 def mistake_text(mistake: PrecisionMistake) -> tuple[str | Span, ...]:
@@ -126,15 +113,6 @@ def _loss_scale(history: LossScaleHistory) -> Iterator[Line]:
             "steps, so the schedule is that far ahead of the weights.",
             "warning",
         )
-    located = [(event.step, event.origin) for event in history.events if event.origin is not None]
-    for step, origin in located[:MAX_ORIGINS]:
-        yield Line(f"Step {step} overflowed: {_origin(origin)}.")
-
-
-def _origin(origin: OverflowOrigin) -> str:
-    if not origin.module:
-        return f"the loss itself was {origin.value}"
-    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
 
 
 def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
@@ -172,28 +150,3 @@ def _layer(row: LayerUnderflow, *, barred: bool) -> TableRow:
         Cell(median, row.median_exponent),
         Cell(headroom, row.headroom_doublings),
     )
-
-
-def _numerics(drift: NumericsDrift) -> Iterator[Line]:
-    beyond = drift.beyond_seed_noise
-    yield Line(
-        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
-        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
-        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
-        "warning" if beyond else "plain",
-    )
-    if drift.layers:
-        worst = max(drift.layers, key=_error)
-        yield Line(
-            f"Outputs of {worst.name} are NaN or infinite."
-            if worst.relative_error is None
-            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
-        )
-
-
-def _error(layer: LayerDrift) -> float:
-    return math.inf if layer.relative_error is None else layer.relative_error
-
-
-def _loss(value: float | None) -> str:
-    return "NaN or infinite" if value is None else f"{value:.4g}"
