@@ -251,16 +251,32 @@ def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
     for device in compared.devices:
         yield Line(_change_headline(device, named=len(compared.devices) > 1), "strong")
         totals = ((row.name, row.before_bytes, row.after_bytes) for row in device.totals)
-        yield replace(_change_table("Totals", ("moment",), totals), definition="allocated-memory")
+        yield replace(_change_table("Totals", "moment", totals), definition="allocated-memory")
         uses = ((_colored(row.name), row.before_bytes, row.after_bytes) for row in device.categories)
-        yield _change_table("Memory by use at the peak", ("use",), uses)
-        changed = [row for row in device.lines if row.before_peak_bytes != row.after_peak_bytes]
-        lines = (
-            (_group_name(row), _colored(row.category), row.before_peak_bytes, row.after_peak_bytes)
-            for row in changed[:top]
-        )
-        yield _change_table("Lines that changed most at the peak", ("line", "for"), lines)
+        yield _change_table("Memory by use at the peak", "use", uses)
+        yield _line_table(device, top)
     yield from map(note, compared.notes)
+
+
+def _line_table(device: DeviceChange, top: int) -> Table:
+    """Return the lines that changed most at the peak; on a page all lines, with their memory at the end."""
+    lines = [row for row in device.lines if top == EVERY_ROW or row.before_peak_bytes != row.after_peak_bytes]
+    rows = (
+        (
+            _group_name(row),
+            _colored(row.category),
+            row.before_peak_bytes,
+            row.after_peak_bytes,
+            _change(row.before_peak_bytes, row.after_peak_bytes),
+            row.before_end_bytes,
+            row.after_end_bytes,
+        )
+        for row in lines[:top]
+    )
+    heads = ("line", "for", "before", "after", "change", "end before", "end after")
+    title = "Lines at the peak" if top == EVERY_ROW else "Lines that changed most at the peak"
+    kinds = "code figure bytes bytes figure bytes bytes"
+    return table(heads, rows, title, kinds, definition="line-of-memory", extra=heads[-2:])
 
 
 def _change_headline(device: DeviceChange, *, named: bool) -> str:
@@ -273,15 +289,13 @@ def _change_headline(device: DeviceChange, *, named: bool) -> str:
     )
 
 
-def _change_table(
-    title: str, heads: tuple[str, ...], rows: Iterable[tuple[str | Cell, int, int] | tuple[str, Cell, int, int]]
-) -> Table:
+def _change_table(title: str, head: str, rows: Iterable[tuple[str | Cell, int, int]]) -> Table:
     """Return a table of names, each with its bytes before and after, and their difference."""
     return table(
-        (*heads, "before", "after", "change"),
-        ((*names, before, after, _change(before, after)) for *names, before, after in rows),
+        (head, "before", "after", "change"),
+        ((name, before, after, _change(before, after)) for name, before, after in rows),
         title,
-        "name" + " figure" * len(heads[1:]) + " bytes bytes figure",
+        "name bytes bytes figure",
     )
 
 

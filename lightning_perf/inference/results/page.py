@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.results.blocks import accuracy_table, cold_table, latency_table, layer_table
-from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, listing, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, Table, listing, table
 from lightning_perf.units import format_milliseconds
 
 if TYPE_CHECKING:
-    from lightning_perf.inference.results.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Cell, Tradeoff
 
 
 def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
@@ -38,7 +39,14 @@ def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
         "machine": [Heading("Machine and method"), *_machine(tradeoff)],
         "layers": [] if count is None else [layer_table(count, tradeoff.roofline, EVERY_ROW)],
     }
-    return parts | {f"calls.{place}": [latency_table(tradeoff, cell)] for place, cell in enumerate(tradeoff.cells)}
+    return parts | {f"calls.{place}": [_calls(tradeoff, cell)] for place, cell in enumerate(tradeoff.cells)}
+
+
+def _calls(tradeoff: Tradeoff, cell: Cell) -> Table:
+    """Return the latencies for one batch size and number of threads, the recommended variant first."""
+    latencies = latency_table(tradeoff, cell)
+    first = tradeoff.recommendation.variant if tradeoff.recommendation is not None else None
+    return replace(latencies, rows=tuple(sorted(latencies.rows, key=lambda row: row[0].text != first)))
 
 
 def _recommendation(tradeoff: Tradeoff) -> Iterator[Line]:

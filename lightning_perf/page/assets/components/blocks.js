@@ -4,7 +4,7 @@ import { h } from "../core/dom.js";
 import { NOT_AVAILABLE } from "../text/format.js";
 import { term } from "./definitions.js";
 import { command, notice, section } from "./parts.js";
-import { table } from "./table.js";
+import { name, table } from "./table.js";
 
 const UNITS = { bytes: "_bytes", bandwidth: "_bytes_per_s", duration: "_ns", milliseconds: "_ms" };
 const NAMES = ["name", "code"];
@@ -99,8 +99,8 @@ function spans({ text = "" }) {
 function styled(text, { style = "plain", troubled = false, detail = "" }, kind) {
   if (style !== "plain") return h("span", { class: `outcome ${style}` }, text);
   if (!troubled && !detail) return text;
-  const name = h("span", { class: `tone ${troubled ? "warning" : ""} ${kind === "code" ? "code" : ""}` }, text);
-  return detail ? [name, h("span", { class: "faint" }, detail)] : name;
+  const shown = NAMES.includes(kind) ? name(text, kind === "code") : text;
+  return h("span", { class: troubled ? "named tone warning" : "named" }, shown, detail && h("span", { class: "faint" }, detail));
 }
 
 function tableOf({ columns, rows }, id, caption, show) {
@@ -113,7 +113,8 @@ function columnOf({ head = "", kind = "figure", definition = null, extra = false
   const words = head.replaceAll("\n", " ") || "name";
   const text = (row) => row[place].text ?? row[place];
   const valued = rows.some((row) => row[place].value !== undefined);
-  const textual = [...NAMES, "text"].includes(kind) || (!valued && rows.some((row) => text(row).length > LONG));
+  const worded = (row) => row[place].color || text(row).length > LONG;
+  const textual = [...NAMES, "text"].includes(kind) || (!valued && rows.some(worded));
   const key = words
     .toLowerCase()
     .replace(/\(.*\)| of /g, " ")

@@ -223,7 +223,7 @@ const LONG = 64;
 const SHORT = 24; // stays on one line
 
 /** A name. A long one is cut to one line and opens when the reader presses it. */
-function name(text, code = false, open = null) {
+export function name(text, code = false, open = null) {
   const kind = code ? "name code" : "name";
   if (open) {
     return h(
