@@ -145,6 +145,7 @@ def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hand_made_report(tmp_path)
-    target = tmp_path / "no such folder" / "out.html"
-    assert main(["analyze", str(tmp_path / "rank0.1.pt.trace.json"), "--html", str(target)]) == 2
-    assert f"Cannot write {target}" in capsys.readouterr().err
+    trace = tmp_path / "rank0.1.pt.trace.json"
+    target = trace / "out.html"
+    assert main(["analyze", str(trace), "--html", str(target)]) == 2
+    assert f"{target}: cannot be written" in capsys.readouterr().err
