@@ -17,8 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.page.html import Kind, render_html
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.documents import PageDocument
+from lightning_perf.inference.results.tradeoff import Tradeoff
 from lightning_perf.report.build import analyze
+from lightning_perf.report.compared import Compared
+from lightning_perf.report.document import PerfReport
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -29,7 +33,7 @@ TIMED_LOADS = 5
 
 README_SIZE = (1280, 1010)
 
-MARKS: dict[str, Kind] = {"ranks": "run", "diff": "diff", "arms": "study", "cells": "inference"}
+MARKS: dict[str, type[Any]] = {"ranks": PerfReport, "diff": Compared, "arms": Comparison, "cells": Tradeoff}
 """A member that only documents of this kind have."""
 
 # Charts are drawn when they become visible, so the window is tall enough for all of them.
@@ -49,8 +53,7 @@ def main() -> None:
     with chromium() as browser, tempfile.TemporaryDirectory() as temporary:
         for path in options.paths:
             page = Path(temporary) / "page.html"
-            data, kind = document(path)
-            page.write_bytes(render_html(data, kind, path.stem))
+            document(path).write_html(page, title=path.stem)
             name = path.name.split(".")[0]
             if options.readme:
                 take_one(browser, page, options.readme)
@@ -61,15 +64,15 @@ def main() -> None:
                 take(browser, page, options.folder, name, options.views.split(",") if options.views else None)
 
 
-def document(path: Path) -> tuple[bytes, Kind]:
-    """Return the document of a path as JSON, and its kind."""
+def document(path: Path) -> PageDocument:
+    """Return the document of a path."""
     if path.suffix == ".json" and not path.name.endswith(".pt.trace.json"):
-        data = path.read_bytes()
-        members = json.loads(data)
+        members = json.loads(path.read_bytes())
         for member, kind in MARKS.items():
             if member in members:
-                return data, kind
-    return analyze(path).to_json(indent=None).encode(), "run"
+                loaded: PageDocument = kind.load(path)
+                return loaded
+    return analyze(path)
 
 
 @contextmanager
