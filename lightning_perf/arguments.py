@@ -19,27 +19,6 @@ from lightning_perf.exit_codes import ExitCode
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.schema import schema_text
 
-__all__ = [
-    "CommandParser",
-    "HelpFormatter",
-    "add_count",
-    "add_list",
-    "add_outputs",
-    "add_printed_list",
-    "at_least",
-    "describe",
-    "input_shape",
-    "plot_file",
-    "positive",
-    "print_error",
-    "print_progress",
-    "progress_printer",
-    "share",
-    "share_or_zero",
-    "thread_count",
-    "write_output",
-]
-
 PLOTS = (".png", ".svg", ".pdf")
 
 _COMMON_CODES = {
@@ -120,15 +99,7 @@ def describe(
     examples: Sequence[str] = (),
     exit_codes: Mapping[ExitCode, str] | None = None,
 ) -> None:
-    """Set the text of a command's ``--help``.
-
-    Args:
-        parser: The command's parser.
-        sentence: The purpose of the command, in one paragraph or several.
-        usage: The arguments after the command's name.
-        examples: Lines to copy.
-        exit_codes: The meaning of each exit code. Wrong usage and an interrupt are added.
-    """
+    """Set the text of a command's ``--help``."""
     parser.usage = f"%(prog)s {usage}"
     parts = [sentence]
     if examples:
@@ -140,9 +111,6 @@ def describe(
 
 def exit_code_text(meanings: Mapping[ExitCode, str]) -> str:
     """List exit codes for the end of a ``--help``.
-
-    Args:
-        meanings: The meaning of each exit code. Wrong usage and an interrupt are added.
 
     Example:
         >>> print(exit_code_text({ExitCode.SUCCESS: "done"}))
@@ -160,10 +128,6 @@ def exit_code_text(meanings: Mapping[ExitCode, str]) -> str:
 
 def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
     """Return a type for whole numbers from a lower bound.
-
-    Args:
-        lowest: The smallest number that it accepts.
-        at_most: The largest one, or None for no upper bound.
 
     Example:
         >>> at_least(1)("3")
@@ -280,12 +244,7 @@ def add_count(
     """Add an option that takes a whole number.
 
     Args:
-        group: The parser or the group of options.
-        flags: The option, such as ``--epochs``, after its short form if it has one.
-        help: Its help text.
         default: Its default. Without one, the option is absent from the parsed arguments unless you give it.
-        least: The smallest number that it accepts.
-        metavar: The name of its value in the help.
     """
     group.add_argument(*flags, type=at_least(least), default=default, metavar=metavar, help=help)
 
@@ -312,11 +271,6 @@ def add_list(
     """Add an option that takes values separated by commas and may be given several times.
 
     Args:
-        group: The parser or the group of options.
-        flags: The option, such as ``--levers``, after its short form if it has one.
-        help: Its help text.
-        metavar: The name of one value.
-        kind: The type of one value.
         default: Its default, which the first value replaces; `argparse.SUPPRESS` for none.
         if_empty: The values of the option without a value; None if it needs one.
     """
@@ -338,9 +292,7 @@ def add_printed_list(group: argparse._ActionsContainer, lines: Callable[[], Iter
     """Add ``--list``, which prints the accepted names and exits.
 
     Args:
-        group: The parser or the group of options.
         lines: Returns the lines to print. Called only when the option is given.
-        things: The names that it lists, for the help.
     """
     _add_printed(group, "--list", lambda _: "".join(f"{line}\n" for line in lines()), f"list {things} and exit")
 
@@ -370,18 +322,7 @@ def add_outputs(
     out: str | None = None,
     top: int | None = None,
 ) -> argparse._ArgumentGroup:
-    """Add the options for a command's results. They are the same on every command that has a document.
-
-    Args:
-        parser: The command's parser.
-        html: Whether the document has a page.
-        plot: ``file`` or ``folder`` for a command that draws plots.
-        out: Help of ``--out``, for a command that keeps its results in a folder.
-        top: Default number of rows of each table, for a command that has long ones.
-
-    Returns:
-        The group of options.
-    """
+    """Add the options for a command's results. They are the same on every command that has a document."""
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the whole document as JSON instead of the tables")
     _add_printed(

@@ -8,7 +8,7 @@ They load on first use, so that importing a document stays cheap.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -113,11 +114,22 @@ class PageDocument(Document):
         from lightning_perf.page.html import write_html
 
         kind, name = self._page()
-        write_html(msgspec.json.encode(self), kind, name if title is None else title, Path(path))
+        write_html(page_json(self), kind, name if title is None else title, Path(path))
+
+    def _parts(self) -> Parts:
+        """Return the blocks of each part of the page, which its views place next to their charts."""
+        return {}
 
     def _page(self) -> tuple[Kind, str]:
         """Return the kind of the page and its title."""
         raise NotImplementedError
+
+
+def page_json(document: PageDocument, cut: Callable[[bytes], bytes] = bytes) -> bytes:
+    """Return a document as JSON for its page: cut by a function, and with the blocks of the page."""
+    from lightning_perf.page.blocks import add_parts
+
+    return add_parts(cut(msgspec.json.encode(document)), document._parts())
 
 
 @dataclass(frozen=True)

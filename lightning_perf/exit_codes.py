@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ExitCode"]
-
 
 class ExitCode(IntEnum):
     """The exit code of a ``lightning-perf`` command.

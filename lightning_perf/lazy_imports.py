@@ -11,22 +11,9 @@ from typing import Any
 from lightning_perf.errors import UserError
 from lightning_perf.project import install_command
 
-__all__ = [
-    "MissingExtraError",
-    "import_extra",
-    "lazy_names",
-]
-
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions that let a package offer names without importing their modules (PEP 562).
-
-    Args:
-        package: The name of the package.
-        homes: The module that defines each public name.
-
-    Returns:
-        The package's ``__getattr__`` and ``__dir__``.
 
     Example:
         >>> find, _ = lazy_names("lightning_perf", {"format_bytes": "lightning_perf.units"})

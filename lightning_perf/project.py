@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["REPOSITORY_URL", "install_command", "page_url"]
-
 REPOSITORY_URL = "https://github.com/lightning-perf/lightning_perf"
 
 _SOURCE = f" @ git+{REPOSITORY_URL}"
@@ -12,9 +10,6 @@ _SOURCE = f" @ git+{REPOSITORY_URL}"
 
 def install_command(extra: str = "") -> str:
     """Return the command that installs this package.
-
-    Args:
-        extra: The extras to install with it, separated by commas.
 
     Example:
         >>> print(install_command("train"))
@@ -26,9 +21,6 @@ def install_command(extra: str = "") -> str:
 
 def page_url(page: str) -> str:
     """Return the address of a page of the documentation.
-
-    Args:
-        page: The path of the page in the repository, with an anchor if needed.
 
     Example:
         >>> page_url("docs/profiling.md")

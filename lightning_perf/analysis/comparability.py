@@ -13,8 +13,6 @@ from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.units import format_bytes
 
-__all__ = ["Aspect", "Comparability", "Mismatch", "Throughput", "check_comparable", "other_changes"]
-
 Aspect = Literal["steps", "device", "ranks", "model", "batch", "recording options"]
 
 LEAST_COMMON = 0.75
@@ -78,12 +76,7 @@ class Comparability:
 
 
 def check_comparable(before: RankAnalysis, after: RankAnalysis) -> Comparability:
-    """Check whether two recordings show the same training on the same device with the same batch.
-
-    Args:
-        before: A rank of the first recording.
-        after: A rank of the second recording.
-    """
+    """Check whether two recordings show the same training on the same device with the same batch."""
     models = _models(before, after)
     checks: dict[Aspect, Mismatch | bool | None] = {
         "device": _compare("device", _device(before), _device(after)),
@@ -114,11 +107,7 @@ def _options(rank: RankAnalysis) -> str:
 
 
 def other_changes(before: RankAnalysis, after: RankAnalysis) -> tuple[str, ...]:
-    """Name the settings other than precision that differ between two recordings, as far as both record them.
-
-    Returns:
-        One short text per setting, e.g. ``num_workers 0 → 4``.
-    """
+    """Name the settings other than precision that differ between two recordings, as far as both record them."""
     first, second = _settings(before), _settings(after)
     changed = [name for name, value in first.items() if None not in (value, second[name]) and value != second[name]]
     if any(name in changed for name in ("num_workers", "pin_memory", "persistent_workers")):
@@ -178,7 +167,6 @@ class _Models:
         known: Whether both recordings describe the model.
         mismatch: How the models differ, or None.
         passes: Forward passes per step in the second recording, relative to the first; None if not known.
-        notes: Small differences.
     """
 
     known: bool = False

@@ -13,19 +13,6 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime
 
-__all__ = [
-    "Diff",
-    "DiffRow",
-    "DiffTable",
-    "FitDiff",
-    "MemoryDiff",
-    "PartDiff",
-    "Verdict",
-    "diff",
-    "diff_fits",
-    "diff_memory",
-]
-
 Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
 SAME_SHARE = 0.01
@@ -164,13 +151,8 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     runs and compare them statistically.
 
     Args:
-        before: A rank of the first run.
-        after: A rank of the second run.
         comparable: Whether both runs are the same training, as `check_comparable` finds. If not, nothing is called
             faster, slower or the same.
-
-    Returns:
-        The changes.
     """
     operators = None
     if before.operators is not None and after.operators is not None:
@@ -194,12 +176,7 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
 
 
 def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
-    """Compare the accounts of two whole fits; None unless both have one.
-
-    Args:
-        before: The time of the first fit.
-        after: The time of the second fit.
-    """
+    """Compare the accounts of two whole fits; None unless both have one."""
     if before is None or after is None:
         return None
     return FitDiff(
@@ -222,7 +199,6 @@ def diff_memory(before: Memory | None, after: Memory | None) -> tuple[MemoryDiff
 
     Args:
         before: The memory of the first run; None if it was not recorded.
-        after: The memory of the second run.
     """
     found = []
     for first in before.devices if before is not None else ():

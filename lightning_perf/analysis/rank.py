@@ -36,8 +36,6 @@ from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["RankAnalysis", "SourceClock", "analyze_rank"]
-
 
 @dataclass(frozen=True)
 class SourceClock:
@@ -145,10 +143,6 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
 
     Args:
         trace: The recording. Concatenate several windows of a rank first.
-        by_shape: Whether operators with different input shapes get rows of their own.
-
-    Returns:
-        The values of all analyses.
     """
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)

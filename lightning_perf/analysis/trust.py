@@ -15,8 +15,6 @@ from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
-__all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]
-
 COMPARED_STEPS = 50
 """The steps of a window are compared with at most so many before and after it. A run drifts, so the nearest count."""
 
@@ -101,16 +99,7 @@ def trust(
     samples: Sequence[StepSample] = (),
     windows: Sequence[RecordedWindow] = (),
 ) -> Trust | None:
-    """Say how far to trust a recording.
-
-    Args:
-        ranks: The ranks' analyses.
-        samples: Step times by the always-on timer, of one rank.
-        windows: The profiler's log of the same rank.
-
-    Returns:
-        The trust, or None if nothing was recorded.
-    """
+    """Say how far to trust a recording."""
     if not ranks and not windows:
         return None
     marked = [analysis for analysis in ranks if analysis.breakdown.marked]

@@ -10,8 +10,6 @@ import logging
 import os
 from typing import Any
 
-__all__ = ["make_callbacks"]
-
 
 def make_callbacks() -> list[Any]:
     """Return the callbacks to add to a Trainer: one under ``lightning-perf run``, none in all other processes."""

@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["ErrorReporter"]
-
 _logger = logging.getLogger("lightning_perf")
 
 
@@ -16,9 +14,6 @@ class ErrorReporter:
     """The errors of one fit.
 
     The first error of a kind becomes a warning, and later ones only go to the log ``lightning_perf``.
-
-    Args:
-        name: The class that the user sees.
 
     Attributes:
         name: The class that the user sees.
@@ -43,7 +38,6 @@ class ErrorReporter:
 
         Args:
             consequence: The part of the profile that is missing because of it, as a clause.
-            error: The exception.
             kind: Errors of one kind often follow from one another, so only the first is worth a warning.
         """
         message = f"{self.name}: {consequence}, training continues ({type(error).__name__}: {error})"

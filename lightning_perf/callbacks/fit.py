@@ -42,16 +42,6 @@ class Fit:
 
     It adds a step tracker to the observers, as the last one. The tracker calls everything that follows steps and
     phases. If any of that fails, the tracker is dropped.
-
-    Args:
-        loop: The training loop, at the start of training.
-        recording: Which steps are recorded, with which details and by which ranks.
-        folder: Where files go; None to write none.
-        observers: The observers of the fit.
-        state: The state of the fit.
-        errors: Where errors are reported.
-        trainer_log: Where step times are logged.
-        accounts: Keeps the account of the fit.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.fp8_watch import Fp8Monitor, fp8_layers
 from lightning_perf.callbacks.forecast.monitor import ForecastMonitor
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.numerics.replay import Replay
 from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.steps.fit_state import FitState
@@ -29,13 +30,6 @@ def add_requested_monitors(
     """Add the monitors that were asked for to the observers of a fit, on rank 0.
 
     Args:
-        observers: The observers.
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        folder: Where files go; None for no monitor.
-        errors: Where errors are reported.
-        state: The state of the fit.
-        forecast: Share of the fit's time for the forecast; None for no forecast.
         shadow: Steps between two shadow steps; 0 for none.
 
     Raises:
@@ -45,7 +39,9 @@ def add_requested_monitors(
         return
     rank = int(trainer.global_rank)
     if shadow:  # first: the forecast does not sample the FP32 pass
-        observers.add(ShadowMonitor(trainer, module, every=shadow, path=SHADOW.path(folder, rank), errors=errors))
+        observers.add(
+            ShadowMonitor(Replay(trainer, module), every=shadow, path=SHADOW.path(folder, rank), errors=errors)
+        )
     if forecast is not None:
         steps = expected_steps(trainer)
         with errors.instead(ForecastMonitor.consequence, kind="forecast"):

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["HostCopy", "copy_scalars"]
-
 
 class HostCopy:
     """A copy of a tensor that the host reads once it has arrived.

@@ -8,16 +8,11 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.run_files.launch import MeasurementStarted, NothingMeasured, OwnMeasurement, leave_note
 
-__all__ = ["InjectedCallback"]
-
 
 class InjectedCallback(PerfCallback):
     """A `PerfCallback` that gives way to another one, and leaves notes for ``lightning-perf run``.
 
     It prints no report: the command prints it when the script has ended.
-
-    Args:
-        arguments: The arguments of `PerfCallback`.
     """
 
     def __init__(self, **arguments: Any) -> None:

@@ -107,11 +107,7 @@ if not TYPE_CHECKING:
 
 
 def step_number(trainer: Trainer) -> int:
-    """Return the number of the current step, on the axis of the Trainer's own logs.
-
-    Args:
-        trainer: The Trainer, or another object with a `global_step`.
-    """
+    """Return the number of the current step, on the axis of the Trainer's own logs."""
     try:
         return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
     except AttributeError:
@@ -132,20 +128,13 @@ def holds_whole_model(trainer: Trainer) -> bool:
 
     DeepSpeed's strategy is derived from DDP's, and XLA's from the single device's, so the first of Lightning's own
     classes decides.
-
-    Args:
-        trainer: The Trainer.
     """
     own = next((base for base in type(trainer.strategy).__mro__ if is_lightnings_own(base)), None)
     return own is not None and own.__name__ in REPLICATING
 
 
 def clips_as_lightning_does(module: Module) -> bool:
-    """Return whether a module leaves the clipping of gradients to Lightning.
-
-    Args:
-        module: A LightningModule of either package.
-    """
+    """Return whether a module leaves the clipping of gradients to Lightning."""
     hook = getattr(type(module), "configure_gradient_clipping", None)
     own = getattr(hook, "__module__", "").startswith(("lightning.pytorch.", "pytorch_lightning."))
     return own and "configure_gradient_clipping" not in vars(module)

@@ -12,8 +12,6 @@ from lightning_perf.callbacks.trainer_log import is_table
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
 
-__all__ = ["REPORT_PAGE", "send_report"]
-
 REPORT_PAGE = "report.html"
 """The page, in the folder of the fit."""
 
@@ -29,12 +27,6 @@ def send_report(report: PerfReport, folder: Path | None, trainer: Trainer, error
 
     Weights & Biases and MLflow get the page as an artifact. TensorBoard, which has no artifacts, gets the verdict and
     the key figures as text. Every logger but a `CSVLogger` gets the figures as metrics.
-
-    Args:
-        report: The report.
-        folder: The folder of the fit; None if it has none. Then there is no page.
-        trainer: The Trainer. Its loggers are still open.
-        errors: Where a logger that fails is reported.
     """
     from lightning_perf.report.key_figures import key_figures
 

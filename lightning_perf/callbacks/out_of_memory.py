@@ -18,8 +18,6 @@ from lightning_perf.run_files.fit.out_of_memory import MemoryPhase, OutOfMemory,
 from lightning_perf.units import format_bytes
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["describe_out_of_memory", "is_out_of_memory", "out_of_memory_lines", "report_out_of_memory"]
-
 _HOST_TEXTS = ("can't allocate memory: you tried to allocate", "not enough memory: you tried to allocate")
 """Messages of torch's allocators on the host, which raise a plain RuntimeError (c10/core/impl/alloc_cpu.cpp)."""
 
@@ -68,16 +66,8 @@ def report_out_of_memory(
     """Write a report on a training that ran out of memory. A failure in here is reported and not raised.
 
     Args:
-        error: The error that ended the training.
-        source: Returns the model and the optimizers.
-        errors: Where failures are reported.
-        folder: The folder of the run; None to write no file.
-        rank: The rank of this process.
         step: Number of the optimizer step; None if it is not known.
         batch_size: Samples of a batch; None if that is not known.
-
-    Returns:
-        Lines to print; none for any other error.
     """
     try:
         if not is_out_of_memory(error):
@@ -102,9 +92,6 @@ def describe_out_of_memory(
     in any state.
 
     Args:
-        error: The error, with its traceback.
-        source: Returns the model and the optimizers.
-        rank: The rank of this process.
         step: Number of the optimizer step; None if it is not known.
         batch_size: Samples of a batch; None if that is not known.
     """
@@ -135,9 +122,7 @@ def out_of_memory_lines(report: OutOfMemory, path: Path | None, *, name: str = "
     """Return the report as a few lines of text.
 
     Args:
-        report: The report.
         path: Its file; None if it was not saved.
-        name: The class that the user sees.
     """
     known = [f"{name} {format_bytes(size)}" for name, size in report.sizes]
     if report.batch_size is not None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.errors import TraceError
 
-__all__ = ["ProbeOption", "check_probe", "probe_fit", "probe_seconds"]
-
 ProbeOption = bool | float | None
 """``None`` lets the length of the fit decide, a number gives the seconds."""
 
@@ -17,12 +15,7 @@ SHARE = 0.1
 
 
 def check_probe(probe: ProbeOption) -> None:
-    """Check the argument `probe` of `PerfCallback`.
-
-    Raises:
-        TypeError: It is neither a boolean nor a number.
-        ValueError: It is a number that is not greater than 0.
-    """
+    """Check the argument `probe` of `PerfCallback`."""
     if probe is None or isinstance(probe, bool):
         return
     if not isinstance(probe, int | float):
@@ -35,8 +28,6 @@ def probe_seconds(probe: ProbeOption, fit_s: float, world_size: int) -> float:
     """Return the time for the probe; 0 for none.
 
     Args:
-        probe: The argument of `PerfCallback`.
-        fit_s: Length of the fit in seconds.
         world_size: Ranks of the fit. With several, the others may still be busy, so a probe has to be requested.
     """
     from lightning_perf.probe.run import DEFAULT_SECONDS
@@ -49,14 +40,7 @@ def probe_seconds(probe: ProbeOption, fit_s: float, world_size: int) -> float:
 
 
 def probe_fit(folder: Path, seconds: float, errors: ErrorReporter, *, requested: bool) -> None:
-    """Probe the recording of a fit, and write ``probe.json``. An error is reported and not raised.
-
-    Args:
-        folder: The folder of the fit.
-        seconds: Time for the probe.
-        errors: Reports an error once.
-        requested: Whether the user asked for the probe. Otherwise it is left out in silence if it is impossible.
-    """
+    """Probe the recording of a fit, and write ``probe.json``. An error is reported and not raised."""
     try:
         from lightning_perf.probe.run import probe_path
         from lightning_perf.run_files.probe import write_probe

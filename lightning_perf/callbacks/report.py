@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.numerics.precision import RunPrecision
 
-__all__ = [
-    "ReportLength",
-    "build_fit_report",
-    "complete_report",
-    "leave_report",
-    "log_report",
-    "print_fit_report",
-    "print_line",
-    "report_fit",
-    "report_metrics",
-    "stop_live_bar",
-]
-
 ReportLength: TypeAlias = Literal["full", "short", "none"]
 """How much of the report is printed at the end of a fit."""
 
@@ -64,16 +51,7 @@ def report_fit(
     """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
     Args:
-        fit: The fit.
-        files: Waits for the files of the other ranks; None to skip the wait.
         trainer: The Trainer; None for a loop without one.
-        precision: The precision of the fit, with the results of its monitors.
-        failed: Whether the fit ended with an error.
-        show: How much of the report to print.
-        trainer_log: Where the report's scalars are logged.
-        probe_s: Time to run the recorded operators again; 0 to leave that out.
-        probe_requested: Whether the user asked for that.
-        to_loggers: Whether to send the key figures and the page to the Trainer's loggers.
 
     Returns:
         The report, or None if it could not be made.
@@ -129,14 +107,7 @@ def leave_report(fit: Fit, files: RankFiles | None, show: ReportLength) -> None:
 
 
 def complete_report(folder: Path, report: PerfReport, account: FitAccount, errors: ErrorReporter) -> None:
-    """Write a report again, with the account of the whole fit. It was made before the fit was over.
-
-    Args:
-        folder: The folder of the fit.
-        report: The report.
-        account: The account, to the return of `Trainer.fit`.
-        errors: Where a failure is reported.
-    """
+    """Write a report again, with the account of the whole fit. It was made before the fit was over."""
     _give(errors, "report.json lacks the end of the fit", _write_completed, folder, report, account)
 
 
@@ -156,11 +127,7 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
     """Analyse the folder of a fit, as ``lightning-perf analyze`` does.
 
     Args:
-        folder: The folder with the files of all ranks; None if it has no folder.
         live: The part of the fit's data that is not in its files.
-
-    Returns:
-        The report. If no trace can be read, it has none, and a note says so.
     """
     from lightning_perf.report.build import analyze, build_report
 
@@ -192,15 +159,7 @@ def _check_estimates(errors: ErrorReporter, folder: Path, report: PerfReport) ->
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:
-    """Return the scalars of a report.
-
-    Args:
-        report: The report.
-
-    Returns:
-        For the rank that the verdict is about: the mean recorded step ``perf/recorded/step_ms``, and each category that
-        took any time, e.g. ``perf/recorded/kernel_launch_ms``. Empty if nothing was recorded.
-    """
+    """Return the scalars of a report."""
     if report.lead is None:
         return {}
     breakdown = report.ranks[report.lead].breakdown
@@ -222,9 +181,6 @@ def stop_live_bar(trainer: Trainer) -> None:
     """Stop a progress bar that rich redraws in place. It would overwrite lines of the report.
 
     Training is over, and the bar's own teardown, which also stops it, comes after the report.
-
-    Args:
-        trainer: The Trainer.
     """
     from rich.progress import Progress
 
@@ -235,13 +191,7 @@ def stop_live_bar(trainer: Trainer) -> None:
 
 
 def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLength) -> None:
-    """Print a report on the console.
-
-    Args:
-        report: The report.
-        folder: The folder of the fit.
-        length: ``full`` or ``short``.
-    """
+    """Print a report on the console."""
     if length == "full":
         report.print()
         return

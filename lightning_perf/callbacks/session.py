@@ -47,12 +47,8 @@ class FitSession:
     """Observes one fit, and reports on it.
 
     Args:
-        trainer: The Trainer, at the start of training.
-        options: The options of the callback.
-        precision: The callback that is in charge of the precision.
         embedded: Whether that one is part of this `PerfCallback`, so that its monitors are among the observers here.
             Otherwise the Trainer calls its hooks.
-        account: The account of the fit.
     """
 
     def __init__(
@@ -157,11 +153,7 @@ class FitSession:
             self._precision.watch(trainer, module, self.folder, self.errors, self._log)
 
     def finish(self, *, may_wait: bool = True) -> None:
-        """End the observation. A second call does nothing.
-
-        Args:
-            may_wait: Whether to wait for the device.
-        """
+        """End the observation. A second call does nothing."""
         if self._finished:
             return
         self._finished = True
@@ -177,12 +169,7 @@ class FitSession:
         self._rank_files.ends()
 
     def report(self, trainer: Trainer, exception: BaseException | None = None) -> None:
-        """Close the run record, analyze the recorded steps, and print the report.
-
-        Args:
-            trainer: The Trainer.
-            exception: The exception that ended the fit; None for a fit that ended by itself.
-        """
+        """Close the run record, analyze the recorded steps, and print the report."""
         for record in self._records:
             if exception is None:
                 record.finishes()

@@ -10,8 +10,6 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
 from lightning_perf.run_files.steps import StepSample
 
-__all__ = ["TrainerLog", "is_table", "step_metrics"]
-
 KEPT = 10_000
 """Step samples kept for the next row: a logger that gets no row for longer sees the mean of the latest."""
 
@@ -27,7 +25,6 @@ class TrainerLog:
     Args:
         trainer: The Trainer, at the start of training. Only its global rank 0 has loggers to write to. None to log
             nothing, as in a loop without a Trainer.
-        errors: Where a failing logger is reported.
 
     Example:
         >>> log = TrainerLog(trainer, ErrorReporter())  # doctest: +SKIP
@@ -41,11 +38,7 @@ class TrainerLog:
         self._rows = [_LoggerRows(logger, trainer, self._sources, errors) for logger in loggers]
 
     def add_source(self, source: Callable[[], dict[str, float]]) -> None:
-        """Add metrics that every row shows with their value of the moment.
-
-        Args:
-            source: Returns them.
-        """
+        """Add metrics that every row shows with their value of the moment."""
         self._sources.append(source)
 
     def add_sample(self, sample: StepSample) -> None:
@@ -54,11 +47,7 @@ class TrainerLog:
             rows.samples.append(sample)
 
     def due(self, step: int) -> None:
-        """Note that a step ends at which the Trainer may log.
-
-        Args:
-            step: The step's number in the Trainer's own logs.
-        """
+        """Note that a step ends at which the Trainer may log."""
         self._due = step
 
     def settle(self) -> None:
@@ -78,12 +67,7 @@ class TrainerLog:
             rows.unwrap()
 
     def finish(self, metrics: dict[str, float], step: int) -> None:
-        """Log metrics of the whole fit, after `close`.
-
-        Args:
-            metrics: The metrics.
-            step: The step to log them at.
-        """
+        """Log metrics of the whole fit, after `close`."""
         for rows in self._rows:
             if not rows.is_table:
                 rows.send(metrics, step)
@@ -189,9 +173,6 @@ class _LoggerRows:
 
 def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:
     """Average step samples into the metrics that loggers show.
-
-    Args:
-        samples: The samples.
 
     Returns:
         Means per step: ``perf/step_time_ms``, ``perf/data_wait_ms`` and, if measured, ``perf/device_time_ms``; and

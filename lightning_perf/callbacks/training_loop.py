@@ -14,8 +14,6 @@ from lightning_perf.callbacks.recording.tokens import product_parameters
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.step_tracker import StepCounter
 
-__all__ = ["TrainerLoop", "TrainingLoop"]
-
 
 class TrainingLoop(StepCounter, Protocol):
     """A training loop, at the start of training."""
@@ -68,11 +66,7 @@ class TrainingLoop(StepCounter, Protocol):
 
 
 class TrainerLoop:
-    """The loop of a Trainer.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-    """
+    """The loop of a Trainer."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

@@ -71,18 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def copy_recording(name: str, folder: Path) -> Path:
-    """Copy a recording of the package into a folder, over an earlier copy.
-
-    Args:
-        name: One of `RUNS`.
-        folder: The user's folder.
-
-    Returns:
-        The folder of the copied run.
-
-    Raises:
-        PageError: The folder cannot be written.
-    """
+    """Copy a recording of the package into a folder, over an earlier copy."""
     target = folder / name
     try:
         target.mkdir(parents=True, exist_ok=True)

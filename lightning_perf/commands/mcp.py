@@ -55,12 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until the client closes the connection.
-
-    Raises:
-        LocatedError: A folder does not exist.
-        MissingExtraError: The package mcp is not installed.
-    """
+    """Serve until the client closes the connection."""
     from lightning_perf.lazy_imports import import_extra
 
     for folder in options.folder:

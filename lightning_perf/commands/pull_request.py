@@ -78,13 +78,7 @@ def comment(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class GitHub:
-    """A repository on a GitHub server.
-
-    Attributes:
-        api_url: Address of its REST API.
-        repository: ``OWNER/NAME``.
-        token: A token for it.
-    """
+    """A repository on a GitHub server."""
 
     api_url: str
     repository: str

@@ -183,11 +183,7 @@ def _advice(name: str) -> str:
 
 
 def _check_entry_points() -> None:
-    """Check that Trainers will find the callback.
-
-    Raises:
-        LaunchError: They will not.
-    """
+    """Check that Trainers will find the callback."""
     if all(any(found.name == "lightning_perf" for found in entry_points(group=group)) for group in GROUPS):
         return
     raise LaunchError(

@@ -40,15 +40,7 @@ def show(
     The document is printed even if a file cannot be written, because a measurement may have taken hours.
 
     Args:
-        document: The document.
-        options: The parsed options.
-        title: Title of its page.
         text: Arguments of its `print` and `to_markdown`; by default the rows of ``--top``.
-        save_plots: Draws the plots of ``--plot``. Its result is printed as progress.
-        kept_as: Name of the JSON file in the folder of ``--out``.
-
-    Raises:
-        UserError: A file could not be written. All others were.
     """
     given, say = vars(options), progress_printer(options.quiet)
     text = text if text is not None else {"top": given["top"]} if "top" in given else {}

@@ -42,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the run until it ends or you leave.
-
-    Raises:
-        TraceError: There is no such folder, or no step times in it for a single frame.
-    """
+    """Show the run until it ends or you leave."""
     from lightning_perf.show.console import ReportConsole
     from lightning_perf.top.frame import render_frame
     from lightning_perf.top.watch import RunWatch

@@ -5,8 +5,6 @@ from __future__ import annotations
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 
-__all__ = ["CompareError", "InvalidRunsError"]
-
 
 class CompareError(UserError):
     """A comparison or a study cannot continue. The message names the cause, the place and the fix."""

@@ -16,14 +16,11 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.estimates import EstimateOutcome
 from lightning_perf.run_files.report import REPORT_NAME
 
-__all__ = ["checked_estimates", "store_estimates"]
-
 
 def store_estimates(comparison: Comparison, arms: Path | Mapping[str, Sequence[RunRecord]]) -> None:
     """Store the estimates that a comparison measured, if there are any and their folder can be written to.
 
     Args:
-        comparison: The comparison.
         arms: The folder of a study, which also gets the file. Or the runs of each arm: the last run of the candidate
             then gets it.
     """
@@ -37,14 +34,7 @@ def store_estimates(comparison: Comparison, arms: Path | Mapping[str, Sequence[R
 def checked_estimates(
     comparison: Comparison, candidate: Candidate, runs: Mapping[str, Sequence[RunRecord]], *, in_study: bool
 ) -> tuple[EstimateOutcome, ...]:
-    """Return the estimates of the findings of the baseline that a candidate follows.
-
-    Args:
-        comparison: The comparison.
-        candidate: One of its candidates.
-        runs: The runs of each arm.
-        in_study: Whether the runs are those of a study.
-    """
+    """Return the estimates of the findings of the baseline that a candidate follows."""
     step_time = next((metric.estimate for metric in candidate.metrics if metric.metric == "step_time"), None)
     if step_time is None:
         return ()

@@ -18,8 +18,6 @@ from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings
 
-__all__ = ["compare_runs"]
-
 _Folder: TypeAlias = "str | os.PathLike[str]"
 
 
@@ -74,14 +72,7 @@ class _Declared(msgspec.Struct):
 
 
 def _declared_settings(folder: Path) -> Settings:
-    """Return the settings that a study declared before its first run, or the defaults.
-
-    Args:
-        folder: The study's folder.
-
-    Raises:
-        CompareError: The file of options cannot be read.
-    """
+    """Return the settings that a study declared before its first run, or the defaults."""
     path = folder / OPTIONS_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Declared).settings

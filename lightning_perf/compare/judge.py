@@ -33,8 +33,6 @@ def judge_arms(
 
     Args:
         arms: The folder of a study, or the runs of each arm, those of the baseline first.
-        settings: The settings that were declared before looking.
-        store: Whether to store the estimates that the comparison checks, in ``estimates.jsonl`` of a run or the study.
     """
     from lightning_perf.compare.errors import InvalidRunsError
     from lightning_perf.compare.estimates import store_estimates

@@ -16,15 +16,12 @@ from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import has_begun
 
-__all__ = ["EngineChoice", "StudyOptions", "settle_options"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
     """An engine and its options. Each engine ignores the options of the others.
 
     Attributes:
-        engine: ``local``, ``ray`` or ``slurm``.
         devices: For ``local``, as `parse_devices` reads them.
         gpus: GPUs per run on a cluster.
         cpus: CPU cores per run on a cluster.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["RECORDINGS", "RUNS"]
-
 RECORDINGS = Path(__file__).parent / "recordings"
 """The folder of the runs. ``benchmarks/training/demo.py`` recorded them."""
 

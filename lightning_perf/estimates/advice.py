@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lightning_perf.run_files.run_record import FactValue
 
-__all__ = ["ADVICE", "Advice", "Facts", "Followed", "find_followed"]
-
 Facts = Mapping[str, FactValue]
 """Facts of a run, by their names in its run record."""
 
@@ -43,11 +41,8 @@ class Advice:
     """A change that findings advise.
 
     Attributes:
-        name: Name of the change.
         rules: IDs of the rules that advise it.
-        fact: The fact that shows it.
         is_followed: Whether the change of the fact's value follows the advice.
-        consequences: Facts that change with it.
         by_sample: Whether the step then holds more samples, so that times are compared per sample.
     """
 
@@ -134,7 +129,6 @@ class Followed:
     """The one advice that a run followed.
 
     Attributes:
-        advice: The advice.
         setting: The change, e.g. ``train.precision 32-true → bf16-mixed``.
         time_factor: Factor of the second run's step time that makes both times those of as many samples.
     """
@@ -146,10 +140,6 @@ class Followed:
 
 def find_followed(before: Facts, after: Facts) -> Followed | None:
     """Return the advice that the second run followed.
-
-    Args:
-        before: Facts of the run with the finding.
-        after: Facts of the later run.
 
     Returns:
         The advice. ``None`` if no advised setting changed, or if another setting changed too: the gain of two changes

@@ -20,21 +20,6 @@ from lightning_perf.statistics.values import Estimate
 if TYPE_CHECKING:
     from lightning_perf.show.blocks import Block
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Calibration",
-    "CheckedEstimate",
-    "EstimateVerdict",
-    "EstimatesError",
-    "Summary",
-    "calibrate",
-    "check_estimate",
-    "estimate_width",
-    "read_calibration",
-    "summarize",
-    "verdict_of",
-]
-
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
 
@@ -154,13 +139,7 @@ def check_estimate(outcome: EstimateOutcome) -> CheckedEstimate:
 
 
 def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: Source) -> Summary:
-    """Count the verdicts of estimates.
-
-    Args:
-        estimates: The estimates, at least one.
-        rule: The rule that they have in common; ``None`` for all rules.
-        source: Their source.
-    """
+    """Count the verdicts of estimates."""
     verdicts = [estimate.verdict for estimate in estimates]
     with_interval = [
         estimate.verdict
@@ -184,12 +163,7 @@ def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: So
 
 
 def calibrate(outcomes: Iterable[EstimateOutcome], folders: Sequence[str] = ()) -> Calibration:
-    """Build the document from outcomes.
-
-    Args:
-        outcomes: The outcomes. Repeats of a measurement count once.
-        folders: The folders that they come from.
-    """
+    """Build the document from outcomes."""
     estimates = tuple(map(check_estimate, without_repeats(outcomes)))
     by_rule: dict[tuple[str, Source], list[CheckedEstimate]] = defaultdict(list)
     by_source: dict[Source, list[CheckedEstimate]] = defaultdict(list)
@@ -207,15 +181,7 @@ def calibrate(outcomes: Iterable[EstimateOutcome], folders: Sequence[str] = ()) 
 
 
 def read_calibration(folders: Sequence[Path]) -> Calibration:
-    """Read the measured estimates in some folders and their subfolders.
-
-    Args:
-        folders: The folders.
-
-    Raises:
-        EstimatesError: A folder does not exist, or none of them holds a measured estimate.
-        TraceError: A file cannot be read.
-    """
+    """Read the measured estimates in some folders and their subfolders."""
     for folder in folders:
         if not folder.exists():
             raise EstimatesError(f"{folder}: no such folder. Give a folder with runs, tunings or studies.")

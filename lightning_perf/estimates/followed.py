@@ -24,19 +24,6 @@ from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, FactsAdded, FactValue, RunStarted
 from lightning_perf.statistics.values import Estimate
 
-__all__ = [
-    "ReportedRun",
-    "check_pair",
-    "check_ratio",
-    "describe_outcome",
-    "diff_runs",
-    "find_previous",
-    "read_facts",
-    "run_folder",
-    "save_outcomes",
-    "source_of",
-]
-
 SIXTEEN_BIT_SHARE = 0.10
 """From this share of its compute in 16 bits on, a recording counts as one of mixed precision."""
 
@@ -49,7 +36,6 @@ class ReportedRun:
     """A run with its report.
 
     Attributes:
-        report: Its report.
         name: Names the run, e.g. by its run ID or its trace files.
         facts: The facts of its run record; empty without a record.
     """
@@ -71,12 +57,7 @@ class ReportedRun:
 
 
 def run_folder(path: str | Path, report: PerfReport) -> Path | None:
-    """Return the folder of the run that a report was made from; ``None`` for a trace without a run's other files.
-
-    Args:
-        path: The path that was analyzed. A single trace file belongs to no run.
-        report: Its report.
-    """
+    """Return the folder of the run that a report was made from; ``None`` for a trace without a run's other files."""
     if not Path(path).is_dir() or not report.sources:
         return None
     folder = Path(report.sources[0]).parent
@@ -112,13 +93,7 @@ def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple
     gives no interval.
 
     Args:
-        before: The run with the findings.
         after: The run that may have followed one of them.
-        method: How the gain was measured.
-
-    Returns:
-        One outcome per finding that advised the change. Empty if the second run followed no advice, changed something
-        else too, or shows another training.
     """
     first, second = _lead(before.report), _lead(after.report)
     if first is None or second is None or before.name == after.name:
@@ -151,14 +126,7 @@ def check_ratio(
     """Check the estimates of a run against a measured ratio of step times.
 
     Args:
-        before: The run with the findings.
-        followed: The advice that was followed.
         ratio: Step time after the change divided by the one before it, not yet per sample.
-        method: How it was measured.
-        measurement: Names the measurement.
-
-    Returns:
-        One outcome per finding that advised the change.
     """
     lead = _lead(before.report)
     if lead is None or ratio.value is None:
@@ -219,9 +187,6 @@ def find_previous(folder: Path) -> Iterator[ReportedRun]:
 
     Args:
         folder: The folder of a run, e.g. ``lightning_logs/version_3/perf`` or ``logs/perf_2``.
-
-    Yields:
-        Runs with a report that was written before this run began, at most `PREVIOUS_RUNS`.
     """
     folder = folder.resolve()
     stem = folder.name.rstrip("0123456789").removesuffix("_")
@@ -330,10 +295,7 @@ def diff_runs(
     """Analyze two recordings and return the changes from one to the other.
 
     Args:
-        before: Trace or run folder before the change.
-        after: Trace or run folder after the change.
         store: Whether to store the estimates that this pair checks, in ``estimates.jsonl`` of the second run.
-        executor: Where to analyze the recordings of the ranks.
     """
     reports = analyze(before, executor=executor), analyze(after, executor=executor)
     folders = run_folder(before, reports[0]), run_folder(after, reports[1])

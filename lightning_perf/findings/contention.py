@@ -5,8 +5,6 @@ from __future__ import annotations
 from lightning_perf.trace.description import Processor
 from lightning_perf.units import format_share
 
-__all__ = ["contention", "is_busy", "is_oversubscribed"]
-
 BUSY_LOAD = 1.5
 """Load per processor from which the machine counts as busy, if the load also exceeds the processors by one."""
 
@@ -19,9 +17,6 @@ THREADS_PER_CORE = 2
 
 def contention(processor: Processor | None) -> str:
     """Return a sentence about the contention for the processor.
-
-    Args:
-        processor: The processor and its state, from `PerfCallback`.
 
     Returns:
         The sentence. It is empty if there was no contention, or if the recording does not say.

@@ -48,12 +48,6 @@ class Explanation:
 def explain(rule: str | None = None) -> Explanation:
     """Explain a rule, or list all rules.
 
-    Args:
-        rule: The ID of a rule; ``None`` for the list.
-
-    Raises:
-        UnknownRuleError: There is no such rule.
-
     Example:
         >>> explain("input-bound").rules[0].symptom
         'The training thread waits for its next batch.'

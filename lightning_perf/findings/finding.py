@@ -78,7 +78,6 @@ class SavingRange:
     Attributes:
         ns: Least and most saving in nanoseconds per step, or of the fit.
         model: How it was estimated: the share that can shrink, and its factor.
-        basis: Its basis.
     """
 
     ns: tuple[float, float]

@@ -27,7 +27,6 @@ class Rules(Generic[P]):
 
     Args:
         whole: Returns the time that savings are shares of, in nanoseconds, and the rank.
-        per: Whether that time is a step or the fit.
     """
 
     def __init__(

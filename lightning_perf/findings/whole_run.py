@@ -78,8 +78,6 @@ class Stretch:
     """How the recorded steps compare with the steps of the run that were not recorded.
 
     Attributes:
-        recorded_ns: Median recorded step.
-        usual_ns: Median step of the run.
         ratio: The recorded step divided by the usual step.
         kind: ``usual``; ``fast`` or ``slow`` for an unusual stretch of the run; ``profiled`` if the profiler itself may
             have made the steps slow.
@@ -114,7 +112,6 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     Args:
         lead: The rank that the report describes first.
         run: The steps of the run that were not recorded.
-        trusted: The effect of the profiler on the run.
 
     Returns:
         The comparison, or None if there is nothing to compare.
@@ -154,16 +151,9 @@ def check_findings(
     or slower than the run's are not representative.
 
     Args:
-        found: The findings from `find`.
-        ranks: The analyses that they come from.
         run: The step log of the run; None for a recording without one.
-        run_rank: The rank that wrote the step log; None if it is unknown.
         other_ranks: The step logs of other ranks, at least of those that findings are about.
         lead: The rank that the report describes first.
-        trusted: The effect of the profiler on the run.
-
-    Returns:
-        Confirmed findings, findings that are held back with the reason, and notes.
     """
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}

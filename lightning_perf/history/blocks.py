@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.blocks import gate_table
 from lightning_perf.compare.verdicts.gates import GateOutcome
-from lightning_perf.show.blocks import Block, Cell, Chart, Heading, Line, Table, TableRow, listing, table
+from lightning_perf.show.blocks import Block, Cell, Chart, Details, Heading, Line, Table, TableRow, listing, note, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, column_format, format_change, format_points, format_share
 
@@ -37,6 +37,54 @@ def history_blocks(history: History) -> Iterator[Block]:
         yield from listing(_change_lines(series, metric))
         yield _row_table(series, metric)
     yield from listing(history.notes)
+
+
+def history_parts(history: History) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of a history's page: the result, and each series with all its rows."""
+    metric = METRICS[history.metric]
+    facts = [history.store]
+    facts += [f"since {history.since}"] if history.since else []
+    facts += [f"may differ: {', '.join(history.allowed)}"] if history.allowed else []
+    facts.append(f"{100 * history.confidence:.3g} % intervals")
+    parts: dict[str, Iterable[Block]] = {
+        "headline": [Line(headline(history), "strong"), Line(" · ".join(facts), "quiet"), *map(note, history.notes)]
+    }
+    for number, series in enumerate(history.series):
+        parts[f"rows_{number + 1}"] = [
+            Heading(_series_title(history, number), definition="series-of-a-history"),
+            *map(Line, _series_lines(series)),
+            *(block for change in series.changes for block in _change_blocks(change, series, metric)),
+            _all_rows(series, metric),
+        ]
+    return parts
+
+
+def _change_blocks(change: LevelChange, series: Series, metric: Metric) -> Iterator[Block]:
+    yield Line(_change_sentence(change, series, metric), "bad" if change.worse else "good")
+    summary, *commits = _commit_lines(change) or ("",)
+    if commits:
+        yield Details(summary, tuple(listing(commits)))
+
+
+def _all_rows(series: Series, metric: Metric) -> Table:
+    """Return all rows, the newest first."""
+    figures = column_format(metric.unit, [row.high for row in series.rows])
+    changes = {change.row: change for change in series.changes}
+    rows: list[TableRow] = []
+    for number, row in reversed(list(enumerate(series.rows))):
+        values = (Cell(figures.value(value), value) for value in (row.value, row.low, row.high, row.level))
+        change = _brief_change(changes[number], metric) if number in changes else ""
+        name, date = _row_name(row), day(row.date_unix_s)
+        rows.append((number + 1, name, row.subject or "", date, row.runs, *values, change))
+    title = f"{_capital(metric.title)}{f' ({figures.unit})' if figures.unit else ''} of each commit"
+    return table(
+        ("row", "commit", "message", "date", "runs", "value", "minimum", "maximum", "level", "change"),
+        rows,
+        title,
+        "count code text text count figure figure figure figure figure",
+        definitions={"level": "level", "change": "change-point"},
+        extra=("message", "minimum", "maximum"),
+    )
 
 
 def gate_blocks(gate: HistoryGate) -> Iterator[Block]:
@@ -161,7 +209,7 @@ def _row_name(row: Row) -> str:
 def _brief_change(change: LevelChange, metric: Metric) -> Cell:
     show = format_points if metric.scale is Scale.DIFFERENCE else format_change
     text = f"{'worse' if change.worse else 'better'} {show(change.estimate.value)}"
-    return Cell(text, change.estimate.value, troubled=bool(change.worse))
+    return Cell(text, change.estimate.value, bool(change.worse), "bad" if change.worse else "good")
 
 
 def _series_title(history: History, number: int) -> str:

@@ -13,10 +13,9 @@ from lightning_perf.history.entries import HistoryError
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
-
-__all__ = ["SCHEMA_VERSION", "Baseline", "Commit", "History", "LevelChange", "Row", "Series"]
 
 SCHEMA_VERSION = 1
 
@@ -191,3 +190,8 @@ class History(TextDocument, PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "history", f"History of {self.store}"
+
+    def _parts(self) -> Parts:
+        from lightning_perf.history.blocks import history_parts
+
+        return history_parts(self)

@@ -12,17 +12,6 @@ import msgspec
 from lightning_perf.errors import UserError
 from lightning_perf.run_files.run_record import FactValue
 
-__all__ = [
-    "VERSION",
-    "Entry",
-    "HistoryError",
-    "StoredBaseline",
-    "StoredRun",
-    "decode_entry",
-    "encode_entry",
-    "object_name",
-]
-
 VERSION = 1
 """Version of the entries. A reader skips entries of a newer version, and reports them."""
 
@@ -39,8 +28,6 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """The parts of a run that a history keeps.
 
     Attributes:
-        run_id: Unique name of the run.
-        started_unix_s: When it started.
         added_unix_s: When it was added to the history.
         commit: Revision of its code; None if it was not recorded.
         commit_unix_s: Time of the commit; None if git did not know it when the run was added.
@@ -51,7 +38,6 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         left_out: Why the run does not count, e.g. ``warm-up``; None if it does.
         study: ID of its study, or None.
         arm: Its arm in the study, or None.
-        version: `VERSION` of the writer.
     """
 
     run_id: str
@@ -70,14 +56,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
 
 
 class StoredBaseline(msgspec.Struct, frozen=True, kw_only=True, tag="baseline"):
-    """A name for a commit. The last entry of a name counts.
-
-    Attributes:
-        name: The name.
-        commit: Revision of the code.
-        added_unix_s: When the name was given.
-        version: `VERSION` of the writer.
-    """
+    """A name for a commit. The last entry of a name counts."""
 
     name: str
     commit: str

@@ -104,11 +104,7 @@ def slowdown_gate(metric: str, max_slowdown: float) -> Gate:
     """Return the gate that allows a slowdown by a share.
 
     Args:
-        metric: Name of the metric.
         max_slowdown: Largest slowdown, e.g. 0.05 for a step time of 1.05 times the level, or a throughput of 1 / 1.05.
-
-    Raises:
-        HistoryError: The metric is unknown or not a time or a throughput.
     """
     known = find_metric(metric)
     if not known.is_timed:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from lightning_perf.history.document import History, Series
 
-__all__ = ["draw_history", "save_plot"]
-
 MOST_SERIES = 6
 """Panels of a picture. Further series are only in the document."""
 
@@ -32,11 +30,7 @@ WORSE, BETTER, POINT = "#D55E00", "#009E73", "#0072B2"
 
 
 def draw_history(history: History) -> Figure:
-    """Draw one panel per series: rows, levels, and changes with the interval of their place.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw one panel per series: rows, levels, and changes with the interval of their place."""
     import_extra("matplotlib", "compare")
     from lightning_perf.compare.plots.style import drawing, new_figure
 

@@ -146,11 +146,7 @@ def set_baseline(store: str | Path, name: str, commit: str | None = None) -> Bas
 
 
 def matching_commits(commits: Collection[str], wanted: str, store: str | Path) -> str:
-    """Return the one commit that starts with the given characters.
-
-    Raises:
-        HistoryError: No commit does, or several do.
-    """
+    """Return the one commit that starts with the given characters."""
     if wanted in commits:
         return wanted
     # The full hash of 40 characters is the same commit as its first 12, which run records have.

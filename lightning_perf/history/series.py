@@ -46,11 +46,7 @@ Rows: TypeAlias = tuple[MeasuredRow, ...]
 
 
 def find_metric(name: str) -> Metric:
-    """Return a metric that a history shows.
-
-    Raises:
-        HistoryError: There is no such metric.
-    """
+    """Return a metric that a history shows."""
     if name not in TRENDS:
         raise HistoryError(f'--metric "{name}": unknown metric. Choose from: {", ".join(TRENDS)}.')
     return METRICS[name]

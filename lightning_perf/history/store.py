@@ -52,30 +52,17 @@ class Store(Protocol):
     """The place as the user gave it."""
 
     def pieces(self) -> Iterator[tuple[str, bytes]]:
-        """Return each piece of JSON with its place, for messages.
-
-        Raises:
-            HistoryError: The store cannot be read.
-        """
+        """Return each piece of JSON with its place, for messages."""
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Add entries. Other processes may add to the store at the same time.
-
-        Raises:
-            HistoryError: The store cannot be written.
-        """
+        """Add entries. Other processes may add to the store at the same time."""
 
     def exists(self) -> bool:
         """Return whether the store has been written to."""
 
 
 def open_store(location: str | Path) -> Store:
-    """Return the store at a folder or an address such as ``s3://bucket/history``. It need not exist yet.
-
-    Raises:
-        HistoryError: The address cannot be opened, or the place is an archive.
-        MissingExtraError: fsspec is not installed, and the location is an address.
-    """
+    """Return the store at a folder or an address such as ``s3://bucket/history``. It need not exist yet."""
     text = str(location)
     if "://" in text:
         return _RemoteStore(text)
@@ -89,11 +76,7 @@ def open_store(location: str | Path) -> Store:
 
 
 def read_store(store: Store) -> Contents:
-    """Read all entries. Damaged entries and those of a newer version are skipped and noted.
-
-    Raises:
-        HistoryError: The store does not exist or cannot be read.
-    """
+    """Read all entries. Damaged entries and those of a newer version are skipped and noted."""
     if not store.exists():
         raise HistoryError(
             f"{store.location}: no history there. "

@@ -16,7 +16,6 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
 
     Args:
         source: ``package.module:name`` of the data set, or of a function without arguments that returns it.
-        seconds: How long to load.
         step_ms: Time of a training step without waits for data.
     """
     from lightning_perf.lazy_imports import import_extra

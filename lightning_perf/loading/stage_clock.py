@@ -33,11 +33,7 @@ DECODERS = (
 
 
 class StageClock:
-    """Charges time to the innermost active stage. The times of all stages add up to the whole time.
-
-    Args:
-        now_ns: The clock.
-    """
+    """Charges time to the innermost active stage. The times of all stages add up to the whole time."""
 
     def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now_ns = now_ns
@@ -125,12 +121,7 @@ class _TimedTransform:
 
 
 def instrument(dataset: Any, clock: StageClock) -> None:
-    """Time the stages of a data set. Call it in a worker process: it changes the process and the data set in place.
-
-    Args:
-        dataset: The data set, or one that wraps it.
-        clock: Where the time goes.
-    """
+    """Time the stages of a data set. Call it in a worker process: it changes the process and the data set in place."""
     _time_reads(clock)
     _time_decoders(clock)
     _time_transforms(dataset, clock, MAX_DEPTH)

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["CallHooks"]
-
 
 class CallHooks:
     """Listens to ``torch.autograd.backward``, which ``Tensor.backward`` calls, and to ``GradScaler.step``.
@@ -20,9 +18,6 @@ class CallHooks:
     A call inside another one, e.g. by activation checkpointing, belongs to the outer one. Other threads are left alone.
 
     Args:
-        on_backward_start: Called before a backward pass.
-        on_backward_end: Called after it.
-        on_scaler_start: Called before a gradient scaler steps an optimizer.
         on_scaler_end: Called after that, also if the scaler skipped the optimizer's step because of an overflow.
     """
 

@@ -32,8 +32,6 @@ from lightning_perf.loop.plain_loop import PlainLoop, Ranks, model_device
 from lightning_perf.run_files.launch import OwnMeasurement, leave_note
 from lightning_perf.run_files.run_record import study_folder
 
-__all__ = ["PerfLoop"]
-
 Batch = TypeVar("Batch")
 
 

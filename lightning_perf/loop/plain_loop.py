@@ -16,18 +16,10 @@ from lightning_perf.callbacks.recording.tokens import product_parameters
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
-__all__ = ["PlainLoop", "Ranks", "model_device"]
-
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a training.
-
-    Attributes:
-        rank: The rank of this process.
-        world_size: Ranks of the run.
-        connected: Whether ``torch.distributed`` connects them.
-    """
+    """The processes of a training."""
 
     rank: int
     world_size: int
@@ -54,12 +46,8 @@ class PlainLoop:
     """A loop without a Trainer, at the start of training.
 
     Args:
-        ranks: The processes of the training.
-        device: The device that this process trains on.
         loader: The training data's loader; None without a loader.
         model: The model; None if it is not known.
-        steps: The number of steps that the training will have; None if that is open.
-        optimizers: The optimizers, as far as they are known.
 
     Attributes:
         global_step: Optimizer steps so far, which the loop counts itself.

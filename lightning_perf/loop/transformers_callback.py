@@ -27,8 +27,6 @@ else:
     except ImportError:
         TrainerCallback = object  # the constructor then says what to install
 
-__all__ = ["PerfTrainerCallback"]
-
 _ITERATORS: Any = _BaseDataLoaderIter
 """The base class of the iterators of torch's loaders."""
 

@@ -15,18 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "cpu_name",
-    "device_facts",
-    "flag_facts",
-    "has_cpp_compiler",
-    "host_facts",
-    "host_notes",
-    "nvml_uuid",
-    "variable_facts",
-    "version_facts",
-]
-
 Facts = dict[str, str | int | float | bool | None]
 """Named facts. Names are ``group.name``."""
 
@@ -126,9 +114,6 @@ def variable_facts() -> Facts:
 def device_facts(device: torch.device) -> Facts:
     """Describe the device that a run trains on.
 
-    Args:
-        device: The Trainer's root device.
-
     Returns:
         ``device.type``, ``device.name``, the processors that the process may use. For CUDA also the driver, memory,
         power limit and library versions, otherwise the threads and the switches of oneDNN.
@@ -159,11 +144,7 @@ def device_facts(device: torch.device) -> Facts:
 
 
 def nvml_uuid(properties: Any) -> str:
-    """Return the unique name by which NVML finds a device: ``GPU-…``, or ``MIG-…`` for a part of a GPU.
-
-    Args:
-        properties: From ``torch.cuda.get_device_properties``.
-    """
+    """Return the unique name by which NVML finds a device: ``GPU-…``, or ``MIG-…`` for a part of a GPU."""
     is_part = "MIG" in properties.name or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
     return f"{'MIG' if is_part else 'GPU'}-{properties.uuid}"
 

@@ -11,20 +11,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["DEVICES", "DevicePeak", "find_device", "is_amd", "product_speed_up"]
-
 
 @dataclass(frozen=True)
 class DevicePeak:
     """Peak rates of one device, as the framework sees it (an MI250's two dies are two devices).
 
     Attributes:
-        name: The product.
         pattern: Regular expression that finds it in the device's name, without case.
         flops_per_s: Dense peak by arithmetic: ``fp64``, ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``,
             ``int8``. An arithmetic that the device does not speed up is absent.
-        bandwidth_bytes_per_s: Memory bandwidth.
-        source: The source of the figures.
         min_memory_gb: Take this row only for a device with at least this memory, where products share a name.
     """
 
@@ -178,10 +173,6 @@ DEVICES: tuple[DevicePeak, ...] = (
 def find_device(name: str | None, total_memory_bytes: int | None = None) -> DevicePeak | None:
     """Find the peak rates of a device by the name that the framework gives it.
 
-    Args:
-        name: The name from ``torch.cuda.get_device_name()`` or a trace's device properties.
-        total_memory_bytes: Its memory, which distinguishes products of the same name.
-
     Returns:
         The row, or ``None`` for a device that is not in the table and for a slice of one (MIG).
 
@@ -227,11 +218,6 @@ LEAST_SPEED_UP = 2.0
 
 def product_speed_up(device: DevicePeak, arithmetic: str, faster: str) -> tuple[float, float] | None:
     """Return the smallest and largest speed-up of matrix products that move to a faster arithmetic.
-
-    Args:
-        device: The device.
-        arithmetic: The current arithmetic, e.g. ``fp32``.
-        faster: The faster arithmetic, e.g. ``tf32``.
 
     Returns:
         The two factors, or `None` if the device lacks a rate for either.

@@ -83,11 +83,7 @@ def allocator_name() -> str | None:
 
 
 def keep_memory() -> bool:
-    """Make glibc keep the memory that this process frees from now on. `KEEP_MEMORY` does so from the start.
-
-    Returns:
-        Whether it does; False with another C library.
-    """
+    """Make glibc keep the memory that this process frees from now on. `KEEP_MEMORY` does so from the start."""
     if allocator_name() != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt

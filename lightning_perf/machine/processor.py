@@ -9,17 +9,6 @@ from pathlib import Path
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
 
-__all__ = [
-    "BF16_FLAGS",
-    "FP16_FLAGS",
-    "busy_s",
-    "cpu_flags",
-    "load_average",
-    "processor_facts",
-    "usable_cores",
-    "usable_cpus",
-]
-
 CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -94,9 +83,7 @@ def processor_facts(
     """Collect a recording's facts about the processor, described by `lightning_perf.trace.description.Processor`.
 
     Args:
-        trains: Whether the model trains on it.
         page_faults: Page faults per step, if they were counted.
-        core_wait: Share of the time that the training thread waited for a core, if it is known.
 
     Returns:
         A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus``, ``machine_cpus`` and

@@ -39,11 +39,7 @@ class OutsideError(LocatedError):
 
 
 def resolve_path(text: str, folders: Sequence[Path]) -> Path:
-    """Return the real path of a file or folder that a client named, absolute or relative to any of the folders.
-
-    Raises:
-        OutsideError: It is not in the folders, is a URL, or does not exist.
-    """
+    """Return the real path of a file or folder that a client named, absolute or relative to any of the folders."""
     names = ", ".join(map(str, folders))
     if not text or "\0" in text or _URL.match(text):
         raise OutsideError(repr(text[:200]), "not a path on this machine", f"Give a path in {names}")
@@ -63,11 +59,7 @@ def resolve_path(text: str, folders: Sequence[Path]) -> Path:
 
 
 def resolve_source(text: str, folders: Sequence[Path]) -> str:
-    """Return ``package.module:name`` if the module is in the folders of the server, and make it importable.
-
-    Raises:
-        OutsideError: It is not such a name, or no folder has the module at its top.
-    """
+    """Return ``package.module:name`` if the module is in the folders of the server, and make it importable."""
     match = _SOURCE.fullmatch(text)
     if match is None:
         raise OutsideError(repr(text[:200]), "not a name", "Give package.module:name, e.g. mypackage.training:make")

@@ -49,9 +49,7 @@ class ToolServer:
     """Answers calls of the tools. It needs no MCP package.
 
     Args:
-        folders: The folders that tools may read.
         allow_run: Whether tools may run the user's code.
-        timeout_s: Time limit of a call, beyond the time that its arguments ask for.
         memory_bytes: Memory limit of a call that only reads.
     """
 

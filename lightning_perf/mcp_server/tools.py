@@ -38,9 +38,7 @@ class Tool:
     """A tool of the server.
 
     Attributes:
-        name: Its name.
         description: When to use it, its outcomes, and conclusions to avoid.
-        arguments: The class of its arguments.
         answer: Returns its result, from the folders of the server and the arguments.
         runs_code: Whether it runs the user's code or loads the machine, so that it needs ``--allow-run``.
         extra_s: Time that a call may take beyond the limit of the server, from its arguments.

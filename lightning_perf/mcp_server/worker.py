@@ -19,7 +19,6 @@ class Call(Message, frozen=True):
     """A call of a tool.
 
     Attributes:
-        tool: Its name.
         arguments: Its arguments as JSON, already checked.
         folders: The folders of the server, resolved.
         memory_bytes: Memory that the call may use, unless it runs the user's code.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
-from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, note, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, note, table
 from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[B
         )
     yield _category_table(device)
     yield _group_table(device, top)
-    yield table(
+    yield _pool_table(device, top)
+
+
+def _pool_table(device: DeviceMemory, top: int) -> Table:
+    return table(
         ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
         (
             (
@@ -72,6 +77,8 @@ def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[B
         ),
         "Free memory at the end",
         kinds="name count" + " bytes" * 5,
+        definition="fragmented-memory",
+        definitions={"in used segments": "fragmented-memory", "releasable": "releasable-memory"},
     )
 
 
@@ -171,6 +178,72 @@ def _pool_name(size: str, stream: int, pool: str) -> str:
     return ", ".join(parts)
 
 
+def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of a snapshot's page. The name of a part of a device ends with its place."""
+    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
+    facts = [Line(value, label=name) for name, value in settings.items()]
+    parts: dict[str, Iterable[Block]] = {"settings": [Heading("Allocator"), *facts] if facts else []}
+    for place, device in enumerate(report.devices):
+        parts[f"errors_{place}"] = [Line(_error_sentence(error), "bad") for error in device.out_of_memory]
+        parts[f"growth_{place}"] = _growth(device)
+        parts[f"groups_{place}"] = _all_groups(device)
+        parts[f"pools_{place}"] = [_pool_table(device, EVERY_ROW)]
+    return parts
+
+
+def _growth(device: DeviceMemory) -> Iterator[Block]:
+    if device.growth is None:
+        return
+    growth = device.growth
+    yield Heading("Growth from step to step", definition="growth-over-steps")
+    steps = count_of(growth.steps, "step")
+    yield Line(f"{format_bytes(growth.growth_bytes)} over {steps}, and never less: possibly a leak", "quiet")
+    rows = ((row.line, _colored(row.category), row.growth_bytes) for row in growth.rows)
+    yield table(("line", "for", "growth"), rows, kinds="code text bytes")
+
+
+def _all_groups(device: DeviceMemory) -> Iterator[Block]:
+    """Yield all lines that held memory, with the phases and modules of their allocations."""
+    recorded = device.history.state != "none"
+    failed = any(row.out_of_memory_bytes is not None for row in device.groups)
+    yield Heading("Who held the memory", definition="line-of-memory")
+    if device.left_out_groups:
+        shown = len(device.groups)
+        yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
+    rows = (
+        (
+            row.line,
+            *((_part_of(row.peak_bytes, device.peak.allocated_bytes),) if recorded else ()),
+            *((row.out_of_memory_bytes,) if failed else ()),
+            _part_of(row.end_bytes, device.end.allocated_bytes),
+            _colored(row.category),
+            row.phase or "",
+            row.module or "",
+            row.peak_blocks,
+            row.allocations,
+            row.allocated_bytes,
+        )
+        for row in device.groups
+    )
+    moments = [*(["at the peak"] if recorded else []), *(["at the error"] if failed else []), "at the end"]
+    more = ("phase", "module", "blocks", "allocations", "allocated in all")
+    kinds = "code" + " bytes" * len(moments) + " text text text count count bytes"
+    yield table(("line", *moments, "for", *more), rows, kinds=kinds, extra=more)
+
+
+def _colored(category: str) -> Cell:
+    return Cell(MEMORY_LABELS[category], color=category)
+
+
+def _part_of(size_bytes: int, whole_bytes: int) -> Cell:
+    return Cell(format_bytes(size_bytes), size_bytes, bar=size_bytes / max(1, whole_bytes))
+
+
+def snapshot_diff_parts(compared: MemoryDiff) -> dict[str, Iterable[Block]]:
+    """Return the blocks of the page of two snapshots."""
+    return {"changes": snapshot_diff_blocks(compared, EVERY_ROW)}
+
+
 def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
     """Yield the blocks of the comparison of two snapshots, its tables cut to their first rows."""
     if not compared.devices:
@@ -178,12 +251,12 @@ def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
     for device in compared.devices:
         yield Line(_change_headline(device, named=len(compared.devices) > 1), "strong")
         totals = ((row.name, row.before_bytes, row.after_bytes) for row in device.totals)
-        yield _change_table("Totals", ("moment",), totals)
-        uses = ((MEMORY_LABELS[row.name], row.before_bytes, row.after_bytes) for row in device.categories)
+        yield replace(_change_table("Totals", ("moment",), totals), definition="allocated-memory")
+        uses = ((_colored(row.name), row.before_bytes, row.after_bytes) for row in device.categories)
         yield _change_table("Memory by use at the peak", ("use",), uses)
         changed = [row for row in device.lines if row.before_peak_bytes != row.after_peak_bytes]
         lines = (
-            (_group_name(row), MEMORY_LABELS[row.category], row.before_peak_bytes, row.after_peak_bytes)
+            (_group_name(row), _colored(row.category), row.before_peak_bytes, row.after_peak_bytes)
             for row in changed[:top]
         )
         yield _change_table("Lines that changed most at the peak", ("line", "for"), lines)
@@ -201,12 +274,12 @@ def _change_headline(device: DeviceChange, *, named: bool) -> str:
 
 
 def _change_table(
-    title: str, heads: tuple[str, ...], rows: Iterable[tuple[str, int, int] | tuple[str, str, int, int]]
+    title: str, heads: tuple[str, ...], rows: Iterable[tuple[str | Cell, int, int] | tuple[str, Cell, int, int]]
 ) -> Table:
     """Return a table of names, each with its bytes before and after, and their difference."""
     return table(
         (*heads, "before", "after", "change"),
-        ((*map(str, names), before, after, _change(before, after)) for *names, before, after in rows),
+        ((*names, before, after, _change(before, after)) for *names, before, after in rows),
         title,
         "name" + " figure" * len(heads[1:]) + " bytes bytes figure",
     )

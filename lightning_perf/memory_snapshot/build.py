@@ -39,8 +39,6 @@ from lightning_perf.memory_snapshot.snapshot import (
 from lightning_perf.memory_snapshot.stacks import Site, describe_stack
 from lightning_perf.units import format_bytes, format_count
 
-__all__ = ["build_report"]
-
 Integers = NDArray[np.int64]
 
 MOST_GROUPS = 300
@@ -60,12 +58,7 @@ GROWTH_ROWS = 5
 
 
 def build_report(snapshot: Snapshot, source: Path) -> MemoryReport:
-    """Return the report of a snapshot.
-
-    Args:
-        snapshot: The snapshot.
-        source: Its file.
-    """
+    """Return the report of a snapshot."""
     sites = tuple(map(describe_stack, snapshot.stacks))
     numbers = sorted({*snapshot.segments.device.tolist(), *snapshot.events})
     analyses = [_Device(snapshot, number, sites) for number in numbers]

@@ -11,8 +11,6 @@ from lightning_perf.memory_snapshot.lifetimes import Lifetimes
 from lightning_perf.memory_snapshot.snapshot import NO_STACK, Annotation, Events, Frame
 from lightning_perf.memory_snapshot.stacks import Site, is_python
 
-__all__ = ["CATEGORIES", "PHASES", "categorize", "phases_of", "step_starts"]
-
 Integers = NDArray[np.int64]
 
 PHASES = ("forward", "backward", "optimizer", "other", "unknown")
@@ -49,11 +47,7 @@ def phases_of(
     the optimizer, unless a closure ran forward and backward in it, as Lightning's does.
 
     Args:
-        lifetimes: The allocations.
-        sites: The site of each stack.
-        stacks: The frames of each stack.
         events: The events of the device; None without a history.
-        annotations: Its named ranges.
     """
     by_stack = np.array([PHASES.index(site.phase) for site in sites], np.int8)
     phase = by_stack[lifetimes.stack]
@@ -83,11 +77,6 @@ def categorize(lifetimes: Lifetimes, phase: NDArray[np.int8], sites: Sequence[Si
     An allocation is kept if it is alive when the next phase starts, or when the history ends. Kept allocations of
     forward are activations, those of backward are gradients, and those of the optimizer are its state. All others are
     temporary.
-
-    Args:
-        lifetimes: The allocations.
-        phase: The phase of each allocation.
-        sites: The site of each stack.
     """
     category = np.full(len(lifetimes), _NUMBER["unknown"], np.int8)
     older = lifetimes.start < 0

@@ -16,6 +16,7 @@ from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, M
 from lightning_perf.report.compared import join_notes
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -113,14 +114,14 @@ class MemoryDiff(LongDocument, PageDocument, SavedDocument):
     def _page(self) -> tuple[Kind, str]:
         return "snapshot-diff", f"{Path(self.before).name} and {Path(self.after).name}"
 
+    def _parts(self) -> Parts:
+        from lightning_perf.memory_snapshot.blocks import snapshot_diff_parts
+
+        return snapshot_diff_parts(self)
+
 
 def compare_snapshots(before: MemoryReport, after: MemoryReport) -> MemoryDiff:
-    """Compare two snapshots device by device.
-
-    Args:
-        before: The report of the first.
-        after: The report of the second.
-    """
+    """Compare two snapshots device by device."""
     first = {device.device: device for device in before.devices}
     second = {device.device: device for device in after.devices}
     notes = [

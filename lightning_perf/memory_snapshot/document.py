@@ -11,6 +11,7 @@ from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, Sa
 from lightning_perf.errors import UserError
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -357,3 +358,8 @@ class MemoryReport(LongDocument, PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "snapshot", Path(self.source).name
+
+    def _parts(self) -> Parts:
+        from lightning_perf.memory_snapshot.blocks import snapshot_parts
+
+        return snapshot_parts(self)

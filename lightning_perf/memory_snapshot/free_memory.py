@@ -10,8 +10,6 @@ from lightning_perf.memory_snapshot.document import Pool, Run, SegmentMap
 from lightning_perf.memory_snapshot.lifetimes import Lifetimes
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Segments, Snapshot
 
-__all__ = ["find_gaps", "find_pools", "map_segments"]
-
 Integers = NDArray[np.int64]
 
 ROUNDING_BYTES = 512
@@ -65,12 +63,6 @@ def map_segments(
     snapshot: Snapshot, device: int, lifetimes: Lifetimes, category: NDArray[np.int8]
 ) -> tuple[tuple[SegmentMap, ...], int]:
     """Describe the largest segments and their contents at the end.
-
-    Args:
-        snapshot: The snapshot.
-        device: The device.
-        lifetimes: Its allocations.
-        category: The category of each allocation.
 
     Returns:
         The segments, the largest first, and the number of segments that are left out.
@@ -159,14 +151,6 @@ def find_gaps(
 
     The segments of that moment follow from those at the end and from the events after it. The allocator
     may leave a block larger than its rounded size, so the results are upper bounds.
-
-    Args:
-        snapshot: The snapshot.
-        device: The device.
-        lifetimes: Its allocations.
-        moment: The number of the event.
-        requested_bytes: The size of the allocation.
-        stream: Its stream. Segments of other streams cannot serve it.
 
     Returns:
         The bytes of the largest free part, and of all free parts together.

@@ -14,8 +14,6 @@ from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.memory_limit import MEMORY_SHARE, free_bytes, limit_memory
 from lightning_perf.workers.process import WorkerError, WorkerProcess
 
-__all__ = ["analyze_snapshot"]
-
 BYTES_PER_BYTE = 24
 """Memory that a snapshot may need per byte of its file. Those of torch need 3 to 6."""
 
@@ -40,12 +38,6 @@ def analyze_snapshot(path: Path) -> MemoryReport:
 
     The file is read in a worker process. It may use a multiple of the file's size, and at most a share of the free
     memory.
-
-    Args:
-        path: A file of ``torch.cuda.memory._dump_snapshot``, or the same values as JSON.
-
-    Raises:
-        TraceError: The file cannot be read, is damaged, is no snapshot, or needs too much memory.
     """
     if not sys.executable:
         return build_report(read_snapshot(path), path)

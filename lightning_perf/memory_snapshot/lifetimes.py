@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Snapshot
 
-__all__ = ["Lifetimes", "find_lifetimes", "replay_reserved"]
-
 Integers = NDArray[np.int64]
 
 BEFORE = -1
@@ -28,10 +26,8 @@ class Lifetimes:
         start: Number of the event that allocated it; -1 for an older allocation.
         end: Number of the event that freed it; the number of events for an allocation that is alive at the end.
         size_bytes: The bytes that were asked for.
-        address: Its address.
         stream: Its stream; -1 if unknown.
         stack: Index of the stack that allocated it.
-        events: The number of events.
         kept_stacks: Allocations older than the history with a known stack: they were made while a history was recorded.
         conflicts: Events that contradict others, e.g. two allocations at one address without a free in between.
     """

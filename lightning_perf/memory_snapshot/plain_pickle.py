@@ -11,8 +11,6 @@ import io
 import pickle
 from typing import NoReturn
 
-__all__ = ["NotPlainError", "load_plain_pickle"]
-
 _DAMAGED = (
     pickle.UnpicklingError,
     EOFError,
@@ -33,13 +31,6 @@ class NotPlainError(Exception):
 
 def load_plain_pickle(data: bytes) -> object:
     """Load a pickle that consists of containers, text, numbers, booleans and None only.
-
-    Args:
-        data: The pickle.
-
-    Raises:
-        NotPlainError: It is damaged, ends early, or holds another object.
-        MemoryError: It needs more memory than this process may use.
 
     Example:
         >>> load_plain_pickle(pickle.dumps({"segments": [1, 2.5, None]}))

@@ -83,7 +83,6 @@ class Frame(Struct, frozen=True):
     Attributes:
         file: The source file, or ``??`` and the like for compiled code.
         line: The line; 0 for compiled code.
-        function: The function.
     """
 
     file: str = msgspec.field(name="filename", default="")
@@ -96,11 +95,8 @@ class Events:
     """The events of the allocator of one device, in order.
 
     Attributes:
-        action: An `Action` per event.
         address: Address of the block or segment. Of an `Action.OOM` it is the free memory of the device, in bytes.
         size_bytes: The bytes asked for, or those of the segment.
-        stream: The stream.
-        stack: Index of the stack.
         time_us: Time of each event in microseconds; None in files of torch 2.0.
     """
 
@@ -121,9 +117,6 @@ class Segments:
     """The memory that the allocator took from the devices, at the end.
 
     Attributes:
-        device: The device of each segment.
-        address: Its address.
-        size_bytes: Its size.
         stream: The stream that it belongs to.
         is_large: Whether it is for allocations over 1 MiB.
         pool: Its memory pool; ``0, 0`` for the common one.
@@ -145,8 +138,6 @@ class Blocks:
 
     Attributes:
         segment: Index of the segment of each block.
-        address: Its address.
-        size_bytes: Its size.
         requested_bytes: The bytes that were asked for; 0 for an inactive block.
         state: 0 for an inactive block, 1 for an allocated one, 2 for a freed one that another stream may still use.
         stack: Index of the stack that allocated it.
@@ -164,8 +155,6 @@ class Annotation(Struct, frozen=True):
     """A named range of time that torch recorded, e.g. ``Optimizer.step#AdamW.step``.
 
     Attributes:
-        name: The name.
-        start_us: Its start.
         end_us: Its end; None if the history ends before it.
     """
 
@@ -179,12 +168,8 @@ class Snapshot:
     """A memory snapshot.
 
     Attributes:
-        segments: All segments.
-        blocks: All blocks.
         events: The events of each device with events.
         stacks: The distinct stacks, the innermost frame first. The first stack is empty.
-        annotations: Named ranges by device.
-        settings: The allocator's settings by name.
     """
 
     segments: Segments
@@ -276,16 +261,7 @@ class _File(Struct):
 
 
 def read_snapshot(path: Path, most_bytes: int = MOST_FILE_BYTES) -> Snapshot:
-    """Read a memory snapshot.
-
-    Args:
-        path: A pickle of ``torch.cuda.memory._dump_snapshot`` or ``_snapshot``, or the same values as JSON.
-        most_bytes: Largest file that is read.
-
-    Raises:
-        TraceError: The file cannot be read, is damaged, or is no snapshot.
-        MemoryError: It needs more memory than this process may use.
-    """
+    """Read a memory snapshot."""
     try:
         size = path.stat().st_size
         if size > most_bytes:

@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 
 from lightning_perf.memory_snapshot.snapshot import Frame
 
-__all__ = ["EMPTY_SITE", "Phase", "Site", "describe_stack", "is_python"]
-
 Phase: TypeAlias = Literal["forward", "backward", "optimizer", "other", "unknown"]
 
 Purpose: TypeAlias = Literal["parameters", "optimizer_state", "inputs"]
@@ -44,7 +42,6 @@ class Site:
             innermost line of Python or the operator of autograd.
         file: The whole path of that line; empty for compiled code.
         module: Class of the innermost module, or the file of ``torch.nn.modules`` that it is from; None if unknown.
-        phase: The phase of the training.
         purpose: The use of the memory, if the stack alone shows it.
     """
 
@@ -60,11 +57,7 @@ EMPTY_SITE = Site(NO_LINE, "", None, "unknown", None)
 
 
 def describe_stack(stack: Sequence[Frame]) -> Site:
-    """Describe an allocation from its stack.
-
-    Args:
-        stack: The frames, the innermost first.
-    """
+    """Describe an allocation from its stack."""
     if not stack:
         return EMPTY_SITE
     python = [frame for frame in stack if is_python(frame)]

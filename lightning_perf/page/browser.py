@@ -6,16 +6,11 @@ import os
 import sys
 from typing import IO
 
-__all__ = ["has_browser"]
-
 
 def has_browser(terminal: IO[str]) -> bool:
     """Return whether a page can open in a window of its own.
 
     Without a display, Python would start a text browser in the user's terminal. A pipe has no user who looks.
-
-    Args:
-        terminal: The stream that the user reads.
     """
     if not terminal.isatty():
         return False

@@ -17,8 +17,6 @@ from typing import Literal
 
 from lightning_perf.errors import UserError
 
-__all__ = ["Kind", "PageError", "render_html", "write_html"]
-
 Kind = Literal["run", "trace", "diff", "study", "inference", "history", "snapshot", "snapshot-diff"]
 
 
@@ -32,7 +30,6 @@ _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
 _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-]+)" />\n')
 _BLOCK_COMMENT = re.compile(r"^ */\*.*?\*/ *$", re.DOTALL | re.MULTILINE)
-_PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
 # Unpacks the modules, gives each an address in an import map, and starts the first. Packed, they take a quarter of the
@@ -71,12 +68,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
 
     Args:
         document_json: A ``PerfReport``, ``Compared``, ``Comparison``, ``Unfair``, ``Tradeoff``, ``MemoryReport`` or
-            ``MemoryDiff`` as JSON. Its text is not trusted.
-        kind: The kind of document.
-        title: Name of the run or study.
-
-    Returns:
-        UTF-8 HTML.
+            ``MemoryDiff`` as JSON, from
+            `documents.page_json`. Its text is not trusted.
 
     Example:
         >>> page = render_html(b'{"verdict": "</script>"}', "run", "version_0")
@@ -85,7 +78,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     """
     nonce = secrets.token_urlsafe(16)
     style = "\n".join(_without_comments(_read(name)) for name in _STYLESHEET.findall(_read("index.html")))
-    page = _PRELOAD.sub("", _STYLESHEET.sub("", _read("index.html")))
+    page = _STYLESHEET.sub("", _read("index.html"))
     page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
         _data_block(
@@ -106,11 +99,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
 
 
 def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None:
-    """Write a document as a page. The arguments are those of `render_html`.
-
-    Raises:
-        PageError: The file cannot be written.
-    """
+    """Write a document as a page. The arguments are those of `render_html`."""
     try:
         path.write_bytes(render_html(document_json, kind, title))
     except OSError as error:
@@ -139,12 +128,7 @@ FEWEST_ROWS = 20
 
 
 def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
-    """Leave out the cheapest rows of long tables of a report or diff.
-
-    Returns:
-        The same document. If rows were left out, its member ``truncated`` holds the largest number of rows of each such
-        table, e.g. ``{"kernels": 150000}``. The page shows these numbers.
-    """
+    """Leave out the cheapest rows of long tables of a report or diff."""
     if kind not in ("run", "trace", "diff") or document_json.count(b"{") <= FEWEST_ROWS:
         return document_json
     document = json.loads(document_json)

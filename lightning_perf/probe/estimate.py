@@ -21,24 +21,6 @@ from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorC
 from lightning_perf.probe.noise import NOISE_SDS, Part, lower_quartile, noise_ns
 from lightning_perf.probe.replay.messages import Times
 
-__all__ = [
-    "BATCH_ERRORS",
-    "OPERATOR_ERRORS",
-    "OPTIMIZER_ERRORS",
-    "SLOWER",
-    "Errors",
-    "Saving",
-    "StepParts",
-    "estimate_calls",
-    "estimate_fixed",
-    "first_settled_round",
-    "fit_into_step",
-    "pace_of_recording",
-    "usual_calls",
-    "usual_optimizer_ns",
-    "widen",
-]
-
 
 class Errors(NamedTuple):
     """The error of a probed saving.
@@ -87,7 +69,6 @@ class Saving:
     """An estimated saving in nanoseconds per step.
 
     Attributes:
-        saving_ns: The estimate.
         noise_ns: Noise of the probe, on each side.
         changed_ns: Root of the squares of all gains and of all losses. Their errors are independent.
         measured_ns: Recorded time of the calls that were measured.
@@ -106,16 +87,7 @@ class Saving:
 
 
 def pace_of_recording(calls: OperatorCalls, times: Sequence[Times], current: str) -> float:
-    """Return how much longer calls took in the recording than in the probe: the median over the time of the step.
-
-    Args:
-        calls: The recorded calls.
-        times: The measured times.
-        current: Name of the setting of the recording.
-
-    Returns:
-        The ratio; 1 if nothing was measured.
-    """
+    """Return how much longer calls took in the recording than in the probe: the median over the time of the step."""
     found = {one.call: one for one in times if one.setting == current}
     ratios, weights = [], []
     for place, call in enumerate(calls.calls):
@@ -139,11 +111,6 @@ def usual_calls(calls: OperatorCalls, times: Sequence[Times], current: str) -> O
     Recorded steps have pauses and fresh memory that other steps do not have. Calls that took much longer than in the
     probe, by the pace of the recording, get the time of the probe at that pace. Calls that were not measured shrink
     like those that were.
-
-    Args:
-        calls: The recorded calls.
-        times: The measured times.
-        current: Name of the setting of the recording.
     """
     pace = pace_of_recording(calls, times, current)
     found = {one.call: one for one in times if one.setting == current}
@@ -165,9 +132,7 @@ def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: flo
     """Return the time that an optimizer step usually takes: that of the recording, unless the probe shows much less.
 
     Args:
-        recorded_ns: Recorded time of a step.
         probed_ns: Times of the same step in the probe, one per step.
-        pace: Recorded time of the calls over their time in the probe.
     """
     usual_ns = pace * lower_quartile(probed_ns)
     return usual_ns if probed_ns and recorded_ns > SLOWER * usual_ns else recorded_ns
@@ -193,9 +158,6 @@ def fit_into_step(recorded: StepParts, usual: StepParts, gaps_ns: float, step_ns
     alike. The profiler lengthens some parts of a step, and recorded steps may be slow ones.
 
     Args:
-        recorded: The parts with their recorded times.
-        usual: The parts with their usual times, by `usual_calls` and `usual_optimizer_ns`.
-        gaps_ns: Time of Python between operators.
         step_ns: Time of a step without the profiler.
     """
     room_ns, missing_ns = step_ns - gaps_ns - usual.sum_ns, recorded.sum_ns - usual.sum_ns
@@ -227,18 +189,7 @@ def _whole_ns(call: OperatorCall) -> int:
 
 
 def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, changed: str, batch: int = 1) -> Saving:
-    """Estimate the saving of a setting for the operator calls.
-
-    Args:
-        calls: The recorded calls.
-        times: The measured times.
-        current: Name of the setting of the recording.
-        changed: Name of the other setting.
-        batch: Factor of its batch size. The saving is for as many samples as a step has now.
-
-    Returns:
-        The saving. All its fields are 0 if nothing was measured.
-    """
+    """Estimate the saving of a setting for the operator calls."""
     found = {name: {one.call: one for one in times if one.setting == name} for name in (current, changed)}
     settled = max(first_settled_round(list(of_setting.values())) for of_setting in found.values())
     parts: list[Part] = []
@@ -279,9 +230,6 @@ def first_settled_round(times: Sequence[Times]) -> int:
     """Return the first round of a setting that no longer warms up.
 
     The first rounds of a setting may meet fresh memory, and code that is not in the caches yet.
-
-    Args:
-        times: Times of all calls in the setting.
 
     Returns:
         The first round that takes at most 1.05 times the median of its calls, but at least two rounds remain; 0 without
@@ -336,7 +284,6 @@ def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) 
     """Estimate calls by other calls of the same operator, like the unsampled part of a ratio estimator.
 
     Args:
-        calls: The recorded calls.
         measured: Time and saving per step of the calls that were measured, by their places.
     """
     sampled: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -361,14 +308,7 @@ def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) 
 
 
 def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], current: str, changed: str) -> Saving:
-    """Estimate the saving of an optimizer step.
-
-    Args:
-        recorded_ns: Recorded time per step.
-        times: Measured times of a step by implementation.
-        current: The implementation of the recording.
-        changed: The other one.
-    """
+    """Estimate the saving of an optimizer step."""
     part = Part(recorded_ns, times.get(current, ()), times.get(changed, ()))
     rounds = min(len(part.before), len(part.after))
     if not rounds or lower_quartile(part.before) <= 0:
@@ -383,11 +323,6 @@ def widen(saving: Saving, errors: Errors, faults_ns: float = 0.0) -> tuple[float
     Operators that were not measured stay as they are at one end. At the other end they change like those that were.
     Page faults that the probe lacks depend on the places of blocks in memory. A change of the training moves the
     blocks, so there may be fewer or more of them.
-
-    Args:
-        saving: The saving.
-        errors: Its error.
-        faults_ns: Cost of page faults that the training has and the probe lacks.
     """
     known_ns = saving.measured_ns + saving.similar_ns
     down, up = (

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Part", "lower_quartile", "middle_half", "noise_ns"]
-
 DRAWS = 100
 """Draws of the bootstrap."""
 

@@ -22,8 +22,6 @@ from lightning_perf.trace.description import Batch
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["Plan", "plan_probe", "without_busy_cores"]
-
 OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of ``torch.optim`` with ``fused=True``."""
 
@@ -47,15 +45,11 @@ class Plan:
 
     Attributes:
         task: The task for the worker process, without the arguments of the calls.
-        calls: The operator calls.
-        step_ns: Mean step time.
         host: The computing of the processor; ``None`` for a training on a device.
-        optimizer: The optimizer steps; ``None`` if the recording marks none.
         floor: The time that a step keeps with CUDA graphs; ``None`` for a training on a processor.
         python_ns: Time of Python between operators in the forward pass of a training on a processor, as recorded.
         usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
         page_faults: Page faults per step of the training, before the recording; 0 if they were not counted.
-        page_fault_ns: Cost of one of them.
     """
 
     task: Task
@@ -84,11 +78,6 @@ class Plan:
 
 def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
     """Plan a probe.
-
-    Args:
-        trace: The recording.
-        seconds: Time for the probe.
-        has_cuda: Whether this machine has a CUDA device.
 
     Returns:
         The plan. ``None`` if the recording has no operator calls with shapes, or is of a device that is not here.
@@ -178,12 +167,7 @@ def _uses_tf32(trace: Trace) -> bool:
 
 
 def without_busy_cores(plan: Plan, others: float) -> Plan:
-    """Return the plan without more threads, if other programs keep their cores busy: their time would say nothing.
-
-    Args:
-        plan: The plan.
-        others: Cores that other programs keep busy.
-    """
+    """Return the plan without more threads, if other programs keep their cores busy: their time would say nothing."""
     task = plan.task
     settings = tuple(
         setting

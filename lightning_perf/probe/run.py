@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
@@ -52,8 +54,6 @@ from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.process import WorkerError
 
-__all__ = ["DEFAULT_SECONDS", "probe_trace", "with_arguments"]
-
 DEFAULT_SECONDS = 5.0
 """Time for a probe, the start of its worker process included."""
 
@@ -88,19 +88,7 @@ def probe_trace(
     """Probe a recording on this machine, in the worker process.
 
     Args:
-        trace: The recording.
-        worker: The worker process. The caller starts and ends it. It also ends before calls are compiled.
-        seconds: Time for all of it, from now on.
-        has_cuda: Whether this machine has a CUDA device.
-        usual_step_ns: Step time without the profiler; ``None`` if it is unknown.
         compiles: Whether to compile the calls of a step, too. This takes minutes, which do not count as seconds.
-
-    Returns:
-        The result.
-
-    Raises:
-        TraceError: The recording cannot be probed here.
-        WorkerError: The worker process failed.
     """
     begin = time.perf_counter()
     plan = plan_probe(trace, seconds, has_cuda=has_cuda)
@@ -181,34 +169,11 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         parts = fit_into_step(as_recorded, parts, plan.gaps_ns, plan.usual_step_ns)
     calls, optimizer_ns = parts
     plan = replace(plan, calls=calls)
-    found = {(one.call, one.setting): one for one in measured.times}
-    rows = []
-    covered = 0.0
-    for place, call in enumerate(calls.calls):
-        current = found.get((place, CURRENT))
-        if current is None:
-            continue
-        recorded = (call.forward_ns + call.backward_ns) / calls.steps
-        covered += recorded
-        rows.append(
-            ProbedCall(
-                name=call.name.removeprefix("aten::"),
-                shapes=call.shapes,
-                calls=call.calls / calls.steps,
-                recorded_ns=recorded,
-                current_ns=lower_quartile(current.forward_ns) + lower_quartile(current.backward_ns),
-                changed_ns={
-                    setting.name: lower_quartile(one.forward_ns) + lower_quartile(one.backward_ns)
-                    for setting in plan.task.settings[1:]
-                    if (one := found.get((place, setting.name))) is not None
-                },
-            )
-        )
+    rows = _rows(calls, measured, [setting.name for setting in plan.task.settings[1:]])
     changes = [
         *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
         _optimizer_change(plan, measured, optimizer_ns),
     ]
-    rows.sort(key=lambda row: -row.recorded_ns)
     recorded_on = _recorded_on(trace, on_device=calls.on_device)
     same_device = recorded_on is None or recorded_on == measured.device
     if results.graph is not None and plan.floor is not None and same_device:
@@ -222,16 +187,36 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         sources=tuple(Path(source).name for source in trace.sources),
         step_ns=plan.step_ns,
         operator_ns=calls.step_ns,
-        covered_ns=covered,
+        covered_ns=sum((row.recorded_ns for row in rows), 0.0),
         seconds=seconds,
         changes=tuple(change for change in changes if change is not None),
-        calls=tuple(rows[:MOST_CALLS]),
+        calls=tuple(sorted(rows, key=lambda row: -row.recorded_ns)[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
         compile_s=results.compiled.compile_s if results.compiled is not None else None,
         same_device=same_device,
         transfer=_transfer(measured.transfer),
     )
+
+
+def _rows(calls: OperatorCalls, measured: Measured, changes: Sequence[str]) -> list[ProbedCall]:
+    """Return the calls that were measured in the setting of the recording, in the order of the step."""
+    probed_ns = {
+        (one.call, one.setting): lower_quartile(one.forward_ns) + lower_quartile(one.backward_ns)
+        for one in measured.times
+    }
+    return [
+        ProbedCall(
+            name=call.name.removeprefix("aten::"),
+            shapes=call.shapes,
+            calls=call.calls / calls.steps,
+            recorded_ns=(call.forward_ns + call.backward_ns) / calls.steps,
+            current_ns=probed_ns[place, CURRENT],
+            changed_ns={name: probed_ns[place, name] for name in changes if (place, name) in probed_ns},
+        )
+        for place, call in enumerate(calls.calls)
+        if (place, CURRENT) in probed_ns
+    ]
 
 
 def _transfer(times: TransferTimes | None) -> ProbedTransfer | None:
@@ -290,13 +275,7 @@ def _recorded_optimizer_ns(plan: Plan) -> float:
 
 
 def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
-    """Return the time that an optimizer step usually takes; 0 if the recording marks none.
-
-    Args:
-        plan: The plan.
-        measured: The times of the probe.
-        pace: Recorded time of the calls over their time in the probe.
-    """
+    """Return the time that an optimizer step usually takes; 0 if the recording marks none."""
     task = plan.task.optimizer
     probed = measured.optimizer.get(task.implementation, ()) if task is not None else ()
     return usual_optimizer_ns(_recorded_optimizer_ns(plan), probed, pace)
@@ -330,13 +309,7 @@ def _text(setting: Setting, plan: Plan) -> str:
 
 
 def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> Probe:
-    """Probe a recording; of several ranks, the first one.
-
-    Args:
-        path: A trace, or the folder of a run.
-        seconds: Time for the probe.
-        compiles: Whether to compile the recorded calls, too.
-    """
+    """Probe a recording; of several ranks, the first one."""
     folder = path if path.is_dir() else None
     windows = group_windows(find_traces(path))[0]
     try:

@@ -13,8 +13,6 @@ from lightning_perf.probe.worker_process import ENVIRONMENT
 from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.workers.process import WorkerProcess
 
-__all__ = ["compile_calls", "estimate_compile", "estimate_graph"]
-
 MOST_S = 600.0
 """Longest wait for the compiler."""
 
@@ -41,12 +39,7 @@ def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: floa
     pass is saved as well. At least, all of it stays, because the compiler adds checks of its own.
 
     Args:
-        times: The times of the calls, compiled and one by one.
-        calls: The recorded calls, with the times that they usually have.
         python_ns: Time of Python between operators in the forward pass.
-
-    Returns:
-        The change.
     """
     known_ns = calls.time_ns(times.places)
     part = Part(known_ns, times.eager_ns, times.compiled_ns)
@@ -84,15 +77,8 @@ def estimate_graph(
     kernels are.
 
     Args:
-        times: The times of the replay.
-        calls: The recorded calls, with times of the device.
-        floor: The time that the step keeps.
-        step_ns: The step time of the recording.
         added_ns: Time that the profiler adds to a step; ``None`` if it is unknown. Then the least saving is at most the
             wait in the probe, which ran without the profiler and without the Python of a training.
-
-    Returns:
-        The change.
     """
     usual_ns = step_ns - (added_ns or 0.0)
     most_ns = max(0.0, usual_ns - max(floor.outside_ns, floor.busy_ns))

@@ -11,8 +11,6 @@ from lightning_perf.machine.processor import busy_s, load_average
 from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
 from lightning_perf.workers.process import WorkerError, WorkerProcess
 
-__all__ = ["ENVIRONMENT", "OthersWatch", "ProbeWorker"]
-
 ENVIRONMENT = {
     # oneDNN keeps 1,024 compiled primitives (oneDNN Developer Guide, "Primitive Cache"). A training needs fewer. A
     # probe needs those of all settings: without room for them, it would compile each convolution in each round.
@@ -44,9 +42,6 @@ class OthersWatch:
     def busy_cores(self, worker_s: float) -> float:
         """Return the cores that other programs have kept busy, on average.
 
-        Args:
-            worker_s: Processor time of the worker process.
-
         Returns:
             The number. If the system does not count processor time, it is the load average of the last minute without
             the training itself. It is 0 if the system has no load average.
@@ -61,11 +56,7 @@ class OthersWatch:
 
 
 class ProbeWorker:
-    """A process that loads torch from its creation on, while the caller reads and plans, and then measures a task.
-
-    Raises:
-        WorkerError: The process cannot be started.
-    """
+    """A process that loads torch from its creation on, while the caller reads and plans, and then measures a task."""
 
     def __init__(self) -> None:
         self._others = OthersWatch()

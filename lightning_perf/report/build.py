@@ -190,19 +190,7 @@ def build_report(
 
     Args:
         traces: Its trace files, of any rank and window. Without any, the report holds step times only.
-        samples: Step times by the always-on timer, of one rank.
-        notes: Further remarks for the reader.
-        precision: The run's precision and its effects.
-        by_shape: Whether operators with different input shapes get rows of their own.
-        folder: The run's folder, which holds the profiler's cost and captures; None if there is no such folder.
-        executor: Where to analyze the recordings of the ranks.
         probe: A probe of the traces; by default the one in the folder, if there is any.
-
-    Returns:
-        The report.
-
-    Raises:
-        TraceError: There are traces, but none can be read.
     """
     paths = [Path(trace) for trace in traces]
     results = executor(group_windows(paths), by_shape=by_shape) if paths else []
@@ -376,12 +364,7 @@ def _out_of_memory(run: _RunFiles) -> tuple[OutOfMemory, ...]:
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
-    """Return the rank that a report describes first: the one that others wait for, or the one with the longest steps.
-
-    Args:
-        ranks: The ranks.
-        compared: The comparison of the ranks; ``None`` for a run of one.
-    """
+    """Return the rank that a report describes first: the one that others wait for, or that with the longest steps."""
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
     if compared is not None and compared.straggler is not None:
         sound = [analysis for analysis in sound if analysis.rank == compared.straggler.rank] or sound

@@ -17,8 +17,6 @@ from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTr
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.units import format_duration, format_ratio
 
-__all__ = ["Captured", "captured"]
-
 NAMED_CHANGES = 3
 NAMED_SHARE = 0.1
 """The largest parts of a change are named, up to three, and none below a tenth of the whole change."""
@@ -60,10 +58,6 @@ class Captured:
 
 def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Captured, ...], list[str]]:
     """Analyze the captures of a run.
-
-    Args:
-        folder: The run's folder.
-        ranks: The analyses of its scheduled windows.
 
     Returns:
         The captures in the order of their steps, and a note for each file that could not be read.

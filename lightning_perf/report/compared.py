@@ -19,6 +19,7 @@ from lightning_perf.report.labels import run_name
 from lightning_perf.units import format_duration
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.report.document import PerfReport
     from lightning_perf.show.blocks import Block
@@ -75,13 +76,14 @@ class Compared(LongDocument, PageDocument, SavedDocument):
     def _page(self) -> tuple[Kind, str]:
         return "diff", f"{run_name(self.before)} and {run_name(self.after)}"
 
+    def _parts(self) -> Parts:
+        from lightning_perf.report.sections.diff import diff_parts
+
+        return diff_parts(self)
+
 
 def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
     """Compare the slowest ranks of two reports.
-
-    Args:
-        before: The first.
-        after: The second.
 
     Raises:
         TraceError: One of them is truncated, so that its times are only lower bounds.

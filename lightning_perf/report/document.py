@@ -32,6 +32,7 @@ from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.report.compared import Compared
     from lightning_perf.show.blocks import Block
@@ -130,6 +131,11 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
     def _page(self) -> tuple[Kind, str]:
         return "run", run_name(self.sources)
 
+    def _parts(self) -> Parts:
+        from lightning_perf.report.sections.page import report_parts
+
+        return report_parts(self)
+
 
 class _ReportRank(msgspec.Struct, frozen=True):
     amp_gain: AmpGain | None = None
@@ -145,9 +151,6 @@ class _Report(msgspec.Struct, frozen=True):
 
 def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
     """Read the speed-up that a run's report predicts for mixed precision.
-
-    Args:
-        folder: The folder of the run.
 
     Returns:
         Smallest and largest speed-up of a step. None without a report of the current version, or without a prediction.

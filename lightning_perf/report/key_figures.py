@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from lightning_perf.report.document import PerfReport
 from lightning_perf.units import format_duration, format_rate, format_share
 
-__all__ = ["KeyFigure", "key_figures"]
-
 
 @dataclass(frozen=True)
 class KeyFigure:
@@ -29,9 +27,6 @@ class KeyFigure:
 
 def key_figures(report: PerfReport) -> tuple[KeyFigure, ...]:
     """Return the key figures that a report has. docs/definitions.md defines them.
-
-    Args:
-        report: The report.
 
     Returns:
         Of the whole run, without warm-up and profiled steps: the mean and the 90th percentile of the step time, the

@@ -32,7 +32,7 @@ class NanDiagnosis(TextDocument):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the diagnosis."""
-        from lightning_perf.report.sections.precision import bad_run_blocks
+        from lightning_perf.report.sections.fp32_comparison import bad_run_blocks
 
         if self.bad_run is None:
             yield Line(HEALTHY)
@@ -41,14 +41,7 @@ class NanDiagnosis(TextDocument):
 
 
 def diagnose_nan(folder: Path) -> NanDiagnosis:
-    """Read the diagnosis that `PerfCallback` made during a training.
-
-    Args:
-        folder: The folder of the run.
-
-    Raises:
-        TraceError: It is not the folder of a finished fit with `PerfCallback`.
-    """
+    """Read the diagnosis that `PerfCallback` made during a training."""
     if not folder.is_dir():
         raise TraceError(folder, "no such folder", "Give the folder of a run, e.g. lightning_logs/version_0/perf")
     if not (folder / PRECISION_NAME).exists():

@@ -25,18 +25,6 @@ from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, wait_for_messages
 
-__all__ = [
-    "Analyze",
-    "Analyzed",
-    "Recording",
-    "RecordingExecutor",
-    "analyze_recording",
-    "analyze_recordings",
-    "decode_recording",
-    "encode_recording",
-    "main",
-]
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -137,15 +125,7 @@ class RecordingExecutor(Protocol):
 
 
 def analyze_recordings(groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:
-    """Analyze the recordings of a run, as many at once as there are cores.
-
-    Args:
-        groups: The files of each process.
-        by_shape: Whether operators with different input shapes get rows of their own.
-
-    Returns:
-        One result per group, in the same order.
-    """
+    """Analyze the recordings of a run, as many at once as there are cores."""
     sizes = [sum(map(_size, group)) for group in groups]
     workers = min(sum(size >= LARGE_BYTES for size in sizes), _cores())
     if workers < 2 or not sys.executable:
@@ -181,11 +161,7 @@ def analyze_recordings(groups: Sequence[Sequence[Path]], *, by_shape: bool = Fal
 
 
 def _analyze_here(paths: Sequence[Path], by_shape: bool, error: WorkerError) -> Recording:
-    """Analyze a recording after its worker process failed. Here it either succeeds or raises the real error.
-
-    Raises:
-        KeyboardInterrupt: The worker process was interrupted.
-    """
+    """Analyze a recording after its worker process failed. Here it either succeeds or raises the real error."""
     if isinstance(error, WorkerExitError) and error.code == -signal.SIGINT:
         raise KeyboardInterrupt from error
     return analyze_recording(paths, by_shape=by_shape)

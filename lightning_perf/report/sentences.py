@@ -10,20 +10,9 @@ from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
 from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
 
-__all__ = [
-    "batch_sentences",
-    "mismatch_sentence",
-    "throughput_sentence",
-    "trust_line",
-    "who_waits",
-]
-
 
 def trust_line(trust: Trust) -> str:
     """Say how complete a recording is, how much the profiler cost, and whether the step time recovered afterwards.
-
-    Args:
-        trust: The facts about the recording.
 
     Example:
         >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
@@ -86,14 +75,7 @@ def _with_interval(ratio: Ratio) -> str:
 
 
 def who_waits(compared: Distributed | None) -> tuple[str, ...]:
-    """Say which rank delays the others and why, as far as the recordings show.
-
-    Args:
-        compared: The comparison of the ranks; ``None`` for a run of one.
-
-    Returns:
-        One or two sentences. Empty if fewer than two ranks were read.
-    """
+    """Say which rank delays the others and why, as far as the recordings show."""
     if compared is None or len(compared.ranks) < 2:
         return ()
     straggler, awaited = compared.straggler, compared.awaited
@@ -153,14 +135,7 @@ def throughput_sentence(throughput: Throughput) -> str:
 
 
 def batch_sentences(memory: DeviceMemory) -> tuple[str, ...]:
-    """Say how much memory a larger batch needs, and which is the largest that fits.
-
-    Args:
-        memory: The memory of one device.
-
-    Returns:
-        Sentences; empty if the batch size was not recorded.
-    """
+    """Say how much memory a larger batch needs, and which is the largest that fits."""
     batch = memory.batch
     if batch is None:
         return ()

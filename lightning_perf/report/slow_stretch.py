@@ -9,8 +9,6 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_duration, format_ratio
 
-__all__ = ["slowness_notes"]
-
 NOTABLE = 1.2
 """Ratios from here on get a note: of recorded to usual step time, or of a mean with slow steps to that without."""
 
@@ -21,10 +19,6 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
     Args:
         lead: The rank that the report describes first.
         step_times: The steps of the run that were not recorded.
-        trusted: The profiler's effect on the run.
-
-    Returns:
-        One line each. Empty if the recorded steps are like the others.
     """
     if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
         return []

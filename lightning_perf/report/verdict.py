@@ -52,15 +52,7 @@ def judge(
     """Say where the time goes, why, and what to do next.
 
     Args:
-        lead: The rank to describe, or ``None`` if nothing was recorded.
         findings: Causes of lost time, the most to save first.
-        step_times: Step times by the always-on timer.
-        held_back: Findings that the whole run or the state of the machine contradicts.
-        headline: A warning that must come first.
-        fit_findings: Causes of lost time in the whole fit, named if the steps have none.
-
-    Returns:
-        The verdict.
     """
     if lead is None:
         return _unrecorded(step_times)
@@ -96,7 +88,6 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     """Return the estimated saving as a sentence; empty if the finding has no estimate.
 
     Args:
-        finding: The finding.
         lead: The rank that the report speaks of, if one is known; of another one's step the shares say so.
     """
     low, high = finding.saving_low_ms, finding.saving_high_ms

@@ -13,8 +13,6 @@ import msgspec
 
 from lightning_perf.errors import TraceError
 
-__all__ = ["JsonFile", "atomic_file", "encode_document", "read_json", "replace_file", "write_document"]
-
 T = TypeVar("T")
 
 
@@ -23,16 +21,6 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends.
 
     If the block fails, the temporary file is removed and `path` stays unchanged.
-
-    Args:
-        path: The file to write or replace.
-        mode: Permissions of the file; None for the default, which depends on the umask.
-
-    Yields:
-        The temporary file, open for writing.
-
-    Raises:
-        OSError: The file cannot be written.
 
     Example:
         >>> import tempfile
@@ -59,15 +47,7 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file atomically.
-
-    Args:
-        path: The file to write or replace. If writing fails, it stays unchanged.
-        content: The new content.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a file atomically."""
     with atomic_file(path) as file:
         file.write(content)
 
@@ -86,33 +66,19 @@ def write_document(path: Path, document: object) -> None:
     """Write a document as indented JSON, atomically.
 
     Args:
-        path: The file to write or replace.
         document: Any value that msgspec encodes, e.g. a dataclass.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     replace_file(path, encode_document(document))
 
 
 class JsonFile(Generic[T]):
-    """A JSON file in the folder of a run.
-
-    Args:
-        kind: The type of its content.
-        name: Its name.
-        problem: The problem with a file of other content, as a clause.
-    """
+    """A JSON file in the folder of a run."""
 
     def __init__(self, kind: type[T], name: str, problem: str) -> None:
         self._kind, self._name, self._problem = kind, name, problem
 
     def write(self, folder: Path, value: T) -> None:
-        """Write the file, atomically.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the file, atomically."""
         replace_file(folder / self._name, msgspec.json.encode(value))
 
     def read(self, path: str | Path) -> T:
@@ -125,16 +91,7 @@ class JsonFile(Generic[T]):
 
 
 def read_json(path: str | Path, kind: type[T], problem: str) -> T:
-    """Read a JSON file of a run.
-
-    Args:
-        path: The file.
-        kind: The type of its content.
-        problem: The problem with a file of other content, as a clause.
-
-    Raises:
-        TraceError: The file cannot be read, or has other content.
-    """
+    """Read a JSON file of a run."""
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:

@@ -12,18 +12,6 @@ from pathlib import Path
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = [
-    "CAPTURES",
-    "WINDOWS",
-    "CaptureRecord",
-    "CaptureTrigger",
-    "RecordedWindow",
-    "Slowdown",
-    "capture_name",
-    "is_capture_folder",
-    "is_capture_name",
-]
-
 _FOLDER = re.compile(r"(?:slow-step|on-demand)-\d+")
 
 
@@ -72,10 +60,6 @@ CAPTURES: RankLog[CaptureRecord] = RankLog(CaptureRecord, "captures", "record of
 
 def capture_name(trigger: CaptureTrigger, step: int) -> str:
     """Name the folder of a capture.
-
-    Args:
-        trigger: The event that triggered it.
-        step: Its first step.
 
     Example:
         >>> capture_name(CaptureTrigger.SLOW_STEPS, 120), capture_name(CaptureTrigger.FILE, 300)

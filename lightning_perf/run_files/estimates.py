@@ -16,17 +16,6 @@ import msgspec
 
 from lightning_perf.run_files.jsonl import JsonLines
 
-__all__ = [
-    "ESTIMATES",
-    "ESTIMATES_NAME",
-    "EstimateOutcome",
-    "Method",
-    "Source",
-    "add_outcomes",
-    "find_outcomes",
-    "without_repeats",
-]
-
 ESTIMATES_NAME = "estimates.jsonl"
 
 Source = Literal["probed", "general", "recording"]
@@ -89,14 +78,9 @@ def add_outcomes(folder: Path, outcomes: Iterable[EstimateOutcome]) -> Path | No
     """Append outcomes to the file in a folder, except those that it already holds.
 
     Args:
-        folder: The folder of a run, a tuning or a study.
         outcomes: The outcomes. Those with a figure that is not finite are left out, because JSON has no such numbers.
 
-    Returns:
-        The file; ``None`` if there was nothing to add.
-
     Raises:
-        OSError: The file cannot be written.
         TraceError: The existing file cannot be read.
     """
     path = folder / ESTIMATES_NAME
@@ -109,14 +93,7 @@ def add_outcomes(folder: Path, outcomes: Iterable[EstimateOutcome]) -> Path | No
 
 
 def find_outcomes(folder: Path) -> tuple[EstimateOutcome, ...]:
-    """Read the outcomes in a folder and its subfolders. Damaged lines are skipped.
-
-    Args:
-        folder: The folder, or an ``estimates.jsonl``.
-
-    Raises:
-        TraceError: A file cannot be read.
-    """
+    """Read the outcomes in a folder and its subfolders. Damaged lines are skipped."""
     files = [folder] if folder.is_file() else sorted(folder.rglob(ESTIMATES_NAME))
     return without_repeats(outcome for file in files for outcome in ESTIMATES.read(file) if _is_finite(outcome))
 

@@ -13,21 +13,6 @@ import msgspec
 from lightning_perf.run_files.jsonl import JsonLines
 from lightning_perf.units import format_duration
 
-__all__ = [
-    "STUDY_NAME",
-    "Again",
-    "BlockOver",
-    "BlockState",
-    "Lost",
-    "RunBegan",
-    "RunOver",
-    "Stale",
-    "append",
-    "device_warm_ups",
-    "has_begun",
-    "read_block",
-]
-
 STUDY_NAME = "study.json"
 """The definition of a study, in the folder that holds ``blocks``."""
 
@@ -172,17 +157,7 @@ def has_begun(folder: Path) -> bool:
 
 
 def append(folder: Path, block: int, entry: Entry, device: str | None = None) -> None:
-    """Append an entry, in one write that reaches the disk.
-
-    Args:
-        folder: The study's folder.
-        block: Number of the block.
-        entry: The entry.
-        device: The further device, for a warm-up on one.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Append an entry, in one write that reaches the disk."""
     if isinstance(entry, RunBegan):
         entry = msgspec.structs.replace(entry, unix_s=time.time())
     path = journal_path(folder, block, device)
@@ -192,11 +167,6 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
 
 def read_block(folder: Path, block: int, device: str | None = None) -> BlockState:
     """Read the state of a block.
-
-    Args:
-        folder: The study's folder.
-        block: Number of the block.
-        device: The further device, for a warm-up on one.
 
     Returns:
         Its state. A block without a journal has not begun; incomplete lines do not count.

@@ -16,8 +16,6 @@ import msgspec
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.atomic import replace_file
 
-__all__ = ["Count", "JsonLines", "Log", "LogWriter", "RankLog", "append"]
-
 Value = TypeVar("Value")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -28,11 +26,9 @@ class JsonLines(Generic[Value]):
     r"""The format of a file that holds one JSON value per line.
 
     Args:
-        kind: Type of the values.
         what: Name of a value in error messages, e.g. ``step sample``.
         restart: The bytes that every value starts with. A resumed run appends to the line that the killed run left
             incomplete, and the reader then finds the new value by these bytes.
-        own_lines: Start every value with a newline, and skip incomplete lines anywhere in the file.
         durable: Return from a write only once the value is on the disk.
 
     Example:
@@ -59,11 +55,7 @@ class JsonLines(Generic[Value]):
         return b"".join(start + self._encode(value) + b"\n" for value in values)
 
     def append(self, path: Path, *values: Value) -> None:
-        """Append values to a file; the file is made when it does not exist.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Append values to a file; the file is made when it does not exist."""
         append(path, self.encode(*values), durable=self._durable)
 
     def read(self, path: str | Path) -> tuple[Value, ...]:
@@ -75,11 +67,7 @@ class JsonLines(Generic[Value]):
         return tuple(self.iterate(path))
 
     def iterate(self, path: str | Path) -> Iterator[Value]:
-        """Read the values of a file one after the other, without keeping all of them.
-
-        Raises:
-            TraceError: The file cannot be read, or a line other than the last cannot be decoded.
-        """
+        """Read the values of a file one after the other, without keeping all of them."""
         try:
             content = Path(path).read_bytes()
         except OSError as error:
@@ -92,15 +80,7 @@ class JsonLines(Generic[Value]):
         """Read the values that were appended to a file since the last call. An incomplete last line is left for later.
 
         Args:
-            path: The file.
             position: The position that the last call returned; 0 at first.
-
-        Returns:
-            The values, and the position for the next call. It is 0 again if the file has become shorter.
-
-        Raises:
-            OSError: The file cannot be read.
-            TraceError: A line cannot be decoded.
         """
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < position:
@@ -112,10 +92,6 @@ class JsonLines(Generic[Value]):
 
     def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
         """Decode the content of a file. Empty lines and an incomplete last line are skipped.
-
-        Args:
-            content: The content.
-            path: The file, for error messages.
 
         Raises:
             TraceError: A line other than the last cannot be decoded.
@@ -149,9 +125,7 @@ class RankLog(JsonLines[Value]):
     """A log that each rank of a run writes for itself: ``STEM.rank0.jsonl``, ``STEM.rank1.jsonl``, ….
 
     Args:
-        kind: Type of the values.
         stem: How the file's name begins, e.g. ``steps``.
-        what: Name of a value in error messages.
         restart: The bytes that every value starts with, see `JsonLines`.
 
     Example:
@@ -172,11 +146,7 @@ class RankLog(JsonLines[Value]):
         return sorted(folder.glob(f"{self._stem}.rank*.jsonl"))
 
     def replace(self, folder: Path, rank: int, *values: Value) -> Path:
-        """Write the file of a rank, atomically, and return its path.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the file of a rank, atomically, and return its path."""
         path = self.path(folder, rank)
         replace_file(path, self.encode(*values))
         return path
@@ -204,9 +174,6 @@ class LogWriter(Generic[Value]):
     """Appends to one log until a write fails; that is reported once, and nothing is written afterwards.
 
     Args:
-        log: The format.
-        path: The file; None to write nothing.
-        report: Is called with `consequence` and the error of the failed write.
         consequence: The loss to the user, e.g. ``step times are no longer saved``.
     """
 
@@ -233,11 +200,7 @@ def append(path: Path, content: bytes, *, durable: bool = False) -> None:
 
     Args:
         path: The file; made when it does not exist.
-        content: What to append.
         durable: Return only once the content is on the disk.
-
-    Raises:
-        OSError: It cannot be written.
     """
     with path.open("ab", buffering=0) as file:
         begin = os.fstat(file.fileno()).st_size

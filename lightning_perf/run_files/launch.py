@@ -15,20 +15,6 @@ import msgspec
 
 from lightning_perf.run_files.jsonl import JsonLines
 
-__all__ = [
-    "LAUNCH_VARIABLE",
-    "NOTES",
-    "CallbackAdded",
-    "LaunchSettings",
-    "MeasurementStarted",
-    "Note",
-    "NothingMeasured",
-    "OwnMeasurement",
-    "launch_settings",
-    "leave_note",
-    "own_rank",
-]
-
 LAUNCH_VARIABLE = "LIGHTNING_PERF_RUN"
 """Environment variable with a `LaunchSettings` as JSON."""
 

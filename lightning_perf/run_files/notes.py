@@ -7,17 +7,11 @@ from pathlib import Path
 
 from lightning_perf.run_files.jsonl import RankLog
 
-__all__ = ["read_notes", "write_notes"]
-
 _NOTES: RankLog[str] = RankLog(str, "notes", "note")
 
 
 def write_notes(folder: Path, notes: Iterable[str]) -> None:
-    """Write the notes of a fit, atomically. Rank 0 writes them for all.
-
-    Raises:
-        OSError: They cannot be written.
-    """
+    """Write the notes of a fit, atomically. Rank 0 writes them for all."""
     _NOTES.replace(folder, 0, *notes)
 
 

@@ -9,28 +9,18 @@ import msgspec
 
 from lightning_perf.run_files.atomic import write_document
 
-__all__ = ["REPORT_NAME", "read_report_fields", "write_report"]
-
 REPORT_NAME = "report.json"
 
 Fields = TypeVar("Fields")
 
 
 def write_report(folder: Path, report: object) -> None:
-    """Write ``report.json`` in the folder of a run, atomically.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write ``report.json`` in the folder of a run, atomically."""
     write_document(folder / REPORT_NAME, report)
 
 
 def read_report_fields(folder: Path, kind: type[Fields]) -> Fields | None:
     """Read the fields of a report that are needed, without decoding the rest.
-
-    Args:
-        folder: The folder of a run.
-        kind: A msgspec struct with the fields.
 
     Returns:
         The fields; None without a report, or if it does not have them.

@@ -10,15 +10,6 @@ from pathlib import Path
 
 from lightning_perf.run_files.atomic import replace_file
 
-__all__ = [
-    "FOLDER_MARKER",
-    "RankMarkers",
-    "make_run_folder",
-    "read_capture_start",
-    "take_capture_request",
-    "write_capture_start",
-]
-
 FOLDER_MARKER = ".lightning_perf"
 """An empty file that claims a folder. Other files may follow seconds later. Of two processes that start at the same
 time, only one can make it."""
@@ -33,15 +24,8 @@ START_NAME = ".profile-at"
 def make_run_folder(path: str) -> Path:
     """Make a folder for a run, empty but for a hidden marker.
 
-    Args:
-        path: The preferred folder.
-
     Returns:
         `path` if nothing is there or an empty folder; else the first free of ``path_1``, ``path_2``, ….
-
-    Raises:
-        OSError: The folder cannot be made.
-        ValueError: The path is not local.
     """
     if "://" in path:
         raise ValueError(f"{path} is not on this machine's file system")
@@ -64,28 +48,17 @@ class RankMarkers:
     """The files by which the ranks of a run show each other that they have written theirs.
 
     Each rank makes ``.rank3.running`` when the fit begins and renames it to ``.rank3.done`` when its files are written.
-
-    Args:
-        folder: The folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def begin(self, rank: int) -> None:
-        """Mark this process as the one that runs a rank.
-
-        Raises:
-            OSError: The marker cannot be written.
-        """
+        """Mark this process as the one that runs a rank."""
         self._running(rank).write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
 
     def end(self, rank: int) -> None:
-        """Mark a rank as done.
-
-        Raises:
-            OSError: The marker cannot be renamed.
-        """
+        """Mark a rank as done."""
         self._running(rank).replace(self._done(rank))
 
     def has_begun(self, rank: int) -> bool:
@@ -132,11 +105,7 @@ def take_capture_request(folder: Path) -> bool:
 
 
 def write_capture_start(folder: Path, step: int) -> None:
-    """Write the step at which all ranks start a capture.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write the step at which all ranks start a capture."""
     replace_file(folder / START_NAME, str(step).encode())
 
 

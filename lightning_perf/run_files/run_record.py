@@ -18,27 +18,6 @@ import msgspec
 
 from lightning_perf.run_files.jsonl import JsonLines
 
-__all__ = [
-    "FOLDER_VARIABLE",
-    "PLACE_VARIABLE",
-    "RECORD_NAME",
-    "RUN_RECORD",
-    "VERSION",
-    "EpochEnded",
-    "FactValue",
-    "FactsAdded",
-    "HealthSeen",
-    "Line",
-    "Outcome",
-    "Place",
-    "RunEnded",
-    "RunRecorder",
-    "RunStarted",
-    "numbers_only",
-    "study_folder",
-    "study_place",
-]
-
 VERSION = 1
 RECORD_NAME = "run.jsonl"
 
@@ -138,13 +117,7 @@ class RunRecorder:
     another folder, and is recorded as a run outside the study.
 
     Args:
-        folder: The run's folder; the record is ``run.jsonl`` in it.
-        facts: The fingerprint, as far as it is known at the start.
         notes: Further facts, which may differ between the runs of a comparison.
-        now_s: The clock of training time.
-
-    Raises:
-        OSError: The record cannot be written.
     """
 
     def __init__(
@@ -175,8 +148,6 @@ class RunRecorder:
         """Record an epoch with its validation.
 
         Args:
-            epoch: Its number.
-            steps: Optimizer steps since the start of training.
             metrics: The metrics of the Trainer; entries that are not numbers are left out.
         """
         RUN_RECORD.append(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics)))
@@ -194,15 +165,7 @@ class RunRecorder:
         other_cpu_share: float | None = None,
         cpu_throttled_share: float | None = None,
     ) -> None:
-        """Record the end. A second end is ignored.
-
-        Args:
-            outcome: How the run ended.
-            error: The error that ended it, if it failed.
-            peak_device_bytes: Largest amount of device memory allocated at once.
-            other_cpu_share: Share of the usable processors' time that other processes took during training.
-            cpu_throttled_share: Share of the training during which a CPU quota held the run back.
-        """
+        """Record the end. A second end is ignored."""
         if self._ended:
             return
         self._ended = True

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = ["STEPS", "StepSample", "StepSamples", "StepsLog", "StepsTail"]
-
 BLOCK_STEPS = 1000
 """Steps in a line at most."""
 
@@ -148,11 +146,7 @@ class StepsLog:
         return self._lines.encode(*_blocks(samples))
 
     def append(self, path: Path, *samples: StepSample) -> None:
-        """Append samples to a file, which is created if needed.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Append samples to a file, which is created if needed."""
         self._lines.append(path, *_blocks(samples))
 
     def read_on(self, path: Path, position: int) -> tuple[tuple[_Line, ...], int]:
@@ -174,10 +168,6 @@ class StepsLog:
 class StepsTail:
     """Follows a file of step samples while a run appends to it.
 
-    Args:
-        path: The file.
-        keep: Samples to keep, the latest ones.
-
     Attributes:
         count: Samples read so far.
     """
@@ -190,15 +180,7 @@ class StepsTail:
         self._columns = _Columns()
 
     def read_on(self) -> StepSamples:
-        """Read the samples that were appended since the last call.
-
-        Returns:
-            The latest samples, those of earlier calls included.
-
-        Raises:
-            OSError: The file cannot be read.
-            TraceError: A line cannot be decoded.
-        """
+        """Read the samples that were appended since the last call."""
         if self._path.stat().st_size < self._position:  # another run has replaced the file
             self.count, self._position, self._columns = 0, 0, _Columns()
         lines, self._position = STEPS.read_on(self._path, self._position)

@@ -19,15 +19,6 @@ from lightning_perf.run_files.captures import is_capture_folder
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME
 from lightning_perf.run_files.report import REPORT_NAME
 
-__all__ = [
-    "PROFILER_SUFFIXES",
-    "Exportable",
-    "export_trace",
-    "find_traces",
-    "group_windows",
-    "rank_in_name",
-]
-
 PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
 """The ends of the names of traces that ``torch.profiler.tensorboard_trace_handler`` and `PerfCallback` write."""
 
@@ -52,21 +43,7 @@ class Exportable(Protocol):
 
 
 def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> Path:
-    """Write the recording of torch's profiler to a packed trace file, completely or not at all.
-
-    Args:
-        stopped: A `torch.profiler.profile` that has recorded and was stopped.
-        folder: The folder of the run or capture.
-        rank: The rank that recorded it.
-        unix_ns: The time, which distinguishes the windows of a rank.
-
-    Returns:
-        The file, ``rank0.1700000000000000000.pt.trace.json.gz``.
-
-    Raises:
-        OSError: It cannot be written. Torch itself raises nothing when the disk is full.
-        RuntimeError: Torch cannot export the recording.
-    """
+    """Write the recording of torch's profiler to a packed trace file, completely or not at all."""
     name = f"rank{rank}.{unix_ns}"
     path = folder / f"{name}.pt.trace.json.gz"
     plain = folder / f".{name}.partial.json"
@@ -92,15 +69,6 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
     A file counts as a trace, whatever its name. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, without
     such files, its ``*.json[.gz]`` files. A folder without either may hold one folder below it that has some.
-
-    Args:
-        path: A trace file or a run's folder.
-
-    Returns:
-        At least one path.
-
-    Raises:
-        TraceError: Nothing is there, or several folders below hold traces, so that the run is ambiguous.
     """
     path = Path(path)
     try:
@@ -134,9 +102,6 @@ def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
 
     Files belong together by the rank in their names, or by the worker before the time stamp that the profiler's
     handlers append (``worker.1623143089861.pt.trace.json``). A file with neither in its name is a group of its own.
-
-    Args:
-        paths: Trace files.
 
     Example:
         >>> names = ["rank0.17.pt.trace.json", "rank1.17.pt.trace.json", "rank0.29.pt.trace.json", "a.json"]

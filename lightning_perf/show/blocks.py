@@ -7,7 +7,8 @@ words on one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -24,7 +25,8 @@ from lightning_perf.units import (
 
 Style: TypeAlias = Literal["plain", "strong", "quiet", "good", "warning", "bad", "command"]
 Kind: TypeAlias = Literal[
-    "name", "text", "figure", "bandwidth", "bytes", "count", "duration", "flops", "milliseconds", "ratio", "share"
+    "name", "code", "text", "figure",
+    "bandwidth", "bytes", "count", "duration", "flops", "milliseconds", "ratio", "share",
 ]  # fmt: skip
 
 
@@ -45,7 +47,6 @@ class Line:
         text: Its text, or the parts of its text.
         style: Style of the parts that have none.
         label: A word before it, e.g. "Note". Spaces at its end align the text with that of other lines.
-        label_style: Style of the label.
         gap: Columns of the terminal between the label and the text.
         copied: Whether it is a path or a command to copy, which must not be wrapped.
     """
@@ -70,7 +71,6 @@ class Listing:
     """Lines of a list.
 
     Attributes:
-        lines: The lines.
         indent: Columns of the terminal before each line.
         marker: Text before each line on the terminal.
     """
@@ -82,23 +82,32 @@ class Listing:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of the blocks that follow."""
+    """The title of the blocks that follow, on pages with its definition."""
 
     text: str
     level: int = 3
+    definition: str = ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its head, and the kind of its values: names, text, or figures of a quantity."""
+    """A column of a table.
+
+    Attributes:
+        kind: The kind of its values: names, names in code, text, or figures of a quantity.
+        definition: Its definition in docs/definitions.md, for pages.
+        extra: Whether only pages have it, on narrow screens if the reader chooses it.
+    """
 
     head: str
     kind: Kind = "figure"
+    definition: str = ""
+    extra: bool = False
 
     @property
     def has_figures(self) -> bool:
         """Whether its values are figures, which are aligned at their right."""
-        return self.kind not in ("name", "text")
+        return self.kind not in ("name", "code", "text")
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,7 @@ class Cell:
         style: Style of the text.
         detail: Text that follows, dimmed.
         bar: Length of a bar that shows the value, from 0 to 1.
+        color: The category that gives it its colour on pages.
     """
 
     text: str
@@ -120,6 +130,7 @@ class Cell:
     style: Style = "plain"
     detail: str = ""
     bar: float | None = None
+    color: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,11 +141,19 @@ class Table:
         columns: Its columns. The first one has names.
         rows: Rows with a cell for each column.
         title: Its title. A table without one belongs to the heading above it.
+        definition: Definition of its title in docs/definitions.md, for pages.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
+    definition: str = ""
+
+    def brief(self) -> Table:
+        """Return the table without the columns that only pages have."""
+        kept = [place for place, column in enumerate(self.columns) if not column.extra]
+        columns = tuple(self.columns[place] for place in kept)
+        return replace(self, columns=columns, rows=tuple(tuple(row[place] for place in kept) for row in self.rows))
 
 
 @dataclass(frozen=True)
@@ -151,8 +170,6 @@ class Chart:
     Attributes:
         title: Title of the vertical axis, without a unit.
         unit: Unit of the values, as in `lightning_perf.units.column_format`.
-        values: The points.
-        levels: The level at each point.
         breaks: Numbers of the points at which a new level begins.
         ends: Labels of the first and the last point.
     """
@@ -180,6 +197,9 @@ class Context:
     blocks: tuple[Block, ...]
 
 
+EVERY_ROW = sys.maxsize
+"""The number of rows for a page, which shows all rows of a long table."""
+
 Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context"
 
 TableRow: TypeAlias = Sequence[str | float | Cell | None]
@@ -198,11 +218,20 @@ FORMATS: dict[Kind, Callable[[float | None], str]] = {
 KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
-def table(heads: Sequence[str], rows: Iterable[TableRow], title: str = "", kinds: str = "") -> Table:
+def table(
+    heads: Sequence[str],
+    rows: Iterable[TableRow],
+    title: str = "",
+    kinds: str = "",
+    *,
+    definition: str = "",
+    definitions: Mapping[str, str] | None = None,
+    extra: Collection[str] = (),
+) -> Table:
     """Return a table with a cell per value: a number in the format of its column, `None` as missing, text unchanged.
 
     Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
-    and the others have figures as text.
+    and the others have figures as text. `definitions` and `extra` name columns by their heads.
 
     Example:
         >>> made = table(("phase", "time", "share"), [("forward", 1.5e6, None)], kinds="name duration share")
@@ -210,9 +239,13 @@ def table(heads: Sequence[str], rows: Iterable[TableRow], title: str = "", kinds
         (['forward', '1.50 ms', '–'], 1500000.0)
     """
     names = kinds.split() or ["name", *["figure" for _ in heads[1:]]]
-    columns = tuple(Column(head, KINDS[name]) for head, name in zip(heads, names, strict=False))
+    defined = definitions or {}
+    columns = tuple(
+        Column(head, KINDS[name], defined.get(head, ""), head in extra)
+        for head, name in zip(heads, names, strict=False)
+    )
     cells = (tuple(_cell(value, column.kind) for value, column in zip(row, columns, strict=True)) for row in rows)
-    return Table(columns, tuple(cells), title)
+    return Table(columns, tuple(cells), title, definition)
 
 
 def _cell(value: str | float | Cell | None, kind: Kind) -> Cell:

@@ -46,6 +46,8 @@ STYLES = {
 }
 """The styles of blocks. Sixteen colours are enough."""
 
+NAMES = ("name", "code")
+
 BAR_WIDTH = 16
 
 BARS_FROM = 76
@@ -138,6 +140,8 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
     for block in blocks:
         if isinstance(block, Details):
             yield from _flat(block.blocks)
+        elif isinstance(block, Table):
+            yield block.brief()
         elif not isinstance(block, Context):
             yield block
 
@@ -188,7 +192,7 @@ def _compact(table: Table, *, bars: bool) -> Grid:
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     barred = [bars and any(row[place].bar is not None for row in table.rows) for place in range(len(table.columns))]
     for column, has_bars in zip(table.columns, barred, strict=True):
-        if column.kind == "name":
+        if column.kind in NAMES:
             grid.add_column(column.head, min_width=LEAST_NAME)
         else:
             right = column.has_figures
@@ -209,7 +213,7 @@ def _cell(cell: Cell, column: Column) -> RenderableType:
     text = plain(cell.text, "yellow" if cell.troubled else STYLES[cell.style])
     if cell.detail:
         text.append_text(plain(cell.detail, "dim"))
-    return _Name(text) if column.kind == "name" else text
+    return _Name(text) if column.kind in NAMES else text
 
 
 @dataclass(frozen=True)

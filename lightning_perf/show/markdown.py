@@ -23,6 +23,7 @@ def escape(text: str) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return the rows of a table below their heads."""
+    table = table.brief()
     heads = (" ".join(column.head.split()) for column in table.columns)
     marks = ["---:" if column.has_figures else "---" for column in table.columns]
     rows = [_row(" ".join(safe(f"{cell.text}{cell.detail}").split()) for cell in row) for row in table.rows]

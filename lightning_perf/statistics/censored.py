@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Probability
 
-__all__ = ["ReachTime", "first_to_reach", "kaplan_meier_median"]
-
 
 @dataclass(frozen=True)
 class ReachTime:
@@ -17,7 +15,6 @@ class ReachTime:
 
     Attributes:
         time_s: Training time at which it did, or at which the run ended without it.
-        reached: Whether it reached the goal.
     """
 
     time_s: float
@@ -26,9 +23,6 @@ class ReachTime:
 
 def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
     """Time by which half of the runs have reached the goal (Kaplan & Meier, 1958).
-
-    Args:
-        runs: One entry per run.
 
     Returns:
         Seconds, or None if too few runs reached it for a median.
@@ -51,13 +45,6 @@ def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTi
 
     A run that reached it beats a run that had not by that time. A block does not count if neither did, or if one run
     reached it after the other had ended.
-
-    Args:
-        base: One entry per block.
-        candidate: The candidate's, in the same order.
-
-    Returns:
-        The p-value; None if no block counts.
     """
     method = "sign test over blocks"
     if len(base) != len(candidate):

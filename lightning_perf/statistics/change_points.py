@@ -22,8 +22,6 @@ from lightning_perf.lazy_imports import import_extra
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
 from lightning_perf.statistics.values import Estimate, Float64Array
 
-__all__ = ["FEWEST_VALUES", "ChangePoint", "Segmentation", "find_changes", "predict"]
-
 FEWEST_IN_SEGMENT = 3
 """Values on each side of a change. Two could be outliers."""
 
@@ -52,7 +50,6 @@ class ChangePoint:
         low: The smallest index in the interval of the position.
         high: The largest index in the interval of the position.
         change: Difference of the levels, after minus before, with its interval.
-        p: p-value of the difference.
     """
 
     position: int
@@ -69,11 +66,9 @@ class Segmentation:
     Attributes:
         changes: The change points in order.
         starts: Index of the first value of each segment.
-        levels: Mean of each segment.
         sd: Standard deviation of the values around their segment's mean, or None.
         df: Its degrees of freedom, reduced for autocorrelation.
         autocorrelation: Correlation of neighboring values within segments, at least `LEAST_AUTOCORRELATION`.
-        size: Number of values.
     """
 
     changes: tuple[ChangePoint, ...]
@@ -103,10 +98,6 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
 
     Args:
         values: At least one finite value, in order of time. Take logarithms of times, so that changes are ratios.
-        confidence: Coverage of the intervals.
-
-    Returns:
-        The series with its change points.
 
     Raises:
         MissingExtraError: changeforest or scipy is not installed.
@@ -149,11 +140,7 @@ def predict(series: Segmentation, segment: int, value: float, share: float, conf
     section 4.7).
 
     Args:
-        series: The series.
-        segment: Number of the segment.
-        value: The new value.
         share: Variance of the new value in units of the series' variance: 1 if it is measured like the others.
-        confidence: Coverage of the interval.
     """
     length = series.length(segment)
     difference, method = value - series.levels[segment], "prediction interval from the history"

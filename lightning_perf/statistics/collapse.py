@@ -9,8 +9,6 @@ import numpy as np
 from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Estimate, Numbers, finite
 
-__all__ = ["CollapseCounts", "baseline_limit", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
-
 LEAST_DROP = 0.10
 """The smallest distance of a collapsed run's accuracy below the median of all runs."""
 
@@ -58,9 +56,6 @@ def collapse_limit(accuracies: Numbers) -> float | None:
     Args:
         accuracies: The runs of all arms together, as shares of 1, so that a collapsed arm cannot set its own measure.
 
-    Returns:
-        The limit, or None with fewer than four runs.
-
     Example:
         >>> limit = collapse_limit([0.86, 0.88, 0.91, 0.66, 0.89, 0.90])
         >>> round(limit, 3)
@@ -79,14 +74,6 @@ def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: flo
 
     Unlike `collapse_limit` it does not depend on the candidates, so it also finds an arm in which all runs fail.
 
-    Args:
-        values: The baseline's runs.
-        higher_is_better: Which direction is good.
-        least: The smallest distance from the median; None for half of the median's size.
-
-    Returns:
-        The limit, or None with fewer than two runs.
-
     Example:
         >>> baseline_limit([2.0, 2.0, 2.0], higher_is_better=False)
         3.0
@@ -103,17 +90,6 @@ def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: flo
 def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
     """Return a share of runs with its exact interval (Clopper & Pearson, 1934).
 
-    Args:
-        count: Runs that have the property.
-        n: All runs.
-        confidence: The smallest coverage.
-
-    Returns:
-        The share.
-
-    Raises:
-        ValueError: `count` is not between 0 and `n`.
-
     Example:
         >>> none_of_six = clopper_pearson(0, 6)
         >>> none_of_six.value, round(none_of_six.high, 2)
@@ -129,12 +105,6 @@ def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
 
 def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | None:
     """Return the two-sided p-value of equal shares (Fisher's exact test).
-
-    Args:
-        count_a: Runs of one arm that have the property.
-        n_a: All runs of that arm.
-        count_b: The same of the other arm.
-        n_b: All runs of that arm.
 
     Returns:
         The p-value, or None if an arm has no runs.

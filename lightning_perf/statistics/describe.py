@@ -8,8 +8,6 @@ import numpy as np
 
 from lightning_perf.statistics.values import Numbers, finite
 
-__all__ = ["Summary", "describe"]
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -52,9 +50,6 @@ def describe(values: Numbers) -> Summary:
 
     Args:
         values: The numbers; None for a run without one.
-
-    Returns:
-        The summary.
 
     Example:
         >>> summary = describe([61.0, 60.0, None, 62.0, 65.0])

@@ -10,22 +10,9 @@ from typing import Any
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.statistics.values import Float64Array
 
-__all__ = [
-    "chi_square_quantile",
-    "f_quantile",
-    "normal_cdf",
-    "scipy_stats",
-    "t_cdf",
-    "t_quantile",
-]
-
 
 def scipy_stats() -> Any:
-    """Return the module scipy.stats.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """Return the module scipy.stats."""
     return import_extra("scipy.stats", "compare")
 
 

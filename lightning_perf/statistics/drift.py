@@ -11,8 +11,6 @@ import numpy as np
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
 from lightning_perf.statistics.values import Estimate, Numbers
 
-__all__ = ["Drift", "measure_drift"]
-
 
 @dataclass(frozen=True)
 class Drift:
@@ -40,13 +38,8 @@ def measure_drift(
 
     Args:
         values: One positive value per run, in the order in which the runs ran.
-        arms: The arm of each.
         blocks: The block of each. The runs of a block share more than their place in the order, so the line is then
             fitted to the blocks' means. Counted as separate runs, they would claim drift in one study out of eight.
-        confidence: The requested coverage.
-
-    Returns:
-        The drift.
 
     Example:
         >>> drift = measure_drift([10.0, 20.0, 20.4, 10.3, 10.6, 21.1], ["a", "b", "b", "a", "a", "b"])

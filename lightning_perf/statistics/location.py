@@ -11,18 +11,6 @@ import numpy as np
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
 from lightning_perf.statistics.values import Estimate, Numbers, finite, finite_pairs
 
-__all__ = [
-    "Difference",
-    "Kept",
-    "NonInferiority",
-    "interval",
-    "non_inferiority",
-    "paired_difference",
-    "paired_ratio",
-    "unpaired_difference",
-    "unpaired_ratio",
-]
-
 PAIRED_T = "paired t"
 WELCH_T = "Welch's t"
 
@@ -57,10 +45,6 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
     Args:
         base: One value per block; None for a run without one. Its block is then left out.
         candidate: The candidate's values, in the same order of blocks.
-
-    Returns:
-        The difference, and a standard error with n - 1 degrees of freedom. The error is 0 if all differences are equal:
-        they are then their own interval.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):
@@ -79,11 +63,7 @@ def unpaired_difference(base: Numbers, candidate: Numbers) -> Difference:
     """Return the difference of the two means, with Welch's standard error and Satterthwaite's degrees of freedom.
 
     Args:
-        base: One value per run.
         candidate: The candidate's values. The numbers of runs may differ.
-
-    Returns:
-        The difference.
     """
     a, b = finite(base), finite(candidate)
     n = min(len(a), len(b))
@@ -102,15 +82,7 @@ def unpaired_difference(base: Numbers, candidate: Numbers) -> Difference:
 
 
 def interval(difference: Difference, confidence: float = 0.95) -> Estimate:
-    """Return the two-sided t interval of a mean difference.
-
-    Args:
-        difference: From `paired_difference` or `unpaired_difference`.
-        confidence: The requested coverage.
-
-    Returns:
-        The estimate. Without a known spread it has a reason instead of ends.
-    """
+    """Return the two-sided t interval of a mean difference."""
     value, error, df = difference.value, difference.standard_error, difference.df
     if value is None or error is None or df is None:
         return Estimate(value, None, None, confidence, difference.n, difference.method, difference.reason)
@@ -125,14 +97,7 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
     factors, hence the logarithms (Fleming & Wallace, How not to lie with statistics, CACM 1986).
 
     Args:
-        base: One positive value per block.
         candidate: The candidate's values, in the same order of blocks.
-        confidence: The requested coverage.
-        timed: Whether the values are measured times. Exactly equal ratios of times come from copied runs or a coarse
-            clock, and have no interval. Other values are their own interval if they are equal.
-
-    Returns:
-        The ratio. Below 1, the candidate has less. The speed-up of times is ``estimate.map(lambda r: 1 / r)``.
 
     Example:
         >>> ratio = paired_ratio([10.0, 11.0, 10.5], [5.0, 5.4, 5.3])
@@ -150,16 +115,7 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
 
 
 def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:
-    """Return the ratio candidate / baseline of runs without blocks: geometric means, Welch's interval on logarithms.
-
-    Args:
-        base: One positive value per run.
-        candidate: The candidate's values.
-        confidence: The requested coverage.
-
-    Returns:
-        The ratio.
-    """
+    """Return the ratio candidate / baseline of runs without blocks: geometric means, Welch's interval on logarithms."""
     logs = _logarithms(base, candidate)
     if isinstance(logs, str):
         return Estimate(None, None, None, confidence, 0, f"{WELCH_T} on logarithms", logs)
@@ -232,15 +188,7 @@ def non_inferiority(difference: Difference, margin: float, confidence: float = 0
     """Test that higher is better and the candidate is not lower by the margin or more.
 
     Args:
-        difference: Candidate - baseline.
         margin: The largest loss that does not matter; positive, declared before looking at the runs.
-        confidence: The confidence of the one-sided bound.
-
-    Returns:
-        The outcome. Without a known spread it is undecided, with the reason.
-
-    Raises:
-        ValueError: The margin is not a positive number.
     """
     if not (math.isfinite(margin) and margin > 0):
         raise ValueError(f"the margin must be a positive number, not {margin}")

@@ -13,8 +13,6 @@ import numpy as np
 
 from lightning_perf.statistics.values import Float64Array, Numbers, Probability, finite
 
-__all__ = ["sign_flip_test", "two_sample_test"]
-
 MAX_EXACT = 2**16
 """Up to so many arrangements are all tried. Beyond that, a fixed number is drawn."""
 
@@ -30,9 +28,6 @@ def sign_flip_test(differences: Numbers) -> Probability:
     If the settings do not differ, a block's difference is as likely to have the other sign. Every one of the 2^n
     patterns is tried (Fisher's randomization test). The order within blocks was randomized, so this test assumes no
     distribution. With n pairs the smallest p-value is 2 / 2^n: 5 pairs cannot get below 0.0625.
-
-    Args:
-        differences: One per block.
 
     Returns:
         The p-value; None without differences, or if all are zero.
@@ -60,10 +55,6 @@ def sign_flip_test(differences: Numbers) -> Probability:
 
 def two_sample_test(base: Numbers, candidate: Numbers) -> Probability:
     """Two-sided permutation test of two unpaired samples, statistic: the difference of their means.
-
-    Args:
-        base: One value per run.
-        candidate: The candidate's values.
 
     Returns:
         The p-value; None if an arm is empty or all values are equal.

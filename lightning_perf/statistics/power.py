@@ -10,8 +10,6 @@ import numpy as np
 from lightning_perf.statistics.distributions import chi_square_quantile, normal_cdf, t_quantile
 from lightning_perf.statistics.values import Float64Array
 
-__all__ = ["blocks_needed", "minimal_detectable_effect", "paired_power"]
-
 MAX_BLOCKS = 1000
 
 
@@ -31,11 +29,6 @@ def paired_power(effect: float, n: int, confidence: float = 0.95) -> float:
 
     Args:
         effect: True mean difference in units of the differences' standard deviation.
-        n: Pairs, at least 2.
-        confidence: 1 minus the level of the test.
-
-    Returns:
-        The power, 0 to 1.
     """
     limits = t_quantile(0.5 + confidence / 2, n - 1) * _relative_sd(n - 1)
     shift = abs(effect) * math.sqrt(n)
@@ -73,8 +66,6 @@ def blocks_needed(effect: float, power: float = 0.8, confidence: float = 0.95) -
 
     Args:
         effect: The effect in units of the differences' standard deviation.
-        power: Share of studies that find it.
-        confidence: 1 minus the level of the test.
 
     Returns:
         The number, at least 2; None above 1000 or for no effect at all.

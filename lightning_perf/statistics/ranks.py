@@ -17,17 +17,6 @@ from numpy.typing import NDArray
 
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, Probability, finite
 
-__all__ = [
-    "Ratio",
-    "hodges_lehmann_ratio",
-    "hodges_lehmann_shift",
-    "rank_sum_counts",
-    "signed_rank_counts",
-    "signed_rank_test",
-    "walsh_interval",
-    "walsh_ratio",
-]
-
 MAX_RUNS = 50
 """Runs per arm up to which the rank distributions are exact in the numbers used here."""
 
@@ -53,11 +42,7 @@ def walsh_interval(differences: Numbers, confidence: float = 0.95) -> Estimate:
     """Return the median of the Walsh averages of paired differences, with the interval of the exact signed-rank test.
 
     Args:
-        differences: One per block.
         confidence: The smallest coverage. The rank distribution is discrete, so the true one is at or above it.
-
-    Returns:
-        The estimate with its true `confidence`. Fewer than 6 differences have no 95 % interval.
 
     Example:
         >>> walsh = walsh_interval([1.0, 2.0, 3.0, 4.0, 5.0, 9.0])
@@ -79,12 +64,6 @@ def signed_rank_test(differences: Numbers) -> Probability:
     """Test whether paired differences are symmetric about zero, with the exact signed-rank distribution.
 
     The test matches `walsh_interval`: p is at most 0.05 if the 95 % interval excludes zero.
-
-    Args:
-        differences: One per block.
-
-    Returns:
-        The two-sided p-value. Differences of exactly zero make it larger.
 
     Example:
         >>> signed_rank_test([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]).p
@@ -114,12 +93,7 @@ def walsh_ratio(
     hardly widens the interval, unlike Student's.
 
     Args:
-        base: One positive time per pair.
         candidate: The other time of each pair, in the same order.
-        confidence: The smallest coverage.
-
-    Returns:
-        The ratio. Fewer than 6 pairs have no 95 % interval.
 
     Example:
         >>> ratio = walsh_ratio([10.0, 11.0, 10.0, 10.0, 12.0, 90.0], [5.0, 5.5, 5.1, 5.0, 6.0, 5.0])
@@ -131,16 +105,7 @@ def walsh_ratio(
 
 
 def hodges_lehmann_shift(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:
-    """Return the median of all differences of unpaired runs, with the interval of the exact rank-sum test.
-
-    Args:
-        base: One value per run.
-        candidate: The candidate's values.
-        confidence: The smallest coverage.
-
-    Returns:
-        The estimate with its true `confidence`.
-    """
+    """Return the median of all differences of unpaired runs, with the interval of the exact rank-sum test."""
     a, b = finite(base), finite(candidate)
     n, method = min(len(a), len(b)), "Hodges–Lehmann, rank-sum interval"
     if not n:
@@ -157,11 +122,6 @@ def hodges_lehmann_ratio(base: Sequence[float], candidate: Sequence[float], conf
     The interval inverts Wilcoxon's rank-sum test by the large-sample formula (Hollander, Wolfe & Chicken, Nonparametric
     Statistical Methods, 3rd ed., 2014, section 4.3). It takes the times of a sample as independent. The steps of a run
     nearly are, except for slow drifts. A drift of the machine then looks like a change.
-
-    Args:
-        base: Times, all positive.
-        candidate: Times, all positive, of any number.
-        confidence: Confidence of the interval.
 
     Returns:
         The ratio, or None with too few times for an interval at that confidence.

@@ -13,8 +13,6 @@ import numpy as np
 from lightning_perf.statistics.distributions import f_quantile, scipy_stats, t_quantile
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
 
-__all__ = ["Spread", "brown_forsythe_p", "compare_spread", "sd_ratio"]
-
 POWER = 0.8
 MAX_RUNS = 200
 SIMULATIONS = 2000
@@ -40,17 +38,7 @@ class Spread:
 
 
 def compare_spread(base: Numbers, candidate: Numbers, *, paired: bool, confidence: float = 0.95) -> Spread:
-    """Compare the scatter of two arms.
-
-    Args:
-        base: One value per run (per block if paired).
-        candidate: The candidate's values.
-        paired: Whether the values are paired by block.
-        confidence: The requested coverage.
-
-    Returns:
-        The comparison.
-    """
+    """Compare the scatter of two arms."""
     ratio = sd_ratio(base, candidate, paired=paired, confidence=confidence)
     if ratio.value is None:
         return Spread(ratio, None, None, None, ratio.reason)
@@ -65,14 +53,8 @@ def sd_ratio(base: Numbers, candidate: Numbers, *, paired: bool, confidence: flo
     The interval is exact for normally distributed runs and covers far less when there are outliers.
 
     Args:
-        base: One value per run (per block if paired).
-        candidate: The candidate's values.
         paired: Whether the values are paired by block. Common factors of a block's runs then do not widen the interval
             (Pitman and Morgan, 1939). Otherwise the interval is that of the F test.
-        confidence: The requested coverage.
-
-    Returns:
-        The ratio.
     """
     method = "Pitman–Morgan" if paired else "F"
     a, b = _samples(base, candidate, paired)
@@ -107,7 +89,6 @@ def brown_forsythe_p(a: Float64Array, b: Float64Array) -> float | None:
 
     Args:
         a: One value per run, at least two.
-        b: The other arm's values.
 
     Returns:
         The p-value, or None if the deviations have no spread themselves.

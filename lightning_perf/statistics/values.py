@@ -10,8 +10,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Estimate", "Float64Array", "Numbers", "Probability", "finite", "finite_pairs"]
-
 Float64Array = NDArray[np.float64]
 
 Numbers: TypeAlias = "Sequence[float | None] | Float64Array"
@@ -91,7 +89,6 @@ def finite_pairs(base: Numbers, candidate: Numbers) -> tuple[Float64Array, Float
     """Return the pairs that are numbers on both sides, or the reason why there are no pairs.
 
     Args:
-        base: One value of the baseline per block.
         candidate: One value of the candidate per block, in the same order.
 
     Returns:

@@ -51,7 +51,6 @@ def key_of(run: Run, now_s: float | None = None) -> str:
     """Return the key of a run's documents. It changes with the run's files and with the version of this package.
 
     Args:
-        run: The run.
         now_s: The time, in seconds since 1970; by default the current time.
     """
     now_s = time.time() if now_s is None else now_s
@@ -140,14 +139,7 @@ def _version(path: Path) -> tuple[str, int, int, int] | None:
 
 
 def write(places: Sequence[Path], key: str, documents: Mapping[Document, bytes]) -> Path:
-    """Write documents of a key atomically to the first folder that is writable, and remove outdated ones.
-
-    Returns:
-        The folder with the documents.
-
-    Raises:
-        OSError: None of the folders can be written.
-    """
+    """Write documents of a key atomically to the first folder that is writable, and remove outdated ones."""
     fault: OSError | None = None
     for place in places:
         if place.name == BESIDE and not _is_writable(place.parent):

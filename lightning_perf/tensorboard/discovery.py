@@ -255,11 +255,8 @@ class Scanner:
     """Keeps the table of runs. A request that finds it outdated updates it in the background.
 
     Args:
-        roots: The folders to look in.
         fresh_s: How long a table is fresh at least.
-        fresh_looks: It is fresh for this multiple of the duration of its scan.
         patience_s: How long a request waits for a fresh table if there is an older one.
-        find: Finds the runs.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
+from lightning_perf.documents import page_json
 from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.report.build import analyze
@@ -54,14 +55,14 @@ def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | 
         try:
             if run.kind == "study":
                 on_progress(Working(begin, "comparing"))
-                documents = {"study": msgspec.json.encode(make_study(folder))}
+                documents = {"study": page_json(make_study(folder))}
             else:
                 sizes = {str(path): file.size_bytes for path, file in zip(paths, run.files, strict=True)}
                 with _watched(sizes, lambda done: on_progress(_reading(begin, done))):
                     traces = [folder / _below(run, file) for file in run.traces]
-                    report = make_report(folder, traces, place).to_json(indent=None).encode()
+                    report = make_report(folder, traces, place)
                 # The excerpt is written last: if it exists, both files do.
-                documents = {"report": report, "page": excerpt_report(report)}
+                documents = {"report": msgspec.json.encode(report), "page": page_json(report, excerpt_report)}
         except MissingExtraError as error:
             return Failed(str(error), 500)
         except (TraceError, ReportError, CompareError) as error:
@@ -77,13 +78,7 @@ def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | 
 def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
     """Return the report of a run: that of `PerfCallback` if it covers these traces, or else a new one.
 
-    Args:
-        folder: The folder with its files.
-        traces: The traces in it.
-        place: The folder's name in the report: the location where its files were found.
-
     Raises:
-        TraceError: Nothing can be read.
         ReportError: The folder has only a report, and it cannot be read.
     """
     others = traces or STEPS.paths(folder)

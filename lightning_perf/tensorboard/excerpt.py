@@ -20,9 +20,7 @@ class Rows(msgspec.Struct, frozen=True):
     """A page of a table.
 
     Attributes:
-        rows: The requested rows.
         total: Number of rows of the whole table that pass the filter.
-        offset: Number of rows before these.
     """
 
     rows: list[dict[str, Any]]

@@ -20,11 +20,7 @@ LOOK_S = 0.5
 
 
 class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab "PERF": reports, traces, studies and trade-off tables below TensorBoard's log directory.
-
-    Args:
-        context: TensorBoard's context for plugins.
-    """
+    """The tab "PERF": reports, traces, studies and trade-off tables below TensorBoard's log directory."""
 
     plugin_name = "lightning_perf"
 

@@ -46,12 +46,9 @@ class Queue:
     """Does jobs in worker processes, each one once however often it is asked for.
 
     Args:
-        target: The function that a worker process runs.
         busy_s: After this time with one document, the first worker process does not hold up small runs any more.
-        wait_s: How long a request waits for the answer to a query. After that the page asks again.
         abandoned_s: A job is not started, and its worker process is stopped, if nobody has asked for it within this
             time. Browsers let a hidden page ask only once per minute.
-        retry_s: After this time a document is made again on request, if it failed for now or was removed.
         idle_s: The worker process of queries ends after this time without one.
         stalled_s: A worker process without progress for this time is stopped.
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from werkzeug.wrappers import Request, Response
 
+from lightning_perf.documents import page_json
 from lightning_perf.project import install_command
 from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of, make_task
 from lightning_perf.tensorboard.discovery import Run, Scanner
@@ -82,8 +83,14 @@ class Routes:
         return answer_data(request, _ENTRY_TEXT, "text/javascript; charset=utf-8")
 
     def page(self, request: Request) -> Response:
-        """Answer with the page."""
-        return _file(request, page_assets(), "index.html", "The page is missing from this installation.")
+        """Answer with the page. The browser asks for all modules at once, and not as one imports the other."""
+        assets = page_assets()
+        if "index.html" not in assets:
+            raise RefusalError(404, "The page is missing from this installation.")
+        names = sorted(name for name in assets if name.endswith(".js") and name != "plotly.min.js")
+        links = "".join(f'<link rel="modulepreload" href="static/{name}" />\n' for name in names)
+        page = assets["index.html"].path.read_text(encoding="utf-8").replace("</head>", f"{links}</head>")
+        return answer_data(request, page.encode(), assets["index.html"].content_type)
 
     def static(self, request: Request) -> Response:
         """Answer with a file of the page."""
@@ -141,7 +148,7 @@ class Routes:
         return self._document(request, self._run(request, "run", "study"), "study")
 
     def tradeoff(self, request: Request) -> Response:
-        """Answer with a trade-off table, unchanged."""
+        """Answer with a trade-off table."""
         from lightning_perf.inference.errors import InferenceError
         from lightning_perf.inference.results.tradeoff import Tradeoff
 
@@ -152,12 +159,12 @@ class Routes:
         try:
             with run.storage.open(file.path) as stream:
                 data = stream.read(LARGEST_TRADEOFF_BYTES)
-            Tradeoff.from_json(data)
+            tradeoff = Tradeoff.from_json(data)
         except (StorageError, OSError) as error:
             raise RefusalError(422, str(error)) from error
         except InferenceError as error:
             raise RefusalError(422, f"{file.path} cannot be shown: {error}.") from error
-        return answer_data(request, data, "application/json")
+        return answer_data(request, page_json(tradeoff), "application/json")
 
     def table(self, request: Request) -> Response:
         """Answer with some rows of a long table."""

@@ -42,7 +42,6 @@ class StoredFile:
 
     Attributes:
         path: Its path from the root, with slashes between the parts.
-        size_bytes: Its size.
         updated_s: Time of the last change, in seconds since 1970; 0.0 if the storage does not provide it.
         version: A value that changes with the content: the time of change, or the storage's ETag.
     """
@@ -93,11 +92,7 @@ class Storage:
         return _CREDENTIALS.sub("", self.url) if self.is_remote else self.url
 
     def list_files(self, most_files: int = MOST_FILES) -> tuple[list[StoredFile], list[str]]:
-        """Return the relevant files, sorted by path, and notes for the reader, e.g. on links that were not followed.
-
-        Raises:
-            StorageError: The root cannot be listed.
-        """
+        """Return the relevant files, sorted by path, and notes for the reader, e.g. on links that were not followed."""
         if not self.is_remote and not Path(self.url).exists():
             return [], [f"{self.location} does not exist yet."]
         outside: list[str] = []

@@ -84,6 +84,7 @@ def _answer_table(query: TableQuery) -> Answer:
 
 
 def _answer_diff(query: DiffQuery) -> Answer:
+    from lightning_perf.documents import page_json
     from lightning_perf.errors import ReportError, TraceError
     from lightning_perf.report.document import PerfReport
     from lightning_perf.tensorboard.cache import is_intact
@@ -101,6 +102,6 @@ def _answer_diff(query: DiffQuery) -> Answer:
             return Failed(str(error)) if is_intact(data, "report") else Damaged(path)
     before, after = reports
     try:
-        return Done(excerpt_diff(before.diff(after).to_json(indent=None).encode()))
+        return Done(page_json(before.diff(after), excerpt_diff))
     except (TraceError, ReportError, ValueError) as error:
         return Failed(str(error))

@@ -14,8 +14,6 @@ from lightning_perf.show.terminal_text import plain
 from lightning_perf.top.watch import LATEST_STEPS, RankState, RunState
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
-__all__ = ["render_frame"]
-
 STALE_S = 60.0
 """A rank that has written nothing for so long is marked. Normally it writes every 50 steps or 5 seconds."""
 
@@ -30,11 +28,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def render_frame(state: RunState) -> RenderableType:
-    """Return a frame.
-
-    Args:
-        state: The state of the run.
-    """
+    """Return a frame."""
     return Group(*_parts(state))
 
 

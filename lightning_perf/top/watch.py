@@ -17,8 +17,6 @@ from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples, StepsTail
 
-__all__ = ["LATEST_STEPS", "RankState", "RunState", "RunWatch", "find_newest_log"]
-
 LATEST_STEPS = 50
 """Steps behind the figures of the moment. The callback writes at least that often."""
 
@@ -33,8 +31,6 @@ class RankState:
     """The state of one rank.
 
     Attributes:
-        rank: The rank.
-        steps: Steps so far.
         step_ns: Median time of the latest steps.
         usual_ns: Median time of the steps behind `slow_steps`.
         data_wait_share: Share of the latest steps' time spent waiting for batches, 0 to 1.
@@ -43,7 +39,6 @@ class RankState:
         slowest: The longest of them, longest first.
         loss_scale: The loss scale; None without one.
         skipped_steps: Steps skipped because of an overflow.
-        captures: Captures so far.
         age_s: Time since the last write.
         latest_ns: The times of the latest steps, in order.
     """
@@ -68,7 +63,6 @@ class RunState:
     """The state of a run.
 
     Attributes:
-        folder: Its folder.
         ranks: Its ranks, as far as they have written a step.
         epoch: The last epoch that has ended, with its metrics; None before the first.
         ended: How the run ended; None while it trains, or without a run record.
@@ -83,12 +77,7 @@ class RunState:
 
 
 class RunWatch:
-    """Reads the logs of a run again and again, only the new part of each.
-
-    Args:
-        folder: The run's folder.
-        now_s: The clock of the files' times.
-    """
+    """Reads the logs of a run again and again, only the new part of each."""
 
     def __init__(self, folder: Path, *, now_s: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -182,14 +171,7 @@ def _usual(samples: StepSamples, *, whole: bool) -> StepTimes:
 
 
 def find_newest_log(folder: Path) -> Path | None:
-    """Find the run below a folder with the step times that were written last.
-
-    Args:
-        folder: Where to search, itself included. Hidden folders are skipped.
-
-    Returns:
-        The folder of the run, or None.
-    """
+    """Find the run below a folder with the step times that were written last."""
     newest: tuple[float, Path] | None = None
     for path in folder.rglob("steps.rank*.jsonl"):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):

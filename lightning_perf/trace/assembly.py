@@ -23,14 +23,6 @@ from lightning_perf.trace.column_builders import (
 from lightning_perf.trace.columns import DeviceKind, matched_part
 from lightning_perf.trace.events import NO_RAW, Args, Complete, Label
 
-__all__ = [
-    "Assembly",
-    "Destination",
-    "destination",
-    "device_kind",
-    "is_annotation_name",
-]
-
 
 class Destination(Enum):
     """The table that an event belongs to."""
@@ -123,8 +115,6 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
     """Classify a piece of device work.
 
     Args:
-        destination: KERNEL, COPY or MEMSET.
-        name: The event's name.
         direction: The ``kind`` among the arguments of a copy (AMD), else empty.
 
     Example:
@@ -187,28 +177,15 @@ def _stream(event: Complete) -> Label:
 class Assembly:
     """Collects a recording's events, piece by piece.
 
-    Args:
-        exact: Whether times were decoded as integers and decimals.
-
     Attributes:
-        names: Interned names.
-        threads: Interned threads.
-        types: Interned input types.
-        shapes: Interned input dimensions.
-        strides: Interned input strides.
         values: Interned values of inputs that are no tensors.
         sizes: Interned grids and blocks of kernels, as raw text.
         directions: Interned ``kind`` of copies, as raw text.
         operators: Operators; in old recordings annotations as well.
-        annotations: Annotations.
-        python: Python functions.
-        runtime: Runtime and driver calls.
         device: Device work; ``destination`` is a position in `DESTINATIONS`.
         collectives: Facts about collectives in device rows: the row, and the raw texts of name, dtype, group, elements
             in and out, and group size.
-        memory: Allocator events.
         regions: Named regions of CUDA graphs: the device row, the name's code, and whether it is backward work.
-        counters: Samples of hardware counters.
     """
 
     DESTINATIONS = _DEVICE

@@ -19,8 +19,6 @@ with suppress(ImportError):
 
 _FAULTS: tuple[type[Exception], ...] = (zlib.error, _inflater.error)
 
-__all__ = ["ByteStream"]
-
 READ_BYTES = 1 << 18
 """Bytes per read of the file or of the decompressor."""
 
@@ -45,11 +43,7 @@ EXPANSION_CHECKED_FROM_BYTES = 256 << 20
 class ByteStream:
     """Reads a trace file in chunks. The first bytes show whether it is gzip, not the name.
 
-    Args:
-        path: The file.
-
     Attributes:
-        path: The file.
         truncated: Whether the compressed data ended early or was damaged; known after the last chunk.
 
     Raises:
@@ -83,11 +77,7 @@ class ByteStream:
         self.is_gzip = magic.startswith(_GZIP)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the file's (decompressed) content in pieces of at most 256 KB.
-
-        Raises:
-            TraceError: Reading fails, or the file decompresses to more than 200 times its size.
-        """
+        """Yield the file's (decompressed) content in pieces of at most 256 KB."""
         try:
             with self.path.open("rb", buffering=0) as file:
                 raw = iter(lambda: file.read(READ_BYTES), b"")

@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
 
-__all__ = [
-    "UNREADABLE_NS",
-    "InexactTimeError",
-    "JsonTexts",
-    "Names",
-    "RawTexts",
-    "Rows",
-    "Threads",
-    "decimal_ns",
-    "nanoseconds",
-]
-
-
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
 """Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
 
@@ -43,14 +30,8 @@ class InexactTimeError(ValueError):
 def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
     """Convert times or durations: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
 
-    Args:
-        microseconds: Times; nan for a missing one.
-
     Returns:
         Nanoseconds; `UNREADABLE_NS` for a missing time or one out of range.
-
-    Raises:
-        InexactTimeError: One is in range but too large to be exact to the nanosecond.
 
     Example:
         >>> nanoseconds(np.array([4203669604595.407, 3])).tolist()
@@ -92,7 +73,6 @@ class Rows:
 
     Args:
         exact: Whether times come as integers and decimals and are kept in nanoseconds, not as float microseconds.
-        columns: The array type code of each further column.
     """
 
     def __init__(self, exact: bool, **columns: str) -> None:

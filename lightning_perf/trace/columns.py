@@ -10,31 +10,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MATCHED_CHARACTERS",
-    "NO_ROW",
-    "Annotations",
-    "BoolArray",
-    "Collectives",
-    "Counters",
-    "DeviceEvents",
-    "DeviceKind",
-    "Float32Array",
-    "Float64Array",
-    "GraphRegions",
-    "Int16Array",
-    "Int32Array",
-    "Int64Array",
-    "MemoryEvents",
-    "Operators",
-    "RuntimeCalls",
-    "Spans",
-    "Thread",
-    "matched_part",
-    "pack_triple",
-    "unpack_triple",
-]
-
 MATCHED_CHARACTERS = 1000
 """Patterns see at most this many characters of a name. The time of some patterns grows faster than the name."""
 
@@ -81,8 +56,6 @@ class Spans(_Timed):
     Attributes:
         start_ns: Start of each interval, ascending.
         end_ns: End of each interval; never before its start.
-        name: Code into `Trace.names`.
-        thread: Code into `Trace.threads`.
     """
 
     start_ns: Int64Array
@@ -145,11 +118,8 @@ class MemoryEvents:
     """Allocator events (``[memory]``), in time order.
 
     Attributes:
-        time_ns: Time of the event.
-        thread: Code into `Trace.threads`.
         device_type: torch's ``DeviceType``: 0 CPU, 1 CUDA (HIP too).
         device: Device ordinal, -1 for the host.
-        address: Address of the block.
         bytes: Size: positive if allocated, negative if freed.
         allocated_bytes: Allocator's total after the event, -1 if not recorded.
         reserved_bytes: Allocator's reserved total after the event, -1 if not recorded.
@@ -173,8 +143,6 @@ class Thread:
     """A host thread, as the trace names it.
 
     Attributes:
-        process: The event's ``pid``, as text.
-        thread: The event's ``tid``, as text.
         name: The recorded thread name; empty if missing.
     """
 
@@ -228,10 +196,6 @@ class DeviceEvents(_Timed):
     Attributes:
         start_ns: Start, ascending.
         end_ns: End; never before its start.
-        name: Code into `Trace.names`.
-        kind: A `DeviceKind` (uint8).
-        device: Device ordinal.
-        stream: Stream number.
         correlation: Number shared with the runtime call that started it, or -1.
         bytes: Bytes moved by a copy or memset, or 0 if not recorded.
         grid_blocks: Thread blocks of a kernel (product of its grid), or 0.
@@ -285,13 +249,9 @@ class Collectives:
     """The recorded facts about collectives (sparse: one row per device row that has them).
 
     Attributes:
-        device_row: Row in `Trace.device`.
         name: Code into `Trace.names` (``allreduce``, ``_allgather_base``, …).
         dtype: Code into `Trace.names` (``Float``, ``BFloat16``, …).
         group: Code into `Trace.names`: the process group's name.
-        in_elements: Elements sent.
-        out_elements: Elements received.
-        group_size: Ranks in the group.
     """
 
     device_row: Int32Array
@@ -311,7 +271,6 @@ class GraphRegions:
     """Names that ``torch.cuda.graph_annotations.mark_kernels`` gave to work in CUDA graphs (sparse).
 
     Attributes:
-        device_row: Row in `Trace.device`.
         name: Code into `Trace.names`: the innermost region.
         backward: Whether the work is the backward of the region.
     """
@@ -329,10 +288,7 @@ class Counters:
     """Samples of hardware counters, in time order: power, clocks, temperature, utilization.
 
     Attributes:
-        time_ns: Time of the sample.
         name: Code into `Trace.names`, with the unit as recorded, e.g. ``Power (W)``.
-        device: Device ordinal.
-        value: The value.
     """
 
     time_ns: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

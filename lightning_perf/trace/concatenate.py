@@ -15,8 +15,6 @@ from lightning_perf.trace.description import Metadata, Problems, Tokens
 from lightning_perf.trace.indexing import time_order
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CODED_COLUMNS", "concatenate"]
-
 _Codes = NDArray[np.int32]
 _Columns = dict[str, NDArray[Any]]
 
@@ -44,15 +42,9 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     Events are merged in time order, so that splitting a file changes nothing. Correlation numbers may restart in a
     later window. So device work belongs to the nearest call before it.
 
-    Args:
-        traces: At least one trace, all of one rank and on one clock.
-
     Returns:
         One trace with the sources, events and problems of all. Each metadata field is the first one recorded,
         and tokens are summed.
-
-    Raises:
-        ValueError: The list is empty.
     """
     if not traces:
         raise ValueError("no trace to join: pass at least one")

@@ -7,24 +7,6 @@ from typing import Any
 
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = [
-    "BATCH_KEY",
-    "LOADER_KEY",
-    "LOOP_KEY",
-    "PROCESSOR_KEY",
-    "TOKENS_KEY",
-    "Batch",
-    "DataLoading",
-    "DeviceProperties",
-    "HookTime",
-    "Metadata",
-    "Problems",
-    "Processor",
-    "Tokens",
-    "TrainingLoop",
-    "read_metadata",
-]
-
 
 @dataclass(frozen=True)
 class DeviceProperties:
@@ -278,12 +260,7 @@ _LARGEST_BASE_NS = 2**61
 
 
 def read_metadata(header: bytes, trailer: bytes) -> Metadata:
-    """Read the text before and after the events. Missing fields, and those of another type, are left out.
-
-    Args:
-        header: JSON text of an object.
-        trailer: JSON text of an object. If both have a key, this one counts.
-    """
+    """Read the text before and after the events. Missing fields, and those of another type, are left out."""
     document: dict[str, Any] = {}
     for text in (header, trailer):
         part = lenient_json(text)

@@ -10,19 +10,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-__all__ = [
-    "NO_RAW",
-    "Args",
-    "Complete",
-    "Counter",
-    "ExactComplete",
-    "Instant",
-    "InstantArgs",
-    "Named",
-    "decode",
-    "decode_exact",
-]
-
 NO_RAW = msgspec.Raw(b"")
 _NAN = float("nan")
 

@@ -9,18 +9,6 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
 
-__all__ = [
-    "distinct",
-    "distinct_rows",
-    "enclosing_rows",
-    "innermost_marked",
-    "parent_rows",
-    "self_ns",
-    "time_order",
-    "used_codes",
-]
-
-
 TABLE_ROWS = 1 << 20
 """Codes in a range of this size are always looked up in a table."""
 
@@ -59,9 +47,6 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
 def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
     """Find the distinct rows of several columns.
 
-    Args:
-        columns: Columns of codes, of equal length.
-
     Returns:
         For each distinct row the place of its first occurrence, in the order of its values (the first column's first).
         Also, for each row, its number among the distinct ones.
@@ -83,9 +68,6 @@ def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64
 def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
     """Return the codes in a column, ascending.
 
-    Args:
-        codes: Codes into one of the lists of a `Trace`. None is negative, and none is large.
-
     Example:
         >>> used_codes(np.array([7, 3, 7, 4]))
         [3, 4, 7]
@@ -101,12 +83,6 @@ def parent_rows(spans: Spans) -> Int32Array:
     not earlier. This "previous greater element" query is answered for all rows at once by pointer doubling. Between a
     row and its candidate, all ends are earlier than the row's own. So a candidate that ends too early is replaced by
     its own candidate, and every round at least doubles the distance covered.
-
-    Args:
-        spans: A table in its sorted order.
-
-    Returns:
-        Row numbers into `spans`; `NO_ROW` at the top of a thread.
     """
     order, ends, first = _by_thread(spans)
     candidate = np.arange(-1, len(order) - 1, dtype=np.int64)
@@ -121,16 +97,7 @@ def parent_rows(spans: Spans) -> Int32Array:
 
 
 def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int32Array:
-    """Return for each interval of one table the innermost interval of another that contains it on its thread.
-
-    Args:
-        inner: The intervals to place.
-        outer: The intervals that may contain them.
-        outer_parents: `parent_rows` of `outer`.
-
-    Returns:
-        Row numbers into `outer`; `NO_ROW` if none contains the interval.
-    """
+    """Return for each interval of one table the innermost interval of another that contains it on its thread."""
     found = np.full(len(inner), NO_ROW, dtype=np.int32)
     for thread in used_codes(inner.thread):
         rows = np.flatnonzero(inner.thread == thread)
@@ -152,13 +119,9 @@ def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int
 
 
 def innermost_marked(parents: Int32Array, rows: NDArray[np.integer[Any]], marked: BoolArray) -> Int64Array:
-    """Return the innermost marked interval at or around each row of a table; `NO_ROW` without one.
-
-    Args:
-        parents: `parent_rows` of the table.
-        rows: Rows of the table, or `NO_ROW`.
-        marked: Whether each row of the table is marked.
-    """
+    """Return the innermost marked interval at or around each row of a table; `NO_ROW` without one."""
+    if not marked.any():
+        return np.full(len(rows), NO_ROW, dtype=np.int64)
     found = rows.astype(np.int64)
     open_ = np.flatnonzero(found != NO_ROW)
     open_ = open_[~marked[found[open_]]]

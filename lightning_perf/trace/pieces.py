@@ -13,8 +13,6 @@ import msgspec
 
 from lightning_perf.errors import TraceError
 
-__all__ = ["EventText"]
-
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
@@ -34,10 +32,6 @@ _LARGEST_HEAD_BYTES = 256 << 20
 
 class EventText:
     """Finds the events in a stream of text.
-
-    Args:
-        path: The file, for messages.
-        chunks: Its text.
 
     Attributes:
         header: The text before the events, as the JSON text of an object.
@@ -92,12 +86,6 @@ class EventText:
         """Return the whole events of a piece that does not decode. The incomplete tail carries over to the next piece.
 
         A cut is made where an event seems to begin. An object in a list inside an event's arguments can look the same.
-
-        Args:
-            piece: The piece that was yielded last.
-
-        Returns:
-            The piece, unchanged unless its only fault is a cut inside an event.
         """
         if self._ended or not _is_cut_short(piece):
             return piece

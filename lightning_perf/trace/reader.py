@@ -28,8 +28,6 @@ from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.tensors import read_tensors
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["read_trace"]
-
 _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 

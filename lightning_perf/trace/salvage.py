@@ -16,8 +16,6 @@ import msgspec
 
 from lightning_perf.trace.events import NO_RAW, Args, Complete, Counter, Instant, InstantArgs, Named, decode_exact
 
-__all__ = ["Salvage", "lenient_json"]
-
 _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, ArithmeticError)
 _QUOTES_MENDED_BELOW_BYTES = 1 << 16
 _LONGEST_NUMBER_BYTES = 300
@@ -57,12 +55,7 @@ class Salvage:
         self.dropped = 0
 
     def events(self, piece: bytes, event_start: bytes) -> list[Any]:
-        """Return the events of a piece.
-
-        Args:
-            piece: Comma-separated events.
-            event_start: The key that events begin with.
-        """
+        """Return the events of a piece."""
         try:
             texts = [bytes(raw) for raw in _raw_decoder.decode(b"[" + piece + b"]")]
         except _FAULTS:

@@ -24,8 +24,6 @@ from lightning_perf.trace.columns import (
 )
 from lightning_perf.trace.indexing import distinct, time_order
 
-__all__ = ["build_tables"]
-
 _DEVICE_TYPE_HIP = 6  # c10/core/DeviceType.h; in the tables 1, as CUDA
 _DEVICE_TYPE_CUDA = 1
 
@@ -34,14 +32,6 @@ _Columns = dict[str, NDArray[Any]]
 
 def build_tables(read: Assembly, base_time_ns: int) -> tuple[dict[str, Any], int]:
     """Finish the tables of a recording. Do not use `read` afterwards.
-
-    Args:
-        read: The rows.
-        base_time_ns: Added to every time.
-
-    Returns:
-        The tables by their names in `Trace`, and how many events were left out for a missing or negative duration or an
-        unreadable time.
 
     Raises:
         InexactTimeError: Times have to be read as decimals.

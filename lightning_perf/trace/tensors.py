@@ -10,8 +10,6 @@ import numpy as np
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = ["KINDS", "TENSORS_KEY", "TensorBlocks", "TensorKind", "WindowTensors", "read_tensors"]
-
 TENSORS_KEY = "lightning_perf.tensors"
 """Field of a trace file that holds the lists."""
 
@@ -28,10 +26,7 @@ class TensorBlocks:
     """The memory of listed tensors at one moment, one row per block.
 
     Attributes:
-        kind: Place in `KINDS`.
         device: Device ordinal, -1 for the host.
-        address: Address of the block.
-        bytes: Its size.
     """
 
     kind: Int64Array
@@ -55,7 +50,6 @@ class WindowTensors:
     Attributes:
         begin_ns: Start of the window's file, on the clock of the tables.
         start: The tensors when the recording started.
-        end: The tensors when it ended.
         available_bytes: By device ordinal: memory that this process could use for tensors when the recording started,
             including the memory of tensors that it already had.
     """
@@ -71,12 +65,7 @@ class WindowTensors:
 
 
 def read_tensors(header: bytes, trailer: bytes) -> WindowTensors | None:
-    """Read the lists from the text before and after the events; None if they are missing or damaged.
-
-    Args:
-        header: JSON text of an object.
-        trailer: JSON text of an object. If both have the lists, these count.
-    """
+    """Read the lists from the text before and after the events; None if they are missing or damaged."""
     value: Any = None
     for text in (header, trailer):
         if TENSORS_KEY.encode() in text:

@@ -29,8 +29,6 @@ from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows
 from lightning_perf.trace.tensors import WindowTensors
 
-__all__ = ["CUT_MARK", "FileClock", "Links", "Steps", "Trace", "is_launch_name"]
-
 CUT_MARK = "perf::step_cut"
 """Name of an annotation of `PerfCallback` in a step that it has to leave before the step is complete."""
 
@@ -73,27 +71,18 @@ class Trace:
 
     Attributes:
         sources: The file or files it was read from.
-        names: Interned event names.
-        threads: Interned threads.
         type_lists: Interned operator input types, each as JSON text (``["float","Scalar"]``).
         shape_lists: Interned operator input dimensions, each as JSON text (``[[32,3,224,224],[]]``).
         stride_lists: Interned strides of operator inputs, in elements, each as JSON text (``[[50176,224,1],[]]``).
         value_lists: Interned values of operator inputs other than tensors, each as JSON text
             (``["","[1, 1]","True"]``).
-        operators: Framework operators.
         annotations: Ranges that a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
         python: Python functions (recorded with stacks only).
-        runtime: Runtime and driver calls.
-        device: Device work.
-        collectives: Recorded facts about collectives.
-        memory: Allocator events.
         regions: Named regions of CUDA graphs (torch 2.15 and later).
         counters: Hardware counters (torch 2.15 and later).
         joined_clocks: The clocks of the files of a joined recording; use `clocks`.
         tensors: Parameters, gradients and optimizer state by address, of each window in which `PerfCallback` listed
             them.
-        metadata: The recording's description of itself.
-        problems: Faults of the file.
     """
 
     sources: tuple[str, ...]
@@ -143,14 +132,7 @@ class Trace:
         return max((int(t.end_ns.max()) for t in self.tables() if len(t)), default=0)
 
     def names_where(self, accept: Callable[[str], bool]) -> BoolArray:
-        """Return a mask over `names`. Index it with a code column to get a mask over rows.
-
-        Args:
-            accept: Called once per distinct name.
-
-        Returns:
-            Boolean array of length ``len(names)``.
-        """
+        """Return a mask over `names`. Index it with a code column to get a mask over rows."""
         return np.fromiter((accept(name) for name in self.names), dtype=np.bool_, count=len(self.names))
 
     def tables(self) -> tuple[Spans | DeviceEvents, ...]:
@@ -201,12 +183,6 @@ def _find_links(trace: Trace) -> Links:
 
     ``External id`` is not used. On many recordings it matches no kernel at all, and where it matches, containment finds
     the same operator.
-
-    Args:
-        trace: The trace.
-
-    Returns:
-        The links, one row per row of the trace's tables.
     """
     device_runtime = _device_runtime(trace)
     parents = parent_rows(trace.operators)
@@ -262,8 +238,6 @@ class Steps:
         number: The ``n`` of ``ProfilerStep#n``; 0 for the whole recording.
         start_ns: Start of each window: the host mark's start or the last window's end, whichever is later.
         end_ns: End of each window: the host mark's end or the end of the last device work launched in it.
-        host_start_ns: Start of the host's mark.
-        host_end_ns: End of the host's mark.
         complete: False for a step that the recording cut off. Averages leave it out.
         marked: False if the trace has no step marks, so that the one window is the whole recording.
         thread: Code into `Trace.threads` of the training thread (the marks' thread, or the busiest one).
@@ -288,9 +262,6 @@ def _find_steps(trace: Trace) -> Steps:
     Only the host's ``ProfilerStep#n`` marks count, not their copies on the device's timeline. Of nested marks, the
     outermost is the step. Device work belongs to the step of its runtime call, on any thread: the host mark in which
     the call began. Other device work before that of the first step ends an earlier step, which was not recorded.
-
-    Args:
-        trace: The trace.
 
     Returns:
         The steps. Without marks, there is one step, from the first operator or device work to the end of the last one.

@@ -10,8 +10,6 @@ from lightning_perf.run_files.estimates import EstimateOutcome
 from lightning_perf.tune.levers.registry import find_lever
 from lightning_perf.tune.result import Trial, TuneResult
 
-__all__ = ["checked_estimates"]
-
 _OTHER_PRECISION = {("cpu-bf16", "16-mixed")}
 """Rules and levers that address the same loss of time, but the estimate is for another lever of the family."""
 
@@ -20,9 +18,6 @@ def checked_estimates(result: TuneResult) -> tuple[EstimateOutcome, ...]:
     """Return the predictions that a tuning measured.
 
     If several levers of a family address a finding, e.g. different numbers of workers, the fastest one counts.
-
-    Args:
-        result: The result of the tuning.
     """
     fastest: dict[tuple[str, str], Trial] = {}
     for trial in result.trials:

@@ -12,8 +12,6 @@ from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.tune.errors import TrialError
 from lightning_perf.tune.training import Training
 
-__all__ = ["MAX_STEPS", "fit", "trainer_class"]
-
 MAX_STEPS = 10**7
 """More steps than any trial trains; finite, because schedules over ``trainer.estimated_stepping_batches`` need that."""
 
@@ -40,17 +38,7 @@ _CALLBACKS_LEFT_OUT = {
 
 
 def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any) -> None:
-    """Train, until a callback stops it.
-
-    Args:
-        training: The training.
-        callbacks: Callbacks to add to the user's.
-        folder: The Trainer's ``default_root_dir``.
-        arguments: Arguments of the Trainer, which override all others.
-
-    Raises:
-        TrialError: The training cannot be used for trials.
-    """
+    """Train, until a callback stops it."""
     given = {name: value for name, value in training.trainer.items() if name not in _LEFT_OUT}
     theirs = given.pop("callbacks", None) or []
     theirs = theirs if isinstance(theirs, (list, tuple)) else [theirs]
@@ -79,11 +67,7 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
 
 
 def trainer_class(module: Any) -> Any:
-    """Return the Trainer class of the module's package.
-
-    Raises:
-        TrialError: The module is not a LightningModule.
-    """
+    """Return the Trainer class of the module's package."""
     plain = getattr(module, "_orig_mod", module)
     for package in _PACKAGES:
         try:

@@ -63,11 +63,6 @@ def is_confirmed(pairs: Sequence[Estimate], noise: Sequence[Estimate], levers: i
     `FAMILY_ERROR` divided by the number of levers (Bonferroni). The variance of a pair comes from the pairs of the
     unchanged training, with their known mean of 0, and from the spread of these pairs around their own mean.
 
-    Args:
-        pairs: The lever against the best setting, each in two processes of its own.
-        noise: The unchanged training against itself, each in two processes.
-        levers: Levers that the tuning tries.
-
     Example:
         >>> def pair(ratio):
         ...     return Estimate(ratio, None, None, 0.95, 12, "")
@@ -92,12 +87,7 @@ RELATIVE_FLOOR = 0.002
 
 
 class LossGuard:
-    """Losses of the unchanged training for several seeds, which limit how far a lever may move them.
-
-    Args:
-        base: The loss of each optimizer step, for the seed of the trials.
-        others: The same for other seeds.
-    """
+    """Losses of the unchanged training for several seeds, which limit how far a lever may move them."""
 
     def __init__(self, base: Sequence[float], *others: Sequence[float]) -> None:
         self._base, self._others = tuple(base), tuple(tuple(losses) for losses in others)
@@ -120,11 +110,7 @@ class LossGuard:
         return None
 
     def harm(self, losses: Sequence[float]) -> str | None:
-        """Return how a lever moved the loss, or None if it moved it no further than seeds do.
-
-        Args:
-            losses: The loss of each optimizer step with the lever, for the seed of the base.
-        """
+        """Return how a lever moved the loss, or None if it moved it no further than seeds do."""
         count = min(map(len, (self._base, *self._others, losses)))
         if not count:
             return None
@@ -134,10 +120,6 @@ class LossGuard:
 
 def loss_of(losses: Sequence[float], count: int) -> float:
     """Return the mean loss of the later half of the first steps.
-
-    Args:
-        losses: The loss of each optimizer step.
-        count: Number of steps, the same for all losses that are compared.
 
     Example:
         >>> loss_of([9.0, 9.0, 1.0, 3.0, 100.0], 4)
@@ -152,11 +134,6 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
     The candidate has the seed of the base. Without rounding both losses would be equal, and rounding alone moves them
     apart no further than two seeds are. The limit is the 95 % interval of a difference of two seeds: Student's t for
     this number of seeds, times their standard deviation, times √2.
-
-    Args:
-        candidate: Loss with the lever.
-        base: Loss without, by the same seed.
-        seeds: Losses without, by several seeds.
 
     Example:
         >>> moved(2.7, 2.0, [2.0, 2.1, 1.9])

@@ -18,7 +18,6 @@ class Order(Message, frozen=True):
         levers: Names of the levers to apply.
         seed: Seeds weights and order of samples.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
-        folder: Where profiles go.
     """
 
     source: str | None
@@ -85,7 +84,6 @@ class Scouted(Message, frozen=True):
     """The result of the scout.
 
     Attributes:
-        machine: Where it runs.
         missing: For each lever, why it does not apply, or None.
         lines: For each lever that applies, the lines for the user's code.
         profile: A profile of a few steps.
@@ -108,7 +106,6 @@ class Window(Message, frozen=True):
 
     Attributes:
         seconds: Wall time, until the device had finished.
-        steps: Optimizer steps.
         samples: Samples, None where the batches do not tell.
         losses: The loss of each optimizer step, mean of its micro-batches.
         peak_bytes: The most device memory that the process has held; None if the device does not tell.

@@ -37,9 +37,6 @@ class Pair:
     """Two trainings that were measured against each other.
 
     Attributes:
-        measurement: Their ratio.
-        base_losses: Losses of the base.
-        losses: Losses of the candidate.
         start_s: Time that the candidate's process took to start.
         took_s: Time of the measurement without that start.
     """
@@ -52,12 +49,7 @@ class Pair:
 
 
 class Pairs:
-    """Measures pairs, and keeps the process of the best setting running between them.
-
-    Attributes:
-        steps: Optimizer steps of a window.
-        notes: Remarks that a reader needs.
-    """
+    """Measures pairs, and keeps the process of the best setting running between them."""
 
     def __init__(
         self,

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-__all__ = ["Progress", "describe_left"]
-
 EVERY_S = 10.0
 """Seconds of silence before a line with the time left."""
 
@@ -16,11 +14,6 @@ class Progress:
     """Passes lines of progress on, and breaks long silences.
 
     Use it as a context manager: it has a thread of its own while it is open.
-
-    Args:
-        on_progress: Called with each line.
-        left_s: Returns the seconds that are left.
-        every_s: Seconds of silence before a line with the time left.
     """
 
     def __init__(
@@ -45,12 +38,7 @@ class Progress:
         self._thread.join()
 
     def say(self, line: str, doing: str = "") -> None:
-        """Pass a line on.
-
-        Args:
-            line: The line.
-            doing: The activity from now on, for the lines that break silences.
-        """
+        """Pass a line on."""
         self._silent = False
         self._doing = doing
         self._on_progress(line)

@@ -21,7 +21,6 @@ class Runner:
     """A training that is measured window by window.
 
     Args:
-        order: The training and its levers.
         time_left_s: Returns the seconds that it may still take.
 
     Attributes:

@@ -20,9 +20,6 @@ class TuneSettings:
         rounds: Windows of each side in a trial.
         window_s: Seconds that a window should take.
         seed: Seeds weights, order of samples, and order of windows.
-
-    Raises:
-        TuneError: A setting is invalid.
     """
 
     minutes: float = 15.0
@@ -48,9 +45,6 @@ RESERVE_FACTOR = 1.25
 
 class Budget:
     """The time budget of a tuning, which starts now.
-
-    Args:
-        minutes: The budget.
 
     Attributes:
         total_s: The budget in seconds.

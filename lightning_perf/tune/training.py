@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Training", "as_training"]
-
 
 @dataclass
 class Training:
     """The training that the trials run. Levers change it in place: each process has its own.
 
     Attributes:
-        module: A LightningModule of either package.
         data: A DataLoader, a LightningDataModule, or None where the module itself has ``train_dataloader``.
         trainer: Keyword arguments of the Trainer, as ``{"accelerator": "gpu", "accumulate_grad_batches": 2}``.
         loader: The training's DataLoader, or the reason why it cannot be changed; None until it is looked up.
@@ -28,12 +25,6 @@ class Training:
 
 def as_training(made: Any) -> Training:
     """Convert the return value of the user's function.
-
-    Args:
-        made: A `Training`; a module; or a tuple of a module, its data, and keyword arguments of the Trainer.
-
-    Raises:
-        TypeError: It is something else.
 
     Example:
         >>> as_training(("module", "data", {"max_epochs": 1})).trainer

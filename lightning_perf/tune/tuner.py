@@ -13,22 +13,13 @@ from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.result import TuneResult
 from lightning_perf.tune.settings import TuneSettings
 
-__all__ = [
-    "PerfTuner",
-    "TorchFlags",
-]
-
 
 @dataclass(frozen=True)
 class TorchFlags:
     """Settings that a user's script may have made before it tunes, and that a fresh process does not know.
 
     Attributes:
-        threads: CPU threads of an operator.
-        fp32: Arithmetic of FP32 products.
-        cudnn_benchmark: Whether cuDNN measures its algorithms.
         cudnn_deterministic: Whether it takes deterministic ones only.
-        default_dtype: Of new tensors.
     """
 
     threads: int

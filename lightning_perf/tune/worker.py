@@ -205,7 +205,6 @@ def work(channel: Channel) -> None:
     """Carry out one order.
 
     Raises:
-        NoTrainingError: The training does not exist.
         NotApplicableError: A lever turned out not to apply.
         TrialError: The training cannot be used for trials, or a lever failed.
     """

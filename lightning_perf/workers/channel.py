@@ -15,18 +15,6 @@ import msgspec
 
 from lightning_perf.workers.exit_status import kill_group
 
-__all__ = [
-    "Channel",
-    "Failure",
-    "M",
-    "Message",
-    "Stop",
-    "StopRequestedError",
-    "decode",
-    "encode",
-    "serve",
-]
-
 
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base class of messages. Each message carries the name of its class."""
@@ -37,12 +25,7 @@ class Stop(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """An error ended the worker process.
-
-    Attributes:
-        error: Name of the error's class.
-        reason: What went wrong.
-    """
+    """An error ended the worker process."""
 
     error: str
     reason: str
@@ -76,9 +59,6 @@ class Channel:
 
     If the supervisor ends, the worker process and all processes that it started are killed at once.
 
-    Args:
-        descriptor: File descriptor of the connection.
-
     Attributes:
         describe: Turns an error into text for the supervisor. Replace it to word the errors of your libraries.
     """
@@ -101,14 +81,7 @@ class Channel:
     def receive(self, *kinds: type[Message]) -> Any: ...
 
     def receive(self, *kinds: type[Message]) -> Any:
-        """Wait for the next message.
-
-        Args:
-            kinds: Possible classes of the message.
-
-        Raises:
-            StopRequestedError: The supervisor asks to stop. If you do not catch it, the worker process ends normally.
-        """
+        """Wait for the next message."""
         message = decode(self._messages.get(), *kinds, Stop)
         if isinstance(message, Stop):
             raise StopRequestedError
@@ -124,12 +97,7 @@ class Channel:
 
 
 def serve(target: str, descriptor: int) -> None:
-    """Run a function as a worker process.
-
-    Args:
-        target: The function, as ``package.module:name``.
-        descriptor: File descriptor of the connection to the supervisor.
-    """
+    """Run a function as a worker process."""
     channel = Channel(descriptor)
     module, _, name = target.partition(":")
     try:

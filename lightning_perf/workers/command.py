@@ -14,8 +14,6 @@ from typing import IO
 
 from lightning_perf.workers.exit_status import kill_group
 
-__all__ = ["StoppedError", "run_command"]
-
 LOOK_S = 0.05
 INTERRUPT_S = 10.0
 TERMINATE_S = 5.0
@@ -38,21 +36,6 @@ def run_command(
 
     On Linux the program dies with this process, even if this process is killed. After Ctrl-C or another error here, the
     program first gets a Ctrl-C, 10 s later ``SIGTERM``, and 5 s later ``SIGKILL``.
-
-    Args:
-        command: Program and arguments.
-        folder: Working directory; None for the current one.
-        environment: All environment variables of the program.
-        log: File for its output.
-        stop: Set it in another thread to end the program.
-        keep_open: File descriptors that the program inherits.
-
-    Returns:
-        The exit code; minus the signal's number if a signal ended the program.
-
-    Raises:
-        StoppedError: `stop` was set, and the program has ended.
-        OSError: The working directory does not exist.
     """
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("exec_command.py")), str(os.getpid()), *command],

@@ -18,12 +18,7 @@ COMMAND_NOT_FOUND = 127
 
 
 def main(supervisor: int, command: list[str]) -> None:
-    """Become the command.
-
-    Args:
-        supervisor: Number of the process that started this one.
-        command: Program and arguments.
-    """
+    """Become the command."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:  # it died before the request was in force

@@ -7,8 +7,6 @@ import signal
 from contextlib import suppress
 from typing import IO
 
-__all__ = ["describe_exit", "kill_group", "last_lines"]
-
 LOG_BYTES = 4000
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 """Signals for a fault of the program itself. All others come from outside."""
@@ -16,10 +14,6 @@ CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSY
 
 def describe_exit(code: int | None) -> str:
     """Describe how a process ended, as the end of a sentence with the process as its subject.
-
-    Args:
-        code: Its exit code. Minus the signal's number if a signal ended it, as in `subprocess`. None if the process
-            still runs, but has closed its connection.
 
     Example:
         >>> describe_exit(3)
@@ -44,22 +38,13 @@ def describe_exit(code: int | None) -> str:
 
 
 def last_lines(log: IO[bytes], count: int = 3) -> str:
-    """Return the last lines of a log that are not blank, joined by ``|``.
-
-    Args:
-        log: The log, open for reading.
-        count: How many lines to return.
-    """
+    """Return the last lines of a log that are not blank, joined by ``|``."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-count:])
 
 
 def kill_group(process: int) -> None:
-    """Kill the processes of a group, even if the process that leads it has ended already.
-
-    Args:
-        process: Number of the process that leads the group.
-    """
+    """Kill the processes of a group, even if the process that leads it has ended already."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)

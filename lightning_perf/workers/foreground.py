@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["die_of", "run_in_foreground"]
-
 PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -32,12 +30,6 @@ def run_in_foreground(command: Sequence[str]) -> int:
 
     The program has the streams and the environment of this process. It dies with this process, even if this process is
     killed. Signals that a key of the terminal causes reach the program directly, so they are not passed on.
-
-    Args:
-        command: Program and arguments.
-
-    Returns:
-        The exit code; minus the signal's number if a signal ended the program.
     """
     watched = {*PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -57,11 +49,7 @@ def run_in_foreground(command: Sequence[str]) -> int:
 
 
 def die_of(number: int) -> None:
-    """End this process with a signal, as the program ended, so that the caller sees the same status.
-
-    Args:
-        number: The signal. If this process survives it, the function returns.
-    """
+    """End this process with a signal, as the program ended, so that the caller sees the same status."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["free_bytes", "limit_memory"]
-
 MEMORY_SHARE = 0.75
 LEAST_MEMORY_BYTES = 1 << 30
 
@@ -23,11 +21,7 @@ def limit_memory(
 
     Args:
         share: Limit as a share of the memory that is free now.
-        least_bytes: Smallest limit.
         most_bytes: Largest limit, also below the smallest one; ``None`` for no largest one.
-
-    Returns:
-        The limit, in bytes.
     """
     limit = max(least_bytes, int(free_bytes() * share))
     if most_bytes is not None:
@@ -47,7 +41,6 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 
     Args:
         proc: Where the kernel shows memory and this process; without it the result is 0.
-        groups: Root of the control groups, version 2, which hold the limit of a container.
     """
     try:
         host = _fields(proc / "meminfo").get("MemAvailable:", 0) * 1024

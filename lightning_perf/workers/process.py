@@ -19,16 +19,6 @@ import msgspec
 from lightning_perf.workers.channel import Failure, M, Message, Stop, decode, encode
 from lightning_perf.workers.exit_status import describe_exit, kill_group, last_lines
 
-__all__ = [
-    "WorkerError",
-    "WorkerExitError",
-    "WorkerFailureError",
-    "WorkerProcess",
-    "WorkerTimeoutError",
-    "WorkerUnwantedError",
-    "wait_for_messages",
-]
-
 STOP_S = 10.0
 """Time that a worker process has to end after a request to stop, before it is killed."""
 
@@ -41,11 +31,7 @@ class WorkerError(Exception):
 
 
 class WorkerFailureError(WorkerError):
-    """An error was raised in the worker process.
-
-    Attributes:
-        error: Name of its class.
-    """
+    """An error was raised in the worker process."""
 
     def __init__(self, reason: str, error: str) -> None:
         super().__init__(reason)
@@ -80,11 +66,7 @@ class WorkerProcess:
     process. Errors quote the last lines of the worker's output.
 
     Args:
-        target: Function to run, as ``package.module:name``. It takes a `Channel`.
-        first: First message to send.
         path: Search path for modules, e.g. `sys.path`; None for the ``PYTHONPATH`` of this process.
-        environment: Environment variables to set.
-        folder: Working directory; None for the current one.
 
     Raises:
         WorkerExitError: The worker process cannot be started.
@@ -157,11 +139,7 @@ class WorkerProcess:
         return self._connection.fileno()
 
     def send(self, message: Message) -> None:
-        """Send a message.
-
-        Raises:
-            WorkerExitError: The worker process has ended.
-        """
+        """Send a message."""
         self._busy = True
         try:
             self._connection.send_bytes(encode(message))
@@ -184,15 +162,8 @@ class WorkerProcess:
         Each call has the whole timeout, so a worker process that reports its progress may take longer in total.
 
         Args:
-            kinds: Possible classes of the message.
             timeout_s: Timeout in seconds; None to wait until the worker process ends.
             is_wanted: Called about twice per second. If it returns False, the worker process is killed.
-
-        Raises:
-            WorkerUnwantedError: Nobody wants the result any more.
-            WorkerFailureError: The worker process raised an error.
-            WorkerTimeoutError: It sent nothing within the timeout, and has been killed.
-            WorkerExitError: It has ended, or sent another message.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:

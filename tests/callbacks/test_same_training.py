@@ -19,7 +19,8 @@ from tests.callbacks.training import Points, make_module, make_trainer
 from tests.compare.records.test_fingerprint import Guarded
 from tests.compare.records.test_fingerprint_fuzz import generator_states
 
-HOOKS = [name for name in vars(PerfCallback) if name.startswith("on_")] + ["setup", "teardown"]
+OURS = [kind for kind in PerfCallback.__mro__ if kind.__module__.startswith("lightning_perf.")]
+HOOKS = {name for kind in OURS for name in vars(kind) if name.startswith("on_")} | {"setup", "teardown"}
 
 
 class Augmented(Sequence):

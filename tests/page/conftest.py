@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.page.html import Kind, render_html
 from lightning_perf.report.document import PerfReport
 from tests.page.server import Server
@@ -79,7 +80,7 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
         **settings: Any,
     ) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
-        data = document if isinstance(document, bytes) else document.to_json(indent=None).encode()
+        data = document if isinstance(document, bytes) else page_json(document)
         file.write_bytes(render_html(data, kind, title))
         result = Opened(browser.new_page(**settings) if settings else tab)
         result.page.set_viewport_size(viewport or WINDOW)

@@ -88,9 +88,9 @@ def hand_made_report(folder: Path, precision: RunPrecision | None = None) -> Per
 
 
 def poisoned(document: Any) -> Any:
-    """A copy of a document, of JSON values, with `HOSTILE` added to every text in it."""
+    """A copy of a document, of JSON values, with `HOSTILE` added to every text in it but the kinds of blocks."""
     if isinstance(document, dict):
-        return {name: poisoned(value) for name, value in document.items()}
+        return {name: value if name == "block" else poisoned(value) for name, value in document.items()}
     if isinstance(document, list):
         return [poisoned(value) for value in document]
     return f"{document}{HOSTILE}" if isinstance(document, str) else document

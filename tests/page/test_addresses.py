@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report
 from tests.page.server import ORIGIN, Server
 
@@ -20,7 +21,7 @@ FRAME = f'<body><tb-webapp></tb-webapp><iframe src="{ORIGIN}index.html" width="1
 def board(server: Server, tmp_path: Path) -> Any:
     """TensorBoard's page with the tab in it; a function that opens it and returns the tab's frame."""
     server.runs(("fit", 1.0))
-    server.answers["data/report fit"] = [(200, json.loads(hand_made_report(tmp_path).to_json()))]
+    server.answers["data/report fit"] = [(200, json.loads(page_json(hand_made_report(tmp_path))))]
     server.page.route(HOME, lambda route: route.fulfill(body=FRAME, content_type="text/html"))
 
     def frame() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report, trained_precision
 from tests.page.tradeoff_sample import hand_made_tradeoff
 
@@ -34,7 +35,7 @@ def test_a_zoomed_chart_can_be_reset(tmp_path: Path, open_page: Any) -> None:
 
 
 def test_an_axis_that_leaves_out_0_says_so(tmp_path: Path, open_page: Any) -> None:
-    opened = open_page(hand_made_tradeoff().to_json().encode(), kind="inference", view="tradeoff")
+    opened = open_page(page_json(hand_made_tradeoff()), kind="inference", view="tradeoff")
     opened.draw_charts()
     assert opened.texts(".chart-note") == ["The vertical axis does not start at 0."]
     opened = open_page(hand_made_report(tmp_path, trained_precision()))
@@ -46,7 +47,7 @@ def test_an_axis_that_leaves_out_0_says_so(tmp_path: Path, open_page: Any) -> No
 
 
 def test_areas_have_a_legend_and_the_recommended_variant_comes_first(open_page: Any) -> None:
-    opened = open_page(hand_made_tradeoff().to_json().encode(), kind="inference", view="tradeoff")
+    opened = open_page(page_json(hand_made_tradeoff()), kind="inference", view="tradeoff")
     opened.draw_charts()
     sizes = opened.page.locator('[aria-label="Size of a variant\'s files"] li')
     assert sizes.all_inner_texts() == ["3.91 KiB", "1000 B", "250 B"]

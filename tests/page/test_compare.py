@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from lightning_perf.analysis.comparability import Comparability, Mismatch, Throughput
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.cli import main
+from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
 from lightning_perf.units import format_duration
@@ -41,10 +43,13 @@ def compared(tmp_path: Path) -> Compared:
 
 
 def test_the_figures_are_those_of_the_document(compared: Compared, open_page: Any) -> None:
-    opened = open_page(msgspec.json.encode(compared), kind="diff")
+    opened = open_page(page_json(compared), kind="diff")
     shown = opened.page.inner_text("main")
     step = compared.diff.step
-    assert f"A step took {format_duration(step.before_ns)} and takes {format_duration(step.after_ns)}." in shown
+    assert (
+        f"A step took {format_duration(step.before_ns)} and takes {format_duration(step.after_ns)} (0.600×): faster"
+        in shown
+    )
     rows = {
         row[0]: row[1:]
         for text in opened.page.locator("#table-diff-kernels tbody tr").all()
@@ -61,39 +66,35 @@ def test_the_figures_are_those_of_the_document(compared: Compared, open_page: An
 
 
 def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: Compared, open_page: Any) -> None:
-    document = msgspec.to_builtins(compared)
-    document["comparability"] = msgspec.to_builtins(
-        Comparability(
-            (Mismatch("device", "V100", "H100"), Mismatch("batch", "32", "256")),
-            ("model",),
-            throughput=Throughput(32, 256, 32_000.0, 128_000.0),
-        )
+    checked = Comparability(
+        (Mismatch("device", "V100", "H100"), Mismatch("batch", "32", "256")),
+        ("model",),
+        throughput=Throughput(32, 256, 32_000.0, 128_000.0),
     )
+    document = json.loads(page_json(replace(compared, comparability=checked)))
     tables = [value["rows"] for value in document["diff"].values() if isinstance(value, dict) and "rows" in value]
-    for row in (document["diff"]["step"], *(row for rows in tables for row in rows)):
+    for row in (row for rows in tables for row in rows):
         row["verdict"] = "incomparable"
     shown = open_page(json.dumps(document).encode(), kind="diff").page.inner_text("main")
-    reason = "The recordings differ in device and batch. Their times do not show which one is faster."
+    reason = "the recordings differ in device and batch."
     assert shown.index(reason) < shown.index("V100 before, H100 after") < shown.index("Neither is called faster.")
     assert shown.index("32 before, 256 after") < shown.index("A step took")
     assert (
-        "32,000 samples/s (32 samples per step) before, 128,000 samples/s (256 samples per step) after, 4.00×" in shown
+        "32,000 samples/s before (32 samples per step), 128,000 samples/s after (256 samples per step), 4.00×" in shown
     )
     assert "Not recorded by both, so not checked: model." in shown
     assert "incomparable" not in shown
     assert not re.search(r"\b(?:faster|slower|same)\n|\t(?:faster|slower|same)\b", shown)
 
 
-@pytest.mark.parametrize(("held", "words"), [(True, ", as predicted"), (False, ", not as predicted")])
+@pytest.mark.parametrize(("held", "words"), [(True, ": as predicted"), (False, ": not as predicted")])
 def test_a_prediction_stands_beside_what_came_of_it(compared: Compared, open_page: Any, held: bool, words: str) -> None:
-    document = msgspec.to_builtins(compared)
-    document["mixed_precision"] = msgspec.to_builtins(AmpCheck((1.25, 2.5), 2.0, held))
-    opened = open_page(json.dumps(document).encode(), kind="diff")
-    assert f"1.25× to 2.50×. Measured: 2.00×{words}" in opened.page.inner_text("main")
+    document = page_json(replace(compared, mixed_precision=AmpCheck((1.25, 2.5), 2.0, held)))
+    assert f"1.25× to 2.50× as fast. It is 2.00×{words}" in open_page(document, kind="diff").page.inner_text("main")
 
 
 def test_hostile_names_stay_text(compared: Compared, open_page: Any) -> None:
-    document = poisoned(json.loads(msgspec.json.encode(compared)))
+    document = poisoned(json.loads(page_json(compared)))
     opened = open_page(json.dumps(document).encode(), kind="diff", title=HOSTILE)
     opened.draw_charts()
     assert opened.page.evaluate("globalThis.pwned") is None
@@ -117,7 +118,7 @@ def test_a_file_of_one_run_says_how_to_compare(tmp_path: Path, open_page: Any) -
 
 
 def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, compared: Compared) -> None:
-    report = json.loads(hand_made_report(tmp_path).to_json())
+    report = json.loads(page_json(hand_made_report(tmp_path)))
     diff, working = msgspec.to_builtins(compared), {"state": "working", "done": 0.5, "message": "Reading"}
     server.runs(("new", 2.0), ("old", 1.0))
     for name in ("new", "old"):
@@ -149,7 +150,7 @@ def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, comp
 
 def test_a_diff_that_fails_says_why(server: Server, tmp_path: Path) -> None:
     server.runs(("new", 2.0), ("old", 1.0))
-    server.answers["data/report new"] = [(200, json.loads(hand_made_report(tmp_path).to_json()))]
+    server.answers["data/report new"] = [(200, json.loads(page_json(hand_made_report(tmp_path))))]
     server.answers["data/diff old"] = [(422, {"state": "failed", "message": "The trace ends early."})]
     server.open("#view=compare&before=old")
     server.page.wait_for_selector("text=The trace ends early.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.findings.registry import RULE_IDS
 from lightning_perf.page.html import render_html
@@ -58,7 +59,7 @@ def test_the_rule_links_to_its_page_unless_the_address_is_not_ours(tmp_path: Pat
     shown = opened.page.inner_text("article.finding")
     assert f"Fix: {finding.action}" in " ".join(shown.split())
     assert "Estimated saving: " in shown
-    document = json.loads(report.to_json())
+    document = json.loads(page_json(report))
     assert document["findings"][0]["page"] == rule_page_url("input-bound")
     for address in ("javascript:alert(1)", "https://evil.example/x", "https://github.com/a\" onclick='x'", None):
         document["findings"][0]["page"] = address

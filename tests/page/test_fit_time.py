@@ -40,7 +40,7 @@ def test_the_page_shows_the_fit(open_page: Any, report: PerfReport) -> None:
     assert "Time of the whole fit" in text
     assert "Findings of the whole fit" in text
     assert re.search(r"saves .* of the fit", text)
-    assert "Time to the first step" in text
+    assert "first step complete after" in text
     titles = page.eval_on_selector_all(".stack-bar > span[title]", "spans => spans.map(span => span.title)")
     assert any(title.startswith("checkpoints: 20.0 s, ") for title in titles)
     assert report.fit_time is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_perf.analysis.precision.forecast import forecast
 from lightning_perf.analysis.precision.shadow import summarize_shadow
+from lightning_perf.documents import page_json
 from tests.analysis.precision.test_forecast import sample
 from tests.analysis.precision.test_shadow import sample as shadow_sample
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
@@ -21,10 +22,10 @@ def test_the_page_shows_advice_chart_and_tables(tmp_path: Path, open_page: Any) 
     opened = open_page(report, view="precision")
     shown = opened.page.inner_text("main")
     assert all(line in shown for line in found.advice)
-    first = opened.texts("#table-forecast tbody tr:first-child > *")
+    first = opened.texts("#table-forecast-2 tbody tr:first-child > *")
     assert first[0] == "lm_head"
     assert "9.2" in first
-    recipes = opened.texts("#table-recipes tbody tr")
+    recipes = opened.texts("#table-forecast tbody tr")
     assert recipes[2].startswith("FP8, current scaling")
     assert "H100 SXM5: 15 to 50 %" in shown or "H100 SXM5" in recipes[2]
     chart = opened.page.locator(".chart").first
@@ -35,7 +36,7 @@ def test_the_page_shows_advice_chart_and_tables(tmp_path: Path, open_page: Any) 
 def test_hostile_layer_names_stay_text(tmp_path: Path, open_page: Any) -> None:
     found = forecast([sample()], precision="bf16-mixed")
     report = replace(hand_made_report(tmp_path), forecast=found)
-    opened = open_page(json.dumps(poisoned(json.loads(report.to_json()))).encode(), title=HOSTILE, view="precision")
+    opened = open_page(json.dumps(poisoned(json.loads(page_json(report)))).encode(), title=HOSTILE, view="precision")
     for chart in opened.page.locator(".chart").all():
         chart.scroll_into_view_if_needed()
         chart.locator("svg.main-svg").first.wait_for()

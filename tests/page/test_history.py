@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.compare.records.fairness import Difference
+from lightning_perf.documents import page_json
 from lightning_perf.history.document import Baseline, Commit, History, LevelChange, Row, Series
 from lightning_perf.statistics.values import Estimate
 from tests.page.samples import HOSTILE, poisoned
@@ -41,15 +42,15 @@ def history() -> History:
 
 
 def test_it_shows_the_document(history: History, open_page: Any) -> None:
-    opened = open_page(history.to_json().encode(), kind="history")
+    opened = open_page(page_json(history), kind="history")
     shown = opened.page.inner_text("main")
     for text in (
         "History of the step time: 2 changes for the worse in 24 rows in 2 series.",
-        "worse +10.0 % (+8.0 % to +12.0 %) on 1970-01-07",
-        "abcd00000006, or any row from abcd00000005 to abcd00000006",
+        "Worse: the step time changed by +10.0 % (95 % interval +8.0 % to +12.0 %) at abcd00000006 (1970-01-07).",
+        "It may have been any row from abcd00000005 to abcd00000006.",
         "Commits in question: 4",
         "because it differs from series 1 in host.name (other-box, there gpu-box)",
-        "rows vary by 0.3 %",
+        "Rows vary by 0.3 % around their level.",
         "A remark.",
         "Runs that do not count: 1 failed.",
     ):
@@ -73,13 +74,13 @@ def test_it_shows_the_document(history: History, open_page: Any) -> None:
 
 def test_it_fits_a_phone(history: History, open_page: Any) -> None:
     viewport = {"width": 390, "height": 900}
-    opened = open_page(history.to_json().encode(), kind="history", viewport=viewport, color_scheme="dark")
+    opened = open_page(page_json(history), kind="history", viewport=viewport, color_scheme="dark")
     assert violations(opened.page) == []
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_poisoned_document_runs_nothing(history: History, open_page: Any) -> None:
-    hostile = poisoned(json.loads(history.to_json())) | {"metric": "step_time"}
+    hostile = poisoned(json.loads(page_json(history))) | {"metric": "step_time"}
     opened = open_page(json.dumps(hostile).encode(), kind="history", title=HOSTILE)
     opened.draw_charts()
     assert opened.page.evaluate("globalThis.pwned") is None

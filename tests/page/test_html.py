@@ -84,13 +84,6 @@ def test_every_module_is_in_it_and_finds_what_it_imports() -> None:
         assert {name for group in named for name in group if name} <= set(imports)
 
 
-def test_a_server_tells_the_browser_all_modules_at_once() -> None:
-    page = (ASSETS / "index.html").read_text()
-    named = set(re.findall(r'<link rel="modulepreload" href="static/([^"]+)" />', page))
-    assert named == {path.relative_to(ASSETS).as_posix() for path in ASSETS.rglob("*.js")} - {"app/main.js"}
-    assert 'href="static' not in render_html(DOCUMENT, "run", "x").decode()
-
-
 def test_nothing_in_it_points_elsewhere() -> None:
     page = render_html(DOCUMENT, "run", "x").decode()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report, trained_precision
 
 Rows = Callable[[int], bytes]
@@ -20,7 +21,7 @@ Rows = Callable[[int], bytes]
 @pytest.fixture
 def many_operators(tmp_path: Path) -> Rows:
     """A function that makes a report of as many operators. The n-th takes n µs per step on the host, with 2 n calls."""
-    document = json.loads(hand_made_report(tmp_path).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path)))
 
     def make(number: int) -> bytes:
         table = document["ranks"][document["lead"]]["operators"]
@@ -178,7 +179,7 @@ def test_every_definition_that_a_view_offers_exists(tmp_path: Path, open_page: A
 
 
 def test_the_tree_of_modules_by_keyboard(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(hand_made_report(tmp_path).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path)))
     costs = {"calls": 3, "host_total_ns": 9000, "host_self_ns": 0, "device_total_ns": 3000, "device_self_ns": 0}
     backward = {"backward_host_ns": None, "backward_device_ns": None}
     rows = [("Net_0", 0, None), ("Block_0", 1, 0), ("Linear_0", 2, 1), ("Block_1", 1, 0)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.page import html
 from lightning_perf.page.html import render_html
 from lightning_perf.report.document import PerfReport
@@ -20,7 +21,7 @@ MANY = 150_000
 
 def document(report: PerfReport, rows: int) -> Any:
     """The report as JSON, with tables of so many rows."""
-    found = json.loads(report.to_json())
+    found = json.loads(page_json(report))
     for rank in found["ranks"]:
         for table in ("kernels", "operators"):
             row = rank[table]["rows"][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.documents import page_json
 from tests.report.test_memory_sections import failed, recording
 
 __all__ = ["failed"]
@@ -13,7 +14,13 @@ __all__ = ["failed"]
 def test_the_view(open_page: Any, failed: Any) -> None:
     opened = open_page(failed, view="memory")
     text = opened.page.inner_text("main")
-    for shown in ("Out of memory: rank 0", "Halve batch_size to 4.", "net.3 (Linear)", "Other batch sizes", "29 to 32"):
+    for shown in (
+        "Rank 0 ran out of memory",
+        "Halve batch_size to 4.",
+        "net.3 (Linear)",
+        "Other batch sizes",
+        "has 29 to 32 samples",
+    ):
         assert shown in text
     (bar,) = opened.page.locator(".stack-bar").all()
     assert "parameters 4.00 GiB" in bar.get_attribute("aria-label")
@@ -25,7 +32,7 @@ def test_the_view(open_page: Any, failed: Any) -> None:
 
 def test_the_comparison(open_page: Any, tmp_path: Path) -> None:
     compared = recording(tmp_path / "before", 8).diff(recording(tmp_path / "after", 2))
-    opened = open_page(compared.to_json(indent=None).encode(), kind="diff")
+    opened = open_page(page_json(compared), kind="diff")
     text = opened.page.inner_text("main")
     assert "Memory at the peak, device 0" in text
-    assert "\u22126.00" in text
+    assert "-6.00" in text

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from tests.page.samples import hand_made_report
 from tests.support.trace_builder import TraceBuilder
 
 
 def document(folder: Path) -> Any:
-    return json.loads(hand_made_report(folder).to_json())
+    return json.loads(page_json(hand_made_report(folder)))
 
 
 def test_the_verdict_does_not_repeat_the_first_finding(tmp_path: Path, open_page: Any) -> None:

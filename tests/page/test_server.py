@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report
 from tests.page.server import Server
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(hand_made_report(tmp_path).to_json())
+    made: dict[str, Any] = json.loads(page_json(hand_made_report(tmp_path)))
     return made
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.memory_snapshot.build import build_report
 from lightning_perf.memory_snapshot.categories import CATEGORIES
 from lightning_perf.memory_snapshot.compared import compare_snapshots
@@ -40,7 +41,7 @@ def test_every_use_has_a_label_and_so_a_color() -> None:
 
 def test_the_page_shows_who_held_the_memory(open_page: Any, report: MemoryReport) -> None:
     (device,) = report.devices
-    opened = open_page(encoded(report), kind="snapshot")
+    opened = open_page(page_json(report), kind="snapshot")
     assert opened.texts("nav a") == ["Memory", "Segments"]
     text = opened.page.inner_text("main")
     assert "Out of memory: project/net.py:4 forward asked for 4.88 GiB." in text
@@ -60,7 +61,7 @@ def test_the_page_shows_who_held_the_memory(open_page: Any, report: MemoryReport
 
 def test_segments_are_drawn_to_scale(open_page: Any, report: MemoryReport) -> None:
     (device,) = report.devices
-    opened = open_page(encoded(report), kind="snapshot", view="segments")
+    opened = open_page(page_json(report), kind="snapshot", view="segments")
     bars = opened.page.locator(".segments li").all()
     assert len(bars) == len(device.segments)
     widths = [bar.locator(".stack-bar").evaluate("bar => bar.getBoundingClientRect().width") for bar in bars[:6]]
@@ -75,10 +76,10 @@ def test_a_comparison_shows_the_change_of_each_line(open_page: Any, report: Memo
     (device,) = report.devices
     smaller = tuple(replace(row, peak_bytes=row.peak_bytes // 2) for row in device.groups)
     before = replace(report, devices=(replace(device, groups=smaller),))
-    opened = open_page(encoded(compare_snapshots(before, report)), kind="snapshot-diff")
+    opened = open_page(page_json(compare_snapshots(before, report)), kind="snapshot-diff")
     assert opened.texts("nav a") == ["Changes"]
-    cells = opened.texts("#table-lines-0 tbody tr:first-child > *")
-    assert cells[:4] == ["project/train.py:30 main", "40.0 MiB", "80.0 MiB", "+40.0 MiB"]
+    cells = opened.texts("#table-changes-3 tbody tr:first-child > *")
+    assert cells[:4] == ["project/train.py:30 main", "optimizer state", "40.0 MiB", "80.0 MiB"]
 
 
 def test_a_snapshot_without_history_and_one_without_memory(open_page: Any, tmp_path: Path) -> None:
@@ -88,9 +89,9 @@ def test_a_snapshot_without_history_and_one_without_memory(open_page: Any, tmp_p
     values = allocator.snapshot()
     values["device_traces"] = []
     report = build_report(read_snapshot(path), path)
-    opened = open_page(encoded(replace(report, devices=(replace(report.devices[0], curve=None),))), kind="snapshot")
+    opened = open_page(page_json(replace(report, devices=(replace(report.devices[0], curve=None),))), kind="snapshot")
     assert opened.page.locator(".chart").count() == 0
-    opened = open_page(encoded(replace(report, devices=())), kind="snapshot")
+    opened = open_page(page_json(replace(report, devices=())), kind="snapshot")
     assert "holds no memory and no events" in opened.page.inner_text("main")
 
 
@@ -98,7 +99,7 @@ def test_views_are_accessible_and_fit_a_phone(open_page: Any, report: MemoryRepo
     pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
     from tests.page.test_accessibility import violations
 
-    opened = open_page(encoded(report), kind="snapshot", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    opened = open_page(page_json(report), kind="snapshot", viewport={"width": 390, "height": 844}, color_scheme="dark")
     for view in ("held", "segments"):
         opened.show(view)
         assert violations(opened.page) == [], view

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from lightning_perf.cli import main
@@ -16,6 +15,7 @@ from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison, Prediction
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.documents import page_json
 from lightning_perf.page import html
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.values import Estimate
@@ -81,7 +81,7 @@ def values(comparison: Comparison, metric: str, *, collapsed: bool = False) -> l
 
 
 def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Comparison, open_page: Any) -> None:
-    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened = open_page(page_json(comparison), kind="study")
     opened.draw_charts()
     shown = opened.page.inner_text("main")
     (candidate,) = comparison.candidates
@@ -130,7 +130,7 @@ def test_few_noisy_runs_have_factors_and_a_legible_axis(comparison: Comparison, 
     )
     candidate = replace(candidate, metrics=(wide, *candidate.metrics[1:]))
     noisy = replace(comparison, candidates=(candidate,))
-    opened = open_page(msgspec.json.encode(noisy), kind="study")
+    opened = open_page(page_json(noisy), kind="study")
     opened.draw_charts()
     row = opened.texts("#table-results tbody tr")[0]
     for text in ("×0.056", "under ×10⁻⁶ to ×2183", "×17.9", "over ×10⁶"):
@@ -150,7 +150,7 @@ def test_few_noisy_runs_have_factors_and_a_legible_axis(comparison: Comparison, 
 
 
 def test_runs_stand_with_the_reasons_why_they_are_left_out(comparison: Comparison, open_page: Any) -> None:
-    opened = open_page(msgspec.json.encode(comparison), kind="study", view="runs")
+    opened = open_page(page_json(comparison), kind="study", view="runs")
     opened.draw_charts()
     rows = {row.split("\t")[0].strip(): row for row in opened.texts("#table-runs tbody tr")}
     assert set(rows) == {f"{name}-{block}" for name in ARMS for block in range(1, 7)}
@@ -176,7 +176,7 @@ def test_runs_stand_with_the_reasons_why_they_are_left_out(comparison: Compariso
 
 
 def test_hostile_names_stay_text(comparison: Comparison, open_page: Any) -> None:
-    document = json.loads(msgspec.json.encode(comparison))
+    document = json.loads(page_json(comparison))
     for run in document["runs"]:
         run["run_id"] += HOSTILE
     hostile = poisoned({key: value for key, value in document.items() if key not in ("runs", "arms", "candidates")})
@@ -193,7 +193,7 @@ def test_hostile_names_stay_text(comparison: Comparison, open_page: Any) -> None
 
 
 def test_a_wholly_poisoned_document_runs_nothing(comparison: Comparison, open_page: Any) -> None:
-    hostile = poisoned(json.loads(msgspec.json.encode(comparison)))
+    hostile = poisoned(json.loads(page_json(comparison)))
     for result in (r for candidate in hostile["candidates"] for r in candidate["metrics"]):
         result["metric"] = "step_time"
     opened = open_page(json.dumps(hostile).encode(), kind="study")
@@ -203,7 +203,7 @@ def test_a_wholly_poisoned_document_runs_nothing(comparison: Comparison, open_pa
 
 def test_a_single_run_an_arm_is_shown_without_intervals(tmp_path: Path, open_page: Any) -> None:
     arms = {name: [write_run(tmp_path / name, step_ms=ms, accuracies=())] for name, ms in (("a", 100.0), ("b", 50.0))}
-    opened = open_page(msgspec.json.encode(compare_arms(arms, Settings())), kind="study")
+    opened = open_page(page_json(compare_arms(arms, Settings())), kind="study")
     opened.draw_charts()
     assert "−50.0 %" in opened.texts("#table-results tbody tr")[0]
     opened.show("runs")

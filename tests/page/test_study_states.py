@@ -10,6 +10,7 @@ import msgspec
 
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.documents import page_json
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_arms, write_run
 
@@ -24,7 +25,7 @@ def test_a_diverged_candidate_is_shown_with_its_loss_and_the_busy_machine(tmp_pa
     arms["fp32"] = [with_loss(run, 0.3 + 0.001 * n) for n, run in enumerate(arms["fp32"])]
     arms["amp"] = [with_loss(run, 9.0 if n else None) for n, run in enumerate(arms["amp"])]
     comparison = compare_arms(arms)
-    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened = open_page(page_json(comparison), kind="study")
     opened.draw_charts()
     shown = opened.page.inner_text("main")
     (candidate,) = comparison.candidates
@@ -43,7 +44,7 @@ def test_a_loss_has_a_row_and_a_crash_fails_a_gate_of_its_own(tmp_path: Path, op
     place = Place("s", "amp", 3, 1)
     arms["amp"].append(write_run(tmp_path / "crash", outcome=Outcome.FAILED, place=place, started=0.5))
     comparison = compare_arms(arms, Settings(gates=(parse_gate("loss<=1.01"),)))
-    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened = open_page(page_json(comparison), kind="study")
     opened.draw_charts()
     assert opened.texts(".verdict .outcome") == ["unfinished"]
     assert "faster" not in comparison.candidates[0].verdict.headline

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
 from tests.support.trace_builder import TraceBuilder
@@ -107,7 +108,7 @@ def test_an_operator_opens_its_shapes_and_stacks(tmp_path: Path, open_page: Any)
     shown = page.inner_text("#table-operators tr.details")
     assert "[[3,4]]" in shown
     assert "train.py(3): step" in shown
-    hostile = open_page(json.dumps(poisoned(json.loads(report.to_json()))).encode(), view="operators")
+    hostile = open_page(json.dumps(poisoned(json.loads(page_json(report)))).encode(), view="operators")
     hostile.page.click("#table-operators tbody button.more >> nth=0")
     hostile.page.wait_for_selector("#table-operators tr.details .frames")
     assert hostile.page.evaluate("globalThis.pwned") is None

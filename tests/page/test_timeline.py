@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.page.html import render_html
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
@@ -280,7 +281,7 @@ def test_a_report_of_an_older_version_shows_its_steps(tmp_path: Path, open_page:
 
 
 def test_hostile_names_on_the_timeline_stay_text(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(hand_made_report(tmp_path).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path)))
     lanes = [rank["timeline"] for rank in document["ranks"]]
     evil = poisoned(document)
     for rank, timeline in zip(evil["ranks"], lanes, strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.commands.infer import write_outputs
+from lightning_perf.documents import page_json
 from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.page.samples import HOSTILE, poisoned
@@ -28,7 +29,7 @@ def kept(opened: Any) -> dict[str, str]:
 
 def test_speed_ups_have_the_digits_of_the_report(document: Tradeoff, open_page: Any) -> None:
     rows = [replace(row, latencies=tuple(fast(each) for each in row.latencies)) for row in document.rows]
-    opened = open_page(replace(document, rows=tuple(rows)).to_json(indent=None).encode(), kind="inference")
+    opened = open_page(page_json(replace(document, rows=tuple(rows))), kind="inference")
     written = replace(document, rows=tuple(rows)).to_markdown()
     assert "17.4× (0.976–183)" in written
     assert "17.4× (0.976 – 183)" in opened.texts("#table-variants tbody tr")[0]
@@ -42,7 +43,7 @@ def fast(latency: Latency) -> Latency:
 
 def test_every_variant_is_there_and_the_picture_is_that_of_the_document(document: Tradeoff, open_page: Any) -> None:
     assert Tradeoff.from_json(document.to_json()) == document
-    opened = open_page(document.to_json(indent=None).encode(), kind="inference")
+    opened = open_page(page_json(document), kind="inference")
     opened.draw_charts()
     shown = opened.page.inner_text("main")
     assert "It is within both limits." in shown
@@ -59,7 +60,7 @@ def test_every_variant_is_there_and_the_picture_is_that_of_the_document(document
 
 
 def test_limits_filter_and_stay_in_the_address(document: Tradeoff, open_page: Any) -> None:
-    opened = open_page(document.to_json(indent=None).encode(), kind="inference")
+    opened = open_page(page_json(document), kind="inference")
     opened.draw_charts()
     page = opened.page
     assert "1 variant of 4 within the limits." in page.inner_text("main")
@@ -89,14 +90,14 @@ def test_of_many_variants_those_that_matter_are_named(document: Tradeoff, open_p
     others = tuple(replace(document.rows[1], variant=f"other-{number}") for number in range(10))
     many = replace(document, rows=(*document.rows, *others))
     named = "document.querySelector('.chart').layout.annotations.map((item) => item.text)"
-    opened = open_page(many.to_json(indent=None).encode(), kind="inference")
+    opened = open_page(page_json(many), kind="inference")
     opened.draw_charts()
     assert sorted(opened.page.evaluate(named)) == ["compiled", "eager", "int8"]
     assert opened.page.locator("#table-variants tbody tr").count() == 14
 
 
 def test_another_batch_size_is_chosen_by_menu_and_link(document: Tradeoff, open_page: Any) -> None:
-    opened = open_page(document.to_json(indent=None).encode(), kind="inference")
+    opened = open_page(page_json(document), kind="inference")
     opened.page.select_option("#cell", "1")
     assert "64.0 ms" in opened.texts("#table-variants tbody tr")[2]
     opened.page.click("nav a:text-is('Variants')")
@@ -105,7 +106,7 @@ def test_another_batch_size_is_chosen_by_menu_and_link(document: Tradeoff, open_
 
 
 def test_layers_stand_with_their_bounds(document: Tradeoff, open_page: Any) -> None:
-    opened = open_page(document.to_json(indent=None).encode(), kind="inference", view="layers")
+    opened = open_page(page_json(document), kind="inference", view="layers")
     opened.draw_charts()
     rows = [text.split("\t") for text in opened.texts("#table-layers tbody tr")]
     cells = [[cell.strip() for cell in row] for row in rows]
@@ -118,7 +119,7 @@ def test_layers_stand_with_their_bounds(document: Tradeoff, open_page: Any) -> N
 
 
 def test_without_accuracy_count_or_figures(document: Tradeoff, open_page: Any) -> None:
-    bare = json.loads(document.to_json())
+    bare = json.loads(page_json(document))
     for item in bare["rows"]:
         item["accuracy"] = None
     unknown = {"count": None, "roofline": None, "recommendation": None}
@@ -135,7 +136,7 @@ def test_without_accuracy_count_or_figures(document: Tradeoff, open_page: Any) -
 
 
 def test_hostile_names_stay_text(document: Tradeoff, open_page: Any) -> None:
-    hostile = poisoned(json.loads(document.to_json()))
+    hostile = poisoned(json.loads(page_json(document)))
     opened = open_page(json.dumps(hostile).encode(), kind="inference", title=HOSTILE)
     for view in ("tradeoff", "variants", "layers"):
         opened.show(view)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times
+from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from lightning_perf.report.sections.fit_time import step_times_section
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
@@ -76,7 +77,7 @@ def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) 
     shown = opened.page.inner_text("main")
     for text in (
         "65,536 at the start",
-        "first inf in net.fc, the gradient of its output",
+        "the first inf appeared in net.fc, the gradient of its output",
         "all vanished",
         "beyond seed noise",
     ):
@@ -120,7 +121,7 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
         "2.10 ms",
         "+2.00 ms",
     ]
-    hostile = open_page(json.dumps(poisoned(json.loads(report.to_json()))).encode())
+    hostile = open_page(json.dumps(poisoned(json.loads(page_json(report)))).encode())
     hostile.page.click(".captures summary >> nth=0")
     hostile.page.wait_for_selector("#table-capture-0-categories tbody td")
     assert hostile.page.evaluate("globalThis.pwned") is None
@@ -160,7 +161,7 @@ def test_the_optimizer_of_a_recording_without_steps_is_not_said_to_be_of_a_step(
 
 
 def test_of_many_ranks_those_with_the_most_work_come_first(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(hand_made_report(tmp_path).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path)))
     first, last = document["distributed"]["ranks"]
     document["distributed"]["ranks"] = [first | {"rank": rank} for rank in range(20)] + [last | {"rank": 20}]
     opened = open_page(json.dumps(document).encode(), view="distributed")
@@ -176,7 +177,7 @@ def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> No
 
 
 def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(hand_made_report(tmp_path).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path)))
     assert document["lead"] == 1
     document["findings"][0] |= {"rank": 0, "step_ms": 2.0}  # that of rank 1, in the verdict, takes 1 ms
     opened = open_page(json.dumps(document).encode())
@@ -188,7 +189,7 @@ def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp
 
 
 def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(hand_made_report(tmp_path).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path)))
     rank = document["ranks"][document["lead"]]
     rank["communication"] |= {
         "steps": [],
@@ -201,7 +202,7 @@ def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: 
 
 def test_hostile_names_stay_text(tmp_path: Path, open_page: Any) -> None:
     report = hand_made_report(tmp_path, trained_precision())
-    document = poisoned(json.loads(report.to_json()))
+    document = poisoned(json.loads(page_json(report)))
     opened = open_page(json.dumps(document).encode(), title=HOSTILE)
     for view in VIEWS:
         opened.show(view)
@@ -240,7 +241,7 @@ def test_a_run_without_a_recording_says_so(open_page: Any) -> None:
 
 @pytest.mark.parametrize(("width", "scheme", "hostile"), [(390, "light", True), (1280, "dark", False)])
 def test_nothing_is_wider_than_the_page(tmp_path: Path, open_page: Any, width: int, scheme: str, hostile: bool) -> None:
-    document = json.loads(hand_made_report(tmp_path, trained_precision()).to_json())
+    document = json.loads(page_json(hand_made_report(tmp_path, trained_precision())))
     opened = open_page(
         json.dumps(poisoned(document) if hostile else document).encode(),
         viewport={"width": width, "height": 800},

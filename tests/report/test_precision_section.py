@@ -1,11 +1,28 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
-from lightning_perf.analysis.precision.shadow import judge_drift
+from lightning_perf.analysis.precision.shadow import judge_drift, summarize_shadow
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
+from lightning_perf.report.build import build_report
+from lightning_perf.report.sections.fp32_comparison import fp32_section
 from lightning_perf.report.sections.precision import precision_section
-from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
-from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.numerics.precision import (
+    BadRun,
+    Fp32Arithmetic,
+    LayerDrift,
+    PrecisionSetting,
+    RunPrecision,
+)
+from lightning_perf.run_files.numerics.samples import (
+    GradientSample,
+    LayerGradients,
+    LayerShadow,
+    OverflowOrigin,
+    ScaleEvent,
+    ShadowSample,
+)
 from lightning_perf.show.blocks import Heading
 from tests.page.samples import FIRST_OVERFLOW, trained_precision
 from tests.support.shown import console_text, table_of
@@ -16,7 +33,7 @@ FP32 = Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=
 def shown(precision: RunPrecision) -> str:
     heading, *blocks = precision_section(precision, top=8)
     assert heading == Heading("Precision")
-    return console_text(blocks)
+    return console_text([*blocks, *fp32_section(precision, None, top=8)])
 
 
 def test_everything_that_is_known_is_said():
@@ -38,6 +55,7 @@ def test_everything_that_is_known_is_said():
         "Kept in FP32: l0, l1, l2, l3, l4, l5 and 2 more",
         "Loss scale 65,536 at the start, 8,192 at the end · 3 of 10 steps skipped, 100 ms wasted · goodput 90.0 %",
         "Learning-rate schedulers made 1 step on skipped optimizer steps",
+        "Comparison with FP32",
         "Step 3 overflowed: the first inf appeared in net.fc, the gradient of its output.",
         "Step 4 overflowed: the first nan appeared in net.conv1, its output.",
         "Step 5 overflowed: the loss itself was nan.",
@@ -72,3 +90,22 @@ def test_a_diverged_run_is_described_in_words():
     text = shown(RunPrecision(PrecisionSetting("16-mixed", None, True, True, (), FP32), numerics=drift))
     assert "the loss is NaN or infinite, in FP32 1. With other seeds, 1–1 is expected: beyond seed noise." in text
     assert "Outputs of b are NaN or infinite." in text
+
+
+def test_a_diagnosis_comes_before_the_figures_with_all_that_replays_showed():
+    loss_scale = summarize_loss_scale([*FIRST_OVERFLOW, ScaleEvent("end", 9, 8192.0, 10, 1_000_000_000)])
+    setting = PrecisionSetting("16-mixed", None, True, True, (), FP32)
+    numerics = trained_precision().numerics
+    precision = RunPrecision(setting, loss_scale, numerics=numerics, bad_run=BadRun(3, "16-mixed", "loss"))
+    sample = ShadowSample(0, 1.0, 1.0, LayerShadow(0.5, 1.0), {"a": LayerShadow(0.5, 1.0)}, 1, 10)
+    report = replace(build_report((), precision=precision), shadow=summarize_shadow([sample]))
+    before, _, figures = report.to_markdown().partition("<details>")
+    said = (
+        "### Diagnosis",
+        "turned NaN or infinite in step 3",
+        "Step 3 overflowed",
+        "beyond seed noise",
+        "a points elsewhere",
+    )
+    assert [before.count(each) for each in said] == [1] * len(said)
+    assert [figures.count(each) for each in said] == [0] * len(said)

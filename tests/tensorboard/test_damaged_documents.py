@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from lightning_perf.tensorboard.cache import BESIDE, discard, find, key_of, places_of, write
 from lightning_perf.tensorboard.discovery import Run
@@ -33,7 +34,7 @@ def test_a_damaged_page_is_made_again(logdir: Path, damage: bytes) -> None:
     tab = asker(logdir)
     report = tab.json("data/report", run="fit")
     cached(logdir / "fit", "page").write_bytes(damage)
-    assert tab.json("data/report", run="fit") == report == json.loads(analyze(logdir / "fit").to_json())
+    assert tab.json("data/report", run="fit") == report == json.loads(page_json(analyze(logdir / "fit")))
     assert tab.json("data/report", run="fit") == report
     assert makes(tab) == 2
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
@@ -56,7 +57,7 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     write_trace(logdir / "fit" / "a.pt.trace.json")
     tab = asker(logdir)
     report = tab.json("data/report", run="fit")
-    assert report == json.loads(analyze(logdir / "fit").to_json())
+    assert report == json.loads(page_json(analyze(logdir / "fit")))
     assert PerfReport.from_json(json.dumps(report)).ranks[0].kernels is not None
     assert len(list((logdir / "fit" / BESIDE).iterdir())) == 2
     assert tab.json("data/report", run="fit") == report
@@ -145,12 +146,12 @@ def test_a_broken_study_names_its_own_folder(logdir: Path) -> None:
     assert f"{logdir}/amp/runs/block001/amp/run.jsonl" in message
 
 
-def test_a_tradeoff_is_served_as_it_is(logdir: Path) -> None:
+def test_a_tradeoff_is_served_with_the_blocks_of_its_page(logdir: Path) -> None:
     document = json.loads(hand_made_tradeoff().to_json())
     file = logdir / "resnet18" / "tradeoff.json"
     file.parent.mkdir()
     file.write_text(json.dumps(document))
-    assert asker(logdir).json("data/tradeoff", run="resnet18") == document
+    assert asker(logdir).json("data/tradeoff", run="resnet18") == json.loads(page_json(hand_made_tradeoff()))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_the_page_refers_to_files_that_are_there(logdir: Path) -> None:
     assert page.content_type == "text/html; charset=utf-8"
     named = [part.split('"')[0] for part in page.text.split('="')[1:] if part.startswith("static/")]
     assert named
+    assert "static/timeline/timeline.js" in named  # modules are asked for at once, and not as one imports the other
     assert {name: tab.get(name).status_code for name in named} == dict.fromkeys(named, 200)
 
 

@@ -10,8 +10,6 @@ from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_avera
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CompiledCalls", "CompiledFunction", "compiled_calls"]
-
 _CHECK = "TorchDynamo Cache Lookup"
 _REGION = "Torch-Compiled Region: "
 _COMPILING = ("entire_frame_compile", "entire_backward_compile")
@@ -60,12 +58,6 @@ def compiled_calls(trace: Trace) -> CompiledCalls | None:
 
     Before each call, TorchDynamo searches the versions of a function for one with guards that hold. The recording shows
     that search as ``TorchDynamo Cache Lookup``, and the call after it as ``Torch-Compiled Region``.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The calls; None if no compiled code ran.
     """
     operators = trace.operators
     check = trace.names_where(lambda name: name == _CHECK)[operators.name]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Cause", "FailedGuard", "failed_guard", "read_guard"]
-
 Cause: TypeAlias = Literal["shape", "value", "tensor", "object", "mode", "other"]
 """The kind of change between two calls.
 
@@ -43,7 +41,6 @@ class FailedGuard:
     """A condition that failed, so that a function was compiled again.
 
     Attributes:
-        cause: What changed.
         text: The condition in torch's words, without the version that it belongs to.
         code: The user's line that the condition comes from; empty if torch does not name it.
         name: The input of another shape; empty for any other cause.
@@ -75,9 +72,6 @@ def failed_guard(reasons: Sequence[str]) -> FailedGuard:
 
 def read_guard(reason: str) -> FailedGuard:
     """Read one of torch's reasons.
-
-    Args:
-        reason: The reason.
 
     Example:
         >>> guard = read_guard("0/0: tensor 'x' size mismatch at index 0. expected 4, actual 6")

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.units import format_count, format_duration
 
-__all__ = ["CompileDiff", "diff_compilations"]
-
 
 @dataclass(frozen=True)
 class CompileDiff:
@@ -52,13 +50,7 @@ def diff_compilations(
     """Compare the compilations of two fits.
 
     Args:
-        before: The compilations before; None without any.
-        after: The same after.
         step_before_ns: Median step before, without the profiler; None if it is unknown, or cannot be compared.
-        step_after_ns: The same after.
-
-    Returns:
-        The changes; None if neither fit compiled anything.
 
     Example:
         >>> diff_compilations(None, None) is None

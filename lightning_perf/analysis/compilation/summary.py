@@ -11,8 +11,6 @@ from lightning_perf.analysis.compilation.calls import CompiledCalls
 from lightning_perf.analysis.compilation.guards import Cause, FailedGuard, failed_guard
 from lightning_perf.run_files.fit.compilations import Compilation, Moment
 
-__all__ = ["BreakPlace", "CompileReport", "CompiledFrame", "Recompilations", "SkippedGraph", "summarize_compilations"]
-
 MAX_ROWS = 200
 """Functions, and graph breaks, that a report lists. Later ones are in its sums only."""
 
@@ -212,13 +210,6 @@ def summarize_compilations(
 
     Args:
         compilations: The compilations, in the order in which they ended.
-        rank: The process that compiled.
-        fit_ns: Wall time of the fit.
-        steps: Optimizer steps of the fit.
-        calls: The use of compiled code in the recording of the same rank.
-
-    Returns:
-        The summary; None without compilations.
     """
     if not compilations:
         return None

@@ -13,16 +13,6 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
-__all__ = [
-    "Series",
-    "find_row",
-    "json_list",
-    "json_shapes",
-    "outlying",
-    "sum_by",
-    "thin",
-]
-
 
 class _Named(Protocol):
     @property
@@ -36,12 +26,7 @@ def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
     """Find a row of a table by its name.
 
     Args:
-        rows: The rows.
         kind: The kind of its rows, for the error, e.g. ``category``.
-        name: The name.
-
-    Raises:
-        KeyError: There is no row of that name.
     """
     named = {row.name: row for row in rows}
     if name not in named:
@@ -53,12 +38,7 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
     """Sum the values of each code.
 
     Args:
-        code: Which sum each value belongs to, from 0 to ``size - 1``.
         value: The values. Their sums are exact below 2**53, which is 104 days in nanoseconds.
-        size: Number of sums.
-
-    Returns:
-        The sums.
 
     Example:
         >>> import numpy as np
@@ -78,12 +58,6 @@ LEAST_SHARE = 0.10
 
 def outlying(values: Int64Array) -> BoolArray:
     """Find outliers: by their modified z-score, 0.6745 · |x − median| / MAD, and by a tenth of the median.
-
-    Args:
-        values: At least one value, none negative.
-
-    Returns:
-        A mask over the values.
 
     Example:
         >>> outlying(np.array([100, 101, 99, 100, 130, 100])).tolist()
@@ -113,15 +87,6 @@ def thin(time_ns: Int64Array, value: Int64Array, origin_ns: int, buckets: int = 
 
     Drawn with at least as many pixels as buckets, the line is the same (M4 aggregation; Jugel et al., *M4: A
     Visualization-Oriented Time Series Data Aggregation*, VLDB 2014).
-
-    Args:
-        time_ns: Times of the changes, ascending.
-        value: The value from each time on.
-        origin_ns: Subtracted from the times.
-        buckets: The number of spans of equal length that the time is divided into.
-
-    Returns:
-        The series, unchanged if it is short enough.
     """
     if len(time_ns) > 4 * buckets:
         span = int(time_ns[-1] - time_ns[0]) + 1
@@ -139,9 +104,6 @@ def thin(time_ns: Int64Array, value: Int64Array, origin_ns: int, buckets: int = 
 
 def json_list(text: str) -> list[Any]:
     """Decode a list from JSON text; return an empty one for anything else.
-
-    Args:
-        text: An entry of `Trace.type_lists` or `Trace.shape_lists`.
 
     Example:
         >>> json_list('["float","Scalar"]'), json_list(""), json_list("5"), json_list("[" * 100_000)

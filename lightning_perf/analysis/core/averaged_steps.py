@@ -12,8 +12,6 @@ import numpy as np
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["averaged_steps", "averaged_wall_ns", "cached_per_trace", "in_averaged_steps", "share_of"]
-
 
 def averaged_steps(trace: Trace) -> BoolArray:
     """Return the steps that averages are over: the complete ones, or all if the recording holds no complete step."""
@@ -32,12 +30,7 @@ def share_of(trace: Trace, part: float, whole: float) -> float | None:
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
-    """Return whether each instant lies in a step that averages are over.
-
-    Args:
-        trace: The recording.
-        time_ns: Instants, in any order.
-    """
+    """Return whether each instant lies in a step that averages are over."""
     steps, averaged = trace.steps, averaged_steps(trace)
     start, end = steps.start_ns[averaged], steps.end_ns[averaged]
     if not len(start):

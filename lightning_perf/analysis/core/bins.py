@@ -11,8 +11,6 @@ from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 
-__all__ = ["MOST_CODES", "WHOLE", "Bins", "cut_steps", "innermost", "pack", "rank_parts"]
-
 WHOLE = 255
 """The share of a part that fills its bin."""
 
@@ -27,7 +25,6 @@ class Bins:
     """Spans of time in ascending order that do not overlap. Bins of one step touch.
 
     Attributes:
-        start_ns: Start of each bin.
         end_ns: Its end. A bin of a step that is shorter than its number of bins may be empty.
     """
 
@@ -44,10 +41,6 @@ class Bins:
 
     def sum_codes(self, spans: Spans, codes: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Measure how long spans of each code cover each bin. Spans of one code that overlap count once.
-
-        Args:
-            spans: Spans of time. Their ``name`` is the code, from 0 to ``codes - 1``.
-            codes: Number of codes.
 
         Returns:
             The bin, the code and the time of each pair that has any time, in the order of bins, then codes.
@@ -94,10 +87,6 @@ def innermost(spans: Spans, parents: Int32Array) -> Spans:
 
     Args:
         spans: A table in its sorted order, with spans of a thread that are nested or apart.
-        parents: For each row the row directly around it on its thread; `NO_ROW` at the top.
-
-    Returns:
-        The pieces, each with the name and thread of its span.
     """
     rows = np.flatnonzero(spans.end_ns > spans.start_ns)
     # At one instant, inner spans end first, and outer ones start first.
@@ -116,11 +105,7 @@ def rank_parts(at: Int64Array, code: Int64Array, time_ns: Int64Array, bins: int,
     """Return the largest parts of each bin, as matrices of codes and times with a row per bin.
 
     Args:
-        at: The bin of each part.
-        code: Its code.
         time_ns: Its time. Equal times are in the order of their codes.
-        bins: Number of bins.
-        most: Parts to keep per bin.
     """
     order = np.lexsort((code, -time_ns, at))
     at, code, time_ns = at[order], code[order], time_ns[order]
@@ -140,9 +125,7 @@ def pack(bins: Bins, codes: Int64Array, times_ns: Int64Array, *, exclusive: bool
     code and its share of the bin in 255ths.
 
     Args:
-        bins: The bins.
         codes: The codes of the parts, with a row per bin and the largest part first.
-        times_ns: Their times.
         exclusive: Whether parts never overlap. Parts that fill their bin then also have shares that sum to 255.
 
     Returns:

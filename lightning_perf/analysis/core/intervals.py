@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
-__all__ = ["EMPTY", "Intervals", "exclusive_ns", "intersect", "merge", "subtract", "union"]
-
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
@@ -47,14 +45,7 @@ class Intervals:
         return total
 
     def covered_before(self, time_ns: Int64Array) -> Int64Array:
-        """Length of the part of the set that lies before each instant.
-
-        Args:
-            time_ns: Instants, any shape, any order.
-
-        Returns:
-            Lengths in nanoseconds, same shape.
-        """
+        """Length of the part of the set that lies before each instant."""
         if not len(self):
             return np.zeros_like(time_ns)
         row = np.searchsorted(self.start_ns, time_ns, side="right")
@@ -94,9 +85,6 @@ def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
     Args:
         start_ns: Begins, in any order (ascending is fastest).
         end_ns: Ends. Intervals that do not end after their start are empty and left out.
-
-    Returns:
-        The set. Intervals that overlap or touch become one.
 
     Example:
         >>> import numpy as np
@@ -189,12 +177,6 @@ def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64A
 
     Args:
         sets: Sets of time, the first in priority first.
-        start_ns: Starts of the windows.
-        end_ns: Their ends.
-
-    Yields:
-        For each set, the length per window that lies in it and in no set before it. Last, the length outside of all
-        sets. For every window the yielded lengths sum to the window's length.
     """
     above = EMPTY
     covered = np.zeros_like(start_ns)

@@ -19,8 +19,6 @@ from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.indexing import distinct_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["SHORT_NS", "HostCompute", "HostKind", "HostWork", "Layout", "host_compute"]
-
 SHORT_NS = 10_000
 """An operator with less time of its own than this hardly computes: most of its time is the cost of the call."""
 
@@ -139,9 +137,6 @@ class HostCompute:
 
 def host_compute(trace: Trace) -> HostCompute | None:
     """Divide the time of a training that computes on the processor.
-
-    Args:
-        trace: The recording.
 
     Returns:
         The times. None for a recording of a training on a device, and for one without operators or steps.

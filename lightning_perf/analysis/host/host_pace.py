@@ -16,9 +16,6 @@ from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import used_codes
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["HostPace", "StepFloor", "blocked_ns", "bounded_by_host", "host_pace", "step_floor"]
-
-
 UNHINDERED = 25
 """This percentile of the durations of one kind of call is the call's own cost. If the training waits for the device,
 more than half of the launches may find the queue full."""
@@ -75,14 +72,7 @@ class HostPace:
 
 
 def host_pace(trace: Trace) -> HostPace | None:
-    """Measure the host's own time for a step.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The figures; None without a device.
-    """
+    """Measure the host's own time for a step."""
     if not len(trace.device):
         return None
     steps, averaged, runtime = trace.steps, averaged_steps(trace), trace.runtime
@@ -99,16 +89,6 @@ def host_pace(trace: Trace) -> HostPace | None:
 
 def bounded_by_host(least_ns: float, most_ns: float, step_ns: float, pace: HostPace | None) -> tuple[float, float]:
     """Limit a saving of device time to the step's saving, since the host needs time for the step too.
-
-    Args:
-        least_ns: Smallest saving of device time.
-        most_ns: Largest saving of device time.
-        step_ns: The step time.
-        pace: The host's pace.
-
-    Returns:
-        Smallest and largest saving. At most, the step keeps the time of the host's operators. At least, it saves half
-        of the time beyond that of a host as slow as in the recording, because near that limit the step waits for it.
 
     Example:
         >>> bounded_by_host(30.0, 60.0, 100.0, HostPace(steps=1, whole_ns=80, operators_ns=50))

@@ -15,23 +15,6 @@ from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct, distinct_rows
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "LAUNCH_BOUND_SHARE",
-    "LONGEST_DISPATCH_NS",
-    "SHORT_KERNEL_NS",
-    "ClockSkew",
-    "GraphLaunches",
-    "LaunchBound",
-    "LaunchDelay",
-    "Launches",
-    "QueueDepth",
-    "StreamQueue",
-    "clock_skew",
-    "launches",
-    "queue_depth",
-]
-
-
 SHORT_KERNEL_NS = 10_000
 """Kernels shorter than this cost about as much to launch as to run. A launch takes 2 to 10 µs of host time."""
 
@@ -266,11 +249,7 @@ class ClockSkew:
 
 
 def clock_skew(trace: Trace) -> ClockSkew | None:
-    """Look for device work of a recording that begins before it was launched.
-
-    Returns:
-        The skew, or None without such work.
-    """
+    """Look for device work of a recording that begins before it was launched."""
     call = trace.links.device_runtime
     linked = np.flatnonzero(call >= 0)
     lead = trace.runtime.start_ns[call[linked]] - trace.device.start_ns[linked]
@@ -325,9 +304,7 @@ def queue_depth(trace: Trace, rows: BoolArray, wall_ns: int) -> QueueDepth | Non
     """Follow the queues.
 
     Args:
-        trace: The recording.
         rows: The device rows to follow. Rows without a recorded launch are left out.
-        wall_ns: The time that means are over.
 
     Returns:
         The depths, or None if no launch of these rows was recorded.

@@ -58,9 +58,6 @@ class Loading:
 def loading(trace: Trace) -> Loading | None:
     """Measure how batches are fetched and moved.
 
-    Args:
-        trace: The recording.
-
     Returns:
         The figures, or ``None`` if the recording neither marks a fetch nor holds a pageable copy.
     """

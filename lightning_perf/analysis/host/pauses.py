@@ -14,8 +14,6 @@ from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.analysis.steps.phase_timeline import PHASES, phase_timeline, phases_at
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["LONG_NS", "Pauses", "PhasePause", "pauses"]
-
 LONG_NS = 1_000_000
 """Length from which a stretch without operators counts as a pause. Between two operators the framework needs
 microseconds."""
@@ -68,9 +66,6 @@ class Pauses:
 
 def pauses(trace: Trace) -> Pauses | None:
     """Find the pauses of the averaged steps.
-
-    Args:
-        trace: The recording.
 
     Returns:
         The pauses by phase; None for a recording without operators, or with a truncated file.

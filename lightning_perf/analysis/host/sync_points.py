@@ -19,8 +19,6 @@ from lightning_perf.analysis.steps.phase_timeline import OWN_PREFIX, PHASES, mar
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["StopFlags", "SyncPoint", "SyncPoints", "stop_flags", "sync_points"]
-
 _LISTED = 5
 
 
@@ -76,9 +74,6 @@ class SyncPoints:
 
 def sync_points(trace: Trace) -> SyncPoints | None:
     """Find the places where the host waits for the device, and their cost.
-
-    Args:
-        trace: The recording.
 
     Returns:
         The figures, or ``None`` for a recording without a device.
@@ -198,12 +193,6 @@ def stop_flags(trace: Trace) -> StopFlags | None:
     ``flag.item()`` before each batch (``_TrainingEpochLoop._broadcast_sigterm_tensor`` in its source; issue #20825).
     It is recognized by its place: on the training thread, outside of all operators and phases, a broadcast followed
     only by the read of a value.
-
-    Args:
-        trace: The recording, with the phases that `PerfCallback` marks.
-
-    Returns:
-        The broadcasts, or None without any.
     """
     operators, marks = trace.operators, trace.annotations
     phases = np.flatnonzero(trace.names_where(lambda name: name.startswith(OWN_PREFIX))[marks.name])

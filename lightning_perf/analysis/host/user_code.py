@@ -11,8 +11,6 @@ from lightning_perf.analysis.core.averaged_steps import cached_per_trace
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["function_text", "is_user_function", "user_function"]
-
 _FUNCTION = re.compile(r"^(?P<path>[^<>\n]+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 
 _LIBRARIES = {
@@ -62,10 +60,7 @@ def user_function(trace: Trace, thread: int, start_ns: int, end_ns: int) -> str 
     """Find the user's function that ran during a stretch of time.
 
     Args:
-        trace: The recording.
         thread: The thread, as an index into its threads.
-        start_ns: Start of the stretch.
-        end_ns: Its end.
 
     Returns:
         The innermost function that covers more than half of the stretch, as the recorder names it. ``None`` without

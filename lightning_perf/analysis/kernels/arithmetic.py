@@ -22,16 +22,6 @@ from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import distinct
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "ARITHMETICS",
-    "TYPE_FOLLOWING",
-    "Arithmetic",
-    "ArithmeticTime",
-    "arithmetic",
-    "arithmetic_of",
-    "operand_arithmetic",
-]
-
 ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
 """Every kind of arithmetic, in order of display. ``int8`` is quantized, ``integer`` any other (indices, masks)."""
 
@@ -123,11 +113,7 @@ class Arithmetic:
 
 
 def arithmetic(trace: Trace) -> Arithmetic:
-    """Divide the device compute time of a recording by arithmetic.
-
-    Returns:
-        The times, each with its evidence, the share on Tensor Cores, and products that could have used them.
-    """
+    """Divide the device compute time of a recording by arithmetic."""
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     time = trace.device.duration_ns[kernels]
     kinds, index = _kinds(trace, kernels)
@@ -156,15 +142,7 @@ def arithmetic(trace: Trace) -> Arithmetic:
 
 
 def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
-    """Return the arithmetic of single compute kernels.
-
-    Args:
-        trace: The recording.
-        device_rows: Rows of compute kernels in `Trace.device`.
-
-    Returns:
-        An index into `ARITHMETICS` for each row.
-    """
+    """Return the arithmetic of single compute kernels."""
     kinds, index = _kinds(trace, device_rows)
     codes = np.array([ARITHMETICS.index(kind.arithmetic) for kind in kinds], dtype=np.uint8)
     found: NDArray[np.uint8] = codes[index]
@@ -204,9 +182,6 @@ def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
 @lru_cache(maxsize=65536)
 def operand_arithmetic(types_json: str) -> str | None:
     """Return the arithmetic for an operator's input types: that of its first floating operand, or else of an integer.
-
-    Args:
-        types_json: ``Input type`` of the operator as JSON text.
 
     Returns:
         One of `ARITHMETICS`, or ``None`` if no input is a tensor of known type.

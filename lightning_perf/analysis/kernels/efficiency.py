@@ -26,8 +26,6 @@ from lightning_perf.trace.indexing import distinct, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
-__all__ = ["DeviceEfficiency", "Efficiency", "count_flops", "efficiency"]
-
 _MIN_COVERAGE = 0.9
 """Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
 
@@ -83,9 +81,6 @@ class Efficiency:
 
 def efficiency(trace: Trace) -> Efficiency:
     """Measure how much of the device the recording used.
-
-    Args:
-        trace: The recording.
 
     Returns:
         Busy share, SM efficiency and occupancy by device, FLOPs, FLOP/s and MFU. Each is ``None`` if the recording
@@ -144,9 +139,6 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
 def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     """Count the FLOPs of the matrix products in the averaged steps.
 
-    Args:
-        trace: The recording.
-
     Returns:
         FLOPs by arithmetic (``unknown`` on the host), and the part of the product kernels' time that they account for,
         ``None`` without such kernels.
@@ -159,9 +151,9 @@ def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
         return {}, 0.0 if len(kernels) else None
     flops = np.zeros(len(operators), dtype=np.int64)
     flops[rows] = _count(trace, rows)
-    counted, parents = flops > 0, trace.links.operator_parent
+    counted, parents = np.flatnonzero(flops), trace.links.operator_parent
     # `aten::linear` counts, and the `aten::addmm` inside it does not count again.
-    flops[counted & (innermost_marked(parents, parents, counted) != NO_ROW)] = 0
+    flops[counted[innermost_marked(parents, parents[counted], flops > 0) != NO_ROW]] = 0
     owner = innermost_marked(parents, trace.links.device_operator[kernels], flops > 0)
     duration = trace.device.duration_ns[kernels]
     owned = owner != NO_ROW

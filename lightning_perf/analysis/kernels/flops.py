@@ -12,17 +12,6 @@ from math import prod
 
 from lightning_perf.analysis.core.arrays import json_shapes
 
-__all__ = [
-    "BACKWARD_CONVOLUTIONS",
-    "CONVOLUTIONS",
-    "FORMULAS",
-    "MOST_FLOPS",
-    "Convolution",
-    "convolution",
-    "is_depthwise",
-    "operator_flops",
-]
-
 Shape = tuple[int, ...]
 
 MOST_FLOPS = 10**18
@@ -85,10 +74,6 @@ BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
 def operator_flops(name: str, shapes_json: str) -> int | None:
     """Return the FLOPs of one call of an operator.
 
-    Args:
-        name: The operator, e.g. ``aten::addmm``.
-        shapes_json: Its ``Input Dims`` as JSON text.
-
     Returns:
         The count, or ``None`` if the operator is not a matrix product or its shapes are missing.
 
@@ -113,8 +98,6 @@ class Convolution:
     """The shapes of one convolution.
 
     Attributes:
-        data: Shape of its input.
-        weight: Shape of its weight.
         output: Shape of its output. Strides and padding are not recorded, so a forward pass does not show it. The
             backward of the same data and weight does.
     """

@@ -10,8 +10,6 @@ from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["GraphRegion", "GraphRegionTable", "graph_regions"]
-
 
 @dataclass(frozen=True)
 class GraphRegion:

@@ -9,8 +9,6 @@ import numpy as np
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CounterRow", "HardwareCounters", "hardware_counters"]
-
 POWER = "Power (W)"
 PER_KERNEL = "Cycles (Current Kernel)"
 """A value per kernel, not a sample in time. Its mean would be meaningless."""

@@ -8,16 +8,6 @@ from functools import lru_cache
 
 from lightning_perf.trace.columns import matched_part
 
-__all__ = [
-    "RULES",
-    "KernelArithmetic",
-    "NameRule",
-    "is_product",
-    "kernel_arithmetic",
-    "moves_data",
-    "spelled_arithmetic",
-]
-
 
 @dataclass(frozen=True)
 class NameRule:
@@ -29,7 +19,6 @@ class NameRule:
         arithmetic: The arithmetic, if it is the same for the whole family; ``None`` if the group gives it or the name
             does not show it.
         tensor_cores: Whether such kernels run on Tensor Cores; ``None`` if the name does not show it.
-        example: A real name.
         source: The documentation of the scheme, or the place where the name was seen with operators of known types.
     """
 
@@ -270,9 +259,6 @@ RULES: tuple[NameRule, ...] = (
 
 def spelled_arithmetic(spelling: str) -> str:
     """Return the arithmetic of a spelling in a kernel's name.
-
-    Args:
-        spelling: The text of a rule's group ``dtype``, or a C++ type, in any case.
 
     Raises:
         KeyError: No arithmetic is spelled like that.

@@ -17,8 +17,6 @@ from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, u
 from lightning_perf.trace.indexing import distinct, distinct_rows
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["KernelLauncher", "KernelRow", "KernelTable", "kernels"]
-
 _CATEGORY_OF_KIND = {kind: name for name, kind in DEVICE_CATEGORIES.items()}
 
 _LAUNCHERS_LISTED = 3

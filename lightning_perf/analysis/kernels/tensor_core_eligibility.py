@@ -18,26 +18,12 @@ from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.trace.indexing import distinct, distinct_rows, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "REASONS",
-    "EligibleUnused",
-    "device_properties",
-    "eligible_unused",
-    "has_tensor_cores",
-    "tensor_core_use",
-    "unused_reasons",
-]
-
 
 def device_properties(trace: Trace, ordinal: int) -> DeviceProperties:
     """Return the properties of one device; without any if the recording does not describe it.
 
     Under HIP, and with visible devices restricted, kernels can have an ordinal without a described device. If all
     described devices are of one kind, it is of that kind too.
-
-    Args:
-        trace: The recording.
-        ordinal: The device's number in `Trace.device`.
     """
     devices = trace.metadata.devices
     for device in devices:
@@ -121,15 +107,7 @@ def has_tensor_cores(device: DeviceProperties) -> bool | None:
 
 
 def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, ...]:
-    """Find matrix products that ran without Tensor Cores.
-
-    Args:
-        trace: The recording.
-        kernels: The rows of device work to look at.
-
-    Returns:
-        One entry per reason, the longest time first.
-    """
+    """Find matrix products that ran without Tensor Cores."""
     rows, reason = unused_reasons(trace, kernels)
     if not len(rows):
         return ()
@@ -156,15 +134,7 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
 
 
 def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArray[np.int8]]:
-    """Find matrix products that ran without Tensor Cores, one by one.
-
-    Args:
-        trace: The recording.
-        kernels: The rows of device work to look at.
-
-    Returns:
-        The rows of such products, and the reason of each as an index into `REASONS`.
-    """
+    """Find matrix products that ran without Tensor Cores, one by one."""
     plain = np.zeros(len(trace.names), dtype=np.bool_)
     in_tf32 = np.zeros(len(trace.names), dtype=np.bool_)
     for code in used_codes(trace.device.name[kernels]):
@@ -263,10 +233,7 @@ def tensor_core_use(
     """Sum up the use of Tensor Cores in groups of compute kernels.
 
     Args:
-        trace: The recording.
         rows: Rows of `Trace.device`. Those that are not compute kernels count nothing.
-        group: The group of each row.
-        size: Number of groups.
 
     Returns:
         For each group: the time of its kernels on Tensor Cores, and the time of those that may or may not run on them.

@@ -20,8 +20,6 @@ from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Attention", "AttentionKind", "Implementation", "attention"]
-
 Implementation = Literal["flash", "memory-efficient", "cuDNN", "math", "written out"]
 
 SDPA = "aten::scaled_dot_product_attention"
@@ -114,12 +112,6 @@ def attention(trace: Trace) -> Attention | None:
     """Find the attention of a training and its time.
 
     A softmax between two batched matrix products of fitting shapes counts as attention that is written out.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The calls; ``None`` without any.
     """
     steps = int(averaged_steps(trace).sum())
     if not len(trace.operators) or not steps:

@@ -8,8 +8,6 @@ import numpy as np
 
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["MARGIN", "BatchLine", "BatchMemory", "batch_memory"]
-
 MARGIN = 0.05
 """Share by which both ends of a prediction are widened: the sizes of some blocks follow the batch only roughly."""
 
@@ -69,14 +67,7 @@ def batch_memory(
     """Predict the peak for other batch sizes from the memory of the recorded steps.
 
     Args:
-        total: Bytes in tensors after each event.
-        likely: The part of them in blocks that grow with the batch.
-        possible: The same, with blocks that might grow with it.
-        batch_size: Samples of the recorded batches.
         available_bytes: Memory that tensors could use; None if it is not known.
-
-    Returns:
-        The prediction; None without blocks that grow.
     """
     if not len(total) or batch_size < 1 or not int(possible.max()):
         return None

@@ -14,8 +14,6 @@ from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Arr
 from lightning_perf.trace.indexing import distinct
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CallPaths", "CallTree", "CallTreeRow", "call_paths", "call_tree"]
-
 MOST_ROWS = 1000
 
 
@@ -60,15 +58,7 @@ class CallTree:
 
 
 def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
-    """Sum up the operators that began in an averaged step, and the device work that ran there, by call path.
-
-    Args:
-        trace: The recording.
-        most: Maximum number of rows. The cheapest call paths are left out.
-
-    Returns:
-        The tree.
-    """
+    """Sum up the operators that began in an averaged step, and the device work that ran there, by call path."""
     table, device, launcher = trace.operators, trace.device, trace.links.device_operator
     ran = in_averaged_steps(trace, device.start_ns)
     linked = np.flatnonzero(ran & (launcher >= 0))
@@ -160,16 +150,7 @@ class CallPaths:
 
 
 def call_paths(names: Int32Array, parents: Int32Array, wanted: BoolArray) -> CallPaths:
-    """Merge the wanted rows by their call path. A row with an unwanted parent counts as outermost.
-
-    Args:
-        names: Code of the name of each row.
-        parents: The row around each row, or `NO_ROW`.
-        wanted: Whether a row counts.
-
-    Returns:
-        The tree.
-    """
+    """Merge the wanted rows by their call path. A row with an unwanted parent counts as outermost."""
     above = np.where(wanted & (parents >= 0), parents, NO_ROW).astype(np.int64)
     inner = np.flatnonzero(above >= 0)
     above[inner[~wanted[above[inner]]]] = NO_ROW

@@ -9,8 +9,6 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency, count_flops
 from lightning_perf.analysis.model.attention import Attention
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["LanguageModel", "language_model"]
-
 LEAST_COVERAGE = 0.9
 """Below this share of the product kernels' time with known FLOPs, their count per token would mislead."""
 
@@ -47,16 +45,7 @@ class LanguageModel:
 
 
 def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention | None) -> LanguageModel | None:
-    """Relate a recording to the tokens that its steps trained on.
-
-    Args:
-        trace: The recording.
-        efficiency: The use of the device, for the MFU.
-        found: The attention of the recording, for the formula.
-
-    Returns:
-        The figures; ``None`` if `PerfCallback` counted no tokens.
-    """
+    """Relate a recording to the tokens that its steps trained on."""
     counted = trace.metadata.tokens
     steps = int(averaged_steps(trace).sum())
     if counted is None or not steps:

@@ -223,9 +223,6 @@ class Memory:
 def memory(trace: Trace) -> Memory | None:
     """Follow the allocators.
 
-    Args:
-        trace: The recording, made with ``profile_memory=True``.
-
     Returns:
         The figures, or None for a recording without allocator events.
     """

@@ -16,16 +16,6 @@ from lightning_perf.trace.indexing import distinct, enclosing_rows, innermost_ma
 from lightning_perf.trace.tensors import KINDS, WindowTensors
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "CODES",
-    "Blocks",
-    "MemoryCategory",
-    "OperatorMemory",
-    "find_blocks",
-    "find_places",
-    "operator_memory",
-]
-
 MemoryCategory = Literal[
     "activations", "gradients", "optimizer_state", "inputs", "temporaries", "unknown", "parameters"
 ]
@@ -51,7 +41,6 @@ class Blocks:
         born: Position of the allocation; -1 for a block from before the recording.
         died: Position of the free; the number of events if it was not freed.
         event: Row of the allocation in `Trace.memory`; `NO_ROW` for a block from before the recording.
-        bytes: Its size.
         category: Its purpose, a code of `CODES`.
         operator: Row of the innermost operator in which it was allocated; `NO_ROW` outside of operators.
     """
@@ -71,12 +60,7 @@ class Blocks:
         return np.flatnonzero((self.born <= position) & (self.died > position))
 
     def level(self, events: int, which: BoolArray | None = None) -> Int64Array:
-        """Return the bytes alive after each event.
-
-        Args:
-            events: The number of events.
-            which: The blocks to count; None for all.
-        """
+        """Return the bytes alive after each event."""
         rows = slice(None) if which is None else which
         change = np.zeros(events + 1, dtype=np.int64)
         np.add.at(change, np.maximum(self.born[rows], 0), self.bytes[rows])
@@ -89,13 +73,7 @@ def find_blocks(trace: Trace, rows: Int64Array, window: WindowTensors | None, de
     """Follow every block of a device through a window.
 
     Args:
-        trace: The recording.
-        rows: The rows of `Trace.memory` of this device and window.
         window: The tensors that `PerfCallback` listed in this window; None if it did not.
-        device: Device ordinal, -1 for the host.
-
-    Returns:
-        The blocks that were allocated in the window. With lists, also the listed ones from before it.
     """
     events = trace.memory
     time, address, size = events.time_ns[rows], events.address[rows], events.bytes[rows]
@@ -235,11 +213,6 @@ def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> list[tuple[st
 
     A block from before the recording has no phase (None). A block of a backward belongs to the modules of the
     forward, the outermost first.
-
-    Args:
-        trace: The recording.
-        blocks: The blocks.
-        rows: The rows to look at.
     """
     operator, event = blocks.operator[rows], blocks.event[rows]
     names = trace.operators.name
@@ -292,15 +265,7 @@ class OperatorMemory:
 
 
 def operator_memory(trace: Trace, rows: Int64Array) -> tuple[OperatorMemory, ...]:
-    """Sum up the allocator events of one device by operator.
-
-    Args:
-        trace: The recording.
-        rows: The device's rows of `Trace.memory`.
-
-    Returns:
-        The operators, the most allocated bytes first.
-    """
+    """Sum up the allocator events of one device by operator."""
     events = trace.memory
     time, thread = events.time_ns[rows], events.thread[rows]
     instants = Spans(time, time, np.zeros_like(thread), thread)

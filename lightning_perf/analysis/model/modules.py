@@ -16,14 +16,6 @@ from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import enclosing_rows, innermost_marked, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "ModuleRow",
-    "ModuleTree",
-    "forward_operator",
-    "module_calls",
-    "modules",
-]
-
 
 def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int64Array]:
     """Link backward operators, which the autograd engine runs, to the operators that made its graph.
@@ -31,9 +23,6 @@ def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int64Array]:
     A forward operator is recorded with the number that the next node of the graph will get. So of several with one
     number, the last one made the node. Each forward thread counts on its own, and the recorder numbers threads
     differently: its number belongs to the thread with the most matching sequence numbers.
-
-    Args:
-        trace: The recording.
 
     Returns:
         For each outermost backward operator the row of its forward operator, or None if the recording links none.
@@ -131,12 +120,6 @@ def modules(trace: Trace) -> ModuleTree | None:
 
     Autograd's sequence numbers link backward to forward. If an operator of a module made a node of the graph, the
     module owns the work of the engine for that node.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The tree, or None for a recording without modules.
     """
     calls, prefix, source = module_calls(trace)
     if not len(calls):
@@ -187,12 +170,7 @@ def modules(trace: Trace) -> ModuleTree | None:
 
 
 def module_calls(trace: Trace, *, averaged: bool = True) -> tuple[Spans, str, Literal["python", "annotations"]]:
-    """Return the calls of modules, the prefix of their names, and the source of the names.
-
-    Args:
-        trace: The recording.
-        averaged: Whether to leave out calls outside of the averaged steps.
-    """
+    """Return the calls of modules, the prefix of their names, and the source of the names."""
     calls = _calls(trace, trace.python, _PYTHON_PREFIX, averaged)
     if len(calls):
         return calls, _PYTHON_PREFIX, "python"

@@ -20,8 +20,6 @@ from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct_rows, innermost_marked
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["OperatorCall", "OperatorCalls", "ParameterShape", "operator_calls"]
-
 MOST_CALLS = 20_000
 """Distinct calls that are kept, those with the most time. A step of a usual model has a few hundred."""
 
@@ -36,10 +34,8 @@ class OperatorCall:
     Attributes:
         name: Name of the operator, such as ``aten::conv2d``.
         types: Types of its inputs as JSON text, as recorded.
-        shapes: Shapes of its inputs, likewise.
         strides: Strides of its inputs in elements, likewise.
         values: Values of the inputs that are no tensors, likewise.
-        calls: Calls in all averaged steps.
         forward_ns: Time of these calls with the operators inside them.
         backward_ns: Time of the backward passes of these calls.
         has_backward: Whether a backward pass was recorded.
@@ -114,9 +110,6 @@ class OperatorCalls:
 
 def operator_calls(trace: Trace) -> OperatorCalls | None:
     """Find the operator calls of a training step.
-
-    Args:
-        trace: The recording.
 
     Returns:
         The calls. ``None`` for a recording without steps, or without a forward pass.

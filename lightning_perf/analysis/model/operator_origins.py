@@ -15,8 +15,6 @@ from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CallsByShape", "CallsByStack", "by_shape", "by_stack"]
-
 MOST_LISTED = 3
 MOST_FRAMES = 12
 
@@ -63,13 +61,6 @@ def by_shape(
 ) -> dict[int, list[CallsByShape]]:
     """Return for each group of operators the shapes that cost most, at most three.
 
-    Args:
-        trace: The recording.
-        counted: Whether a row of operators counts.
-        group: The group of each row.
-        host_self: Host self time of each row.
-        device_self: Device self time of each row.
-
     Returns:
         The shapes by group; nothing for groups without recorded shapes.
     """
@@ -89,13 +80,6 @@ def by_stack(
     trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
 ) -> dict[int, list[CallsByStack]]:
     """Return for each group of operators the Python stacks that cost most, at most three.
-
-    Args:
-        trace: The recording.
-        counted: Whether a row of operators counts.
-        group: The group of each row.
-        host_self: Host self time of each row.
-        device_self: Device self time of each row.
 
     Returns:
         The stacks by group; nothing for recordings without Python functions.

@@ -15,8 +15,6 @@ from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.indexing import self_ns
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["OperatorRow", "OperatorTable", "operators"]
-
 
 @dataclass(frozen=True)
 class OperatorRow:
@@ -74,15 +72,7 @@ class OperatorTable:
 
 
 def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
-    """Sum up the calls of each operator that began in an averaged step, and the device work that ran there.
-
-    Args:
-        trace: The recording.
-        by_shape: Whether calls with different input shapes get rows of their own.
-
-    Returns:
-        The table.
-    """
+    """Sum up the calls of each operator that began in an averaged step, and the device work that ran there."""
     table, device = trace.operators, trace.device
     counted = in_averaged_steps(trace, table.start_ns)
     parents = trace.links.operator_parent

@@ -14,8 +14,6 @@ from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Implementation", "OptimizerSteps", "optimizer_steps"]
-
 Implementation = Literal["fused", "foreach", "loop"]
 
 # `torch.optim.Optimizer` marks its steps with its class: `Optimizer.step#AdamW.step`.
@@ -53,9 +51,6 @@ class OptimizerSteps:
 
 def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     """Measure the optimizer steps.
-
-    Args:
-        trace: The recording.
 
     Returns:
         The figures, or ``None`` if the recording marks no optimizer step.

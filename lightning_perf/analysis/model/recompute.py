@@ -40,12 +40,6 @@ def recompute(trace: Trace) -> Recompute | None:
     A node of the backward runs its operators without autograd. Operators in it that autograd numbers, as it does in a
     forward, are those of a checkpointed region. So are those of a backward pass that is differentiated itself. Such a
     training only counts the nodes of reentrant checkpoints.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The figures; ``None`` if the backward repeats nothing.
     """
     table, parents = trace.operators, trace.links.operator_parent
     steps = int(averaged_steps(trace).sum())

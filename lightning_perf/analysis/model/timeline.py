@@ -18,8 +18,6 @@ from lightning_perf.trace.columns import Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import parent_rows
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Lane", "Timeline", "timeline"]
-
 BINS = 400
 """Bins of a step, unless the recording has very many steps."""
 
@@ -74,14 +72,7 @@ class Timeline:
 
 
 def timeline(trace: Trace) -> Timeline | None:
-    """Cut the steps into bins and find the parts of each bin.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The timeline, or ``None`` for a recording without steps.
-    """
+    """Cut the steps into bins and find the parts of each bin."""
     steps = trace.steps
     if not len(steps.start_ns):
         return None

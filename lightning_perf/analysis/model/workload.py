@@ -16,8 +16,6 @@ from lightning_perf.analysis.model.recompute import has_second_derivative
 from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Layer", "Workload", "workload"]
-
 LAYERS = {
     "aten::convolution": (0, 1),
     "aten::linear": (0, 1),
@@ -128,10 +126,9 @@ def _layer_rows(trace: Trace) -> tuple[list[int], list[tuple[_Shape, _Shape]]]:
     _, backward = forward_operator(trace)
     found = np.flatnonzero(layers & (backward == NO_ROW) & in_averaged_steps(trace, table.start_ns))
     shapes = []
-    for row in found.tolist():
-        inputs = json_shapes(trace.shape_lists[table.input_shapes[row]])
-        data, weight = (_shape(inputs, at) for at in LAYERS[trace.names[table.name[row]]])
-        shapes.append((data, weight))
+    for name, code in zip(table.name[found].tolist(), table.input_shapes[found].tolist(), strict=True):
+        inputs, (data, weight) = json_shapes(trace.shape_lists[code]), LAYERS[trace.names[name]]
+        shapes.append((_shape(inputs, data), _shape(inputs, weight)))
     return found.tolist(), shapes
 
 

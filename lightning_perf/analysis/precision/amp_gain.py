@@ -35,15 +35,6 @@ from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.trace.indexing import distinct_rows
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "AmpCheck",
-    "AmpGain",
-    "AmpPart",
-    "amp_gain",
-    "check_prediction",
-]
-
-
 FROM_FP32 = (2.0, 4.0)
 """Smallest and largest speed-up of FP32 products without Tensor Cores, if the device is not known."""
 
@@ -147,12 +138,6 @@ class AmpGain:
 
 def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: HostPace | None) -> AmpGain | None:
     """Predict the gain of mixed precision.
-
-    Args:
-        trace: The recording of an FP32 or TF32 run.
-        steps: Its breakdown.
-        launches: Its launches.
-        pace: The host's time for its steps.
 
     Returns:
         The prediction. None for a recording without compute kernels or steps, for a truncated one, and for one that is
@@ -328,13 +313,6 @@ class AmpCheck:
 
 def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
     """Compare a prediction with the step time measured in mixed precision.
-
-    Args:
-        gain: The prediction.
-        mixed_step_ns: Mean step time in mixed precision, measured like the recording's.
-
-    Raises:
-        ValueError: The time is not above 0.
 
     Example:
         >>> gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)

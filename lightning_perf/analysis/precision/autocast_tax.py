@@ -15,8 +15,6 @@ from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["AutocastTax", "Cast", "autocast_tax"]
-
 _FLOATS = {
     "double": "fp64",
     "float": "fp32",
@@ -85,9 +83,6 @@ def autocast_tax(trace: Trace) -> AutocastTax:
 
     Args:
         trace: The recording. It needs operator input types (``record_shapes=True``).
-
-    Returns:
-        The casts, their time, and which were repeated or undone.
     """
     steps = int(averaged_steps(trace).sum())
     on_device = len(trace.device) > 0

@@ -10,20 +10,6 @@ from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.machine.hardware import DEVICES, DevicePeak, find_device
 from lightning_perf.run_files.numerics.samples import LayerSample
 
-__all__ = [
-    "SAFE_DB",
-    "DeviceSaving",
-    "Forecast",
-    "FormatShares",
-    "LayerForecast",
-    "LayerVerdict",
-    "ProductTime",
-    "RecipeForecast",
-    "TensorForecast",
-    "forecast",
-    "product_time",
-]
-
 SAFE_DB = 15.0
 """A layer is safe in a format if all of its matrix products have at least this signal-to-noise ratio. Their error is
 then at most 18 % of the result's norm. `benchmarks/results/fp8_forecast.md` compares it with emulated trainings."""
@@ -208,7 +194,6 @@ class ProductTime:
     """The time of matrix products in a recording.
 
     Attributes:
-        device: The device, as in `lightning_perf.machine.hardware`.
         arithmetic: The arithmetic of most of that time.
         share: Part of the step that the products take, at most 1.
     """
@@ -249,12 +234,8 @@ def forecast(
     """Judge the samples of a run.
 
     Args:
-        samples: The samples, of one rank.
         precision: The run's precision in Lightning, e.g. ``bf16-mixed``; None if unknown.
         measured: The time of matrix products in the run's recording; None without one.
-
-    Returns:
-        The forecast; None without samples.
     """
     if not samples:
         return None
@@ -277,11 +258,6 @@ def forecast(
 
 def product_time(table: KernelTable | None, device_name: str | None, step_ns: float | None) -> ProductTime | None:
     """Return the time of matrix products in a recording, without attention.
-
-    Args:
-        table: Its kernels.
-        device_name: Its device.
-        step_ns: Mean step time.
 
     Returns:
         The time; None without products, or if the peak rates of the device are not known.

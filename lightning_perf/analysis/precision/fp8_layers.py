@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lightning_perf.run_files.numerics.samples import Fp8Sample, Fp8Tensor
 
-__all__ = ["FLUSHED_LIMIT", "Fp8Layers", "Fp8TensorRow", "summarize_fp8"]
-
 FLUSHED_LIMIT = 0.10
 """A tensor underflows from this share of flushed values on, as in the table of gradient underflow."""
 
@@ -67,14 +65,7 @@ class Fp8Layers:
 
 
 def summarize_fp8(samples: Sequence[Fp8Sample]) -> Fp8Layers | None:
-    """Summarize the samples of FP8 layers.
-
-    Args:
-        samples: The samples, in order.
-
-    Returns:
-        The summary; None without samples.
-    """
+    """Summarize the samples of FP8 layers."""
     if not samples:
         return None
     found: dict[tuple[str, str], list[Fp8Tensor]] = {}

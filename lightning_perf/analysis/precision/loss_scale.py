@@ -10,8 +10,6 @@ import numpy as np
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
 from lightning_perf.run_files.numerics.samples import ScaleEvent
 
-__all__ = ["ScalerState", "summarize_loss_scale"]
-
 
 @dataclass(frozen=True)
 class ScalerState:
@@ -59,9 +57,6 @@ def summarize_loss_scale(events: Sequence[ScaleEvent]) -> LossScaleHistory:
 
     Args:
         events: The events of one rank, in order, the start first.
-
-    Raises:
-        ValueError: There are no events.
 
     Example:
         >>> history = summarize_loss_scale([

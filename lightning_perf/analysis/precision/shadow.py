@@ -10,16 +10,6 @@ from dataclasses import dataclass, replace
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 from lightning_perf.run_files.numerics.samples import ShadowSample
 
-__all__ = [
-    "LOW_COSINE",
-    "OTHER_SEEDS",
-    "LayerDirection",
-    "ShadowDrift",
-    "ShadowPoint",
-    "judge_drift",
-    "summarize_shadow",
-]
-
 LOW_COSINE = 0.9
 """Below this cosine a gradient points elsewhere: the angle to the gradient in FP32 is more than 26 degrees."""
 
@@ -99,14 +89,7 @@ class ShadowDrift:
 
 
 def summarize_shadow(samples: Sequence[ShadowSample]) -> ShadowDrift | None:
-    """Summarize the shadow steps of a run.
-
-    Args:
-        samples: The samples, in order.
-
-    Returns:
-        The summary; None without samples.
-    """
+    """Summarize the shadow steps of a run. Return None without samples."""
     if not samples:
         return None
     points = tuple(
@@ -205,18 +188,6 @@ def judge_drift(
 
     The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n). A mixed run that does
     no harm is outside of it in one case of twenty.
-
-    Args:
-        precision: The run's precision.
-        mixed_losses: The run's losses, one per batch.
-        fp32_losses: The FP32 replay's losses, one per batch.
-        mixed_end: Loss with the mixed run's weights.
-        fp32_end: Loss with the FP32 replay's weights.
-        seed_ends: Loss with the weights of `OTHER_SEEDS` replays with other seeds.
-        layers: Drift of the layers' outputs.
-
-    Raises:
-        ValueError: There are not exactly `OTHER_SEEDS` other seeds.
 
     Example:
         >>> kept = dict(precision="16-mixed", mixed_losses=[2.3], fp32_losses=[2.3], layers=[])

@@ -11,8 +11,6 @@ from lightning_perf.run_files.numerics.precision import LayerUnderflow, Precisio
 from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["tabulate_underflow"]
-
 FP16_SMALLEST_NORMAL_EXPONENT = -14
 """Below 2⁻¹⁴ an fp16 value has fewer than 11 significant bits (IEEE 754-2019, binary16)."""
 
@@ -38,12 +36,6 @@ def tabulate_underflow(samples: Sequence[GradientSample]) -> UnderflowTable:
 
     Each sample counts at its own scale. Samples of overflowing steps are left out if there are others, because their
     scale was too high.
-
-    Args:
-        samples: The samples, in order.
-
-    Raises:
-        ValueError: There are no samples.
 
     Example:
         >>> small = LayerGradients("fp16", zeros=0, nonfinite=0, first_exponent=-16, counts=(60, 40))

@@ -14,17 +14,6 @@ from typing import Literal
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.trace.columns import matched_part
 
-__all__ = [
-    "CollectiveKind",
-    "bus_factor",
-    "collective_bytes",
-    "collective_kind",
-    "element_bytes",
-    "is_device_collective",
-    "is_host_collective",
-    "message_bytes",
-]
-
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "other"
 ]

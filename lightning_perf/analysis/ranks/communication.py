@@ -25,16 +25,6 @@ from lightning_perf.trace.columns import BoolArray, Int64Array, Spans
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "CollectiveRow",
-    "Communication",
-    "HostCollective",
-    "StepCommunication",
-    "Wrapper",
-    "communication",
-    "wrappers",
-]
-
 
 @dataclass(frozen=True)
 class StepCommunication:
@@ -137,14 +127,7 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication | None:
-    """Measure communication and how much of it is exposed.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The figures, or None for a recording without collectives.
-    """
+    """Measure communication and how much of it is exposed."""
     counted = trace.device.is_collective & in_averaged_steps(trace, trace.device.start_ns)
     on_host = () if counted.any() else _host_collectives(trace)
     if not counted.any() and not on_host:
@@ -304,14 +287,7 @@ _MARKS: tuple[tuple[Wrapper, str], ...] = (
 
 
 def wrappers(trace: Trace) -> tuple[Wrapper, ...]:
-    """Find the wrappers with a marked forward.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        Their names; empty without such marks.
-    """
+    """Find the wrappers with a marked forward."""
     tables = (trace.annotations, trace.operators)
     names = {trace.names[code] for table in tables for code in used_codes(table.name)}
     return tuple(wrapper for wrapper, mark in _MARKS if mark in names)

@@ -9,18 +9,6 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.ranks.rank_times import CollectiveCall, RankTimes
 
-__all__ = [
-    "Awaited",
-    "CollectiveSkew",
-    "CollectiveWaits",
-    "Distributed",
-    "RankShare",
-    "Straggler",
-    "collective_waits",
-    "distributed",
-]
-
-
 _COMPARABLE_SHARE = 0.95
 
 _SKEWS_LISTED = 20
@@ -79,9 +67,6 @@ _Arrivals = dict[int, int]
 
 def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
     """Match the ranks' collectives and find out which rank waited for which.
-
-    Args:
-        by_rank: The ranks' times by number.
 
     Returns:
         The waits of every rank, 0 for a rank without matched collectives.

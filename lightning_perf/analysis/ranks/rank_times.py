@@ -12,8 +12,6 @@ from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["COLLECTIVES_KEPT", "CollectiveCall", "RankTimes", "rank_times"]
-
 COLLECTIVES_KEPT = 4096
 """Collectives of a rank that are kept, the earliest ones. They suffice to see which rank waits for which."""
 
@@ -23,10 +21,8 @@ class CollectiveCall:
     """One collective on one rank.
 
     Attributes:
-        step: Number of its step.
         name: The collective as recorded, or its kernel.
         group: Process group; empty if not recorded.
-        start_ns: Start on the recording's clock.
         duration_ns: Time from the rank's arrival to the end: the wait for the others, then the transfer.
     """
 
@@ -42,11 +38,8 @@ class RankTimes:
     """One rank's times, as means over its averaged steps.
 
     Attributes:
-        rank: The rank.
         world_size: Ranks in the run, as this one recorded; None if not recorded.
         hostname: Its host; None if not recorded.
-        steps: Steps averaged.
-        step_ns: Wall time.
         categories_ns: Time by top category of the breakdown, as pairs of name and time.
         collectives: Its collectives in time order: those on the device, or else those on the host.
         truncated: Whether its file ends early. Its device times are then lower bounds.
@@ -70,12 +63,7 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
     """Extract the facts for the comparison of ranks.
 
     Args:
-        trace: The rank's recording.
-        breakdown: Its step-time breakdown.
         rank: Its number, which a recording does not always contain.
-
-    Returns:
-        The times.
     """
     averaged = np.flatnonzero(averaged_steps(trace) & trace.steps.marked)
     return RankTimes(

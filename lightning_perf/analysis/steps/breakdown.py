@@ -20,8 +20,6 @@ from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORI
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown", "category_times"]
-
 _OUTLIER_STEPS = 5
 """With fewer complete steps, no step is called an outlier."""
 
@@ -165,9 +163,7 @@ def category_times(trace: Trace, start_ns: Int64Array, end_ns: Int64Array) -> di
     """Return the time of each category in each span. The categories without a parent sum to the span.
 
     Args:
-        trace: The recording.
         start_ns: Start of each span, such as a step. Spans do not overlap.
-        end_ns: Its end.
     """
 
     def sets() -> Iterator[Intervals]:

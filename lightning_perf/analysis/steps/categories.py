@@ -16,8 +16,6 @@ from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array, matched
 from lightning_perf.trace.indexing import used_codes
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["CATEGORIES", "DEVICE_CATEGORIES", "RuntimeKind", "call_kind", "device_rows", "host_sets", "runtime_kinds"]
-
 
 class RuntimeKind(IntEnum):
     """The purpose of a runtime or driver call, in the order of priority in the step-time breakdown."""

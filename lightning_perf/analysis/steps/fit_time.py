@@ -7,8 +7,6 @@ from typing import Literal, get_args
 
 from lightning_perf.run_files.fit.account import AccountFacts, FitAccount, Group, LoaderStart
 
-__all__ = ["FitGroup", "FitPart", "FitTime", "summarize_account"]
-
 
 @dataclass(frozen=True)
 class FitPart:
@@ -94,11 +92,7 @@ class FitTime:
 
 
 def summarize_account(account: FitAccount) -> FitTime:
-    """Summarize the account of a fit.
-
-    Args:
-        account: The account.
-    """
+    """Summarize the account of a fit."""
     wall_ns = account.wall_ns or 1
     groups = []
     for name in get_args(Group):

@@ -13,20 +13,6 @@ from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "GAP_CLASSES",
-    "REMEDIES",
-    "Gaps",
-    "Idle",
-    "IdleClass",
-    "IdleGap",
-    "device_busy",
-    "find_gaps",
-    "idle",
-    "queued_work",
-]
-
-
 GAP_CLASSES = (
     "kernel_gap",
     "input",
@@ -46,8 +32,6 @@ class Gaps:
     """The device-idle gaps of the averaged steps, in time order. A gap that spans two steps is cut in two.
 
     Attributes:
-        start_ns: Starts.
-        end_ns: Ends.
         parts_ns: For each of `GAP_CLASSES`, its time in each gap. For every gap they sum to its length.
     """
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup
 
-__all__ = ["MemoryGrowth", "TensorGrowth", "summarize_growth"]
-
 MIN_SAMPLES = 16
 
 QUARTERS = 4
@@ -75,14 +73,7 @@ class MemoryGrowth:
 
 
 def summarize_growth(record: GrowthRecord) -> MemoryGrowth | None:
-    """Find out whether the memory of a fit grows steadily.
-
-    Args:
-        record: The memory of the fit over time.
-
-    Returns:
-        The growth; None with too few samples.
-    """
+    """Find out whether the memory of a fit grows steadily."""
     if len(record.samples) < MIN_SAMPLES:
         return None
     steps = np.array([sample.step for sample in record.samples], dtype=np.int64)

@@ -12,20 +12,6 @@ from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subt
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans, matched_part
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "OWN_PREFIX",
-    "PHASES",
-    "has_own_marks",
-    "host_phases",
-    "is_backward_node",
-    "launch_phases",
-    "mark_phase",
-    "marks_by_phase",
-    "phase_timeline",
-    "phases_at",
-]
-
-
 PHASES = ("fetch", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 """The phases of a step, in the order in which they are shown. ``other`` is time outside of all phases."""
 
@@ -88,12 +74,6 @@ def marks_by_phase(trace: Trace) -> dict[str, Spans]:
 
     In a recording with ranges of `PerfCallback`, only those count: marks of others would count the same time twice, and
     less exactly.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The marks of each phase that has any, on all threads.
     """
     table = trace.annotations
     named = {int(code): trace.names[code] for code in np.unique(table.name)}
@@ -122,12 +102,6 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
     engine runs nodes. The forward, unless marks name it, is where the training thread runs operators before the last
     backward of the step and outside other marks. A pause in either counts with it as long as the training thread begins
     nothing else in it.
-
-    Args:
-        trace: The recording.
-
-    Returns:
-        The phases. No two overlap: a phase loses the time of those inside it.
     """
     found = dict.fromkeys(_INNERMOST_FIRST, EMPTY)
     of_phase = marks_by_phase(trace)
@@ -152,9 +126,6 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
 @cached_per_trace
 def phase_timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
     """Return the host's phase over time.
-
-    Args:
-        trace: The recording.
 
     Returns:
         Starts in nanoseconds, ascending, and the phase from each start to the next, as a place in `PHASES`.

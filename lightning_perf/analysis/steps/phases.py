@@ -20,8 +20,6 @@ from lightning_perf.analysis.steps.phase_timeline import PHASES, has_own_marks, 
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["LEAVES", "PhaseTime", "Phases", "phase_times", "phases"]
-
 _PARENTS = {parent for _, parent in CATEGORIES}
 LEAVES: tuple[str, ...] = tuple(name for name, _ in CATEGORIES if name not in _PARENTS)
 """The categories without parts, which are the columns of the matrix."""
@@ -120,9 +118,6 @@ def phases(trace: Trace) -> Phases:
 
 def phase_times(trace: Trace) -> Int64Array:
     """Compute the matrix of every step.
-
-    Args:
-        trace: The recording.
 
     Returns:
         Nanoseconds, shape (steps, `PHASES`, `LEAVES`). The cells of a step sum to its wall time.

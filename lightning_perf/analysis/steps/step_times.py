@@ -12,8 +12,6 @@ from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
-__all__ = ["HICCUPS", "WARMUP_STEPS", "PeriodicSteps", "StepTimes", "find_period", "summarize_step_times"]
-
 WARMUP_STEPS = 5
 """Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
 
@@ -93,13 +91,6 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
 
     Args:
         samples: The samples of one rank, in order.
-        warmup_steps: Steps to leave out at the start. In a short run, less than half of its steps are left out.
-
-    Returns:
-        The summary.
-
-    Raises:
-        ValueError: There are no samples.
 
     Example:
         >>> steps = [StepSample(n, 100_000_000 + 1_000_000 * (n % 3), 20_000_000, None, 32, False) for n in range(105)]
@@ -223,7 +214,6 @@ def find_period(number: Int64Array, step_ns: Int64Array) -> PeriodicSteps | None
 
     Args:
         number: Number of each step in the run, ascending. Some may be missing.
-        step_ns: Its time.
 
     Returns:
         The period, or None if long steps are few or irregular.

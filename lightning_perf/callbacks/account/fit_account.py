@@ -20,8 +20,6 @@ from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks
 from lightning_perf.run_files.fit.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
 
-__all__ = ["FitAccountant"]
-
 OWN_CALLBACKS = ("PerfCallback", "PrecisionCallback")
 
 LOGGER_METHODS = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")
@@ -58,11 +56,6 @@ class FitAccountant:
     sanity check, first step, training steps, epoch boundaries, validation, and tear-down.
 
     An error in here ends the account, and the training continues.
-
-    Args:
-        trainer: The Trainer, in a fit.
-        on_end: Called when `Trainer.fit` is about to return.
-        now_ns: The clock.
     """
 
     def __init__(
@@ -221,12 +214,7 @@ class FitAccountant:
     # Actions of the Trainer.
 
     def plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
-        """Return the functions to call around an action of the Trainer; None for one that belongs to its surroundings.
-
-        Args:
-            action: Its name.
-            signal: The position in the training loop that it implies, or None.
-        """
+        """Return the functions to call around an action of the Trainer; None for one that belongs to others."""
         try:
             return self._plan(action, signal)
         except Exception as error:

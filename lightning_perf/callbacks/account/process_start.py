@@ -7,8 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["compile_ns", "process_age_ns"]
-
 
 def process_age_ns() -> int | None:
     """Return the time since this process started, to 10 ms; None on a system without ``/proc``.

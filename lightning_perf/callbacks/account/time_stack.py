@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from lightning_perf.run_files.fit.account import AccountEntry, Group
 
-__all__ = ["TimeStack"]
-
 
 class TimeStack:
     """Divides the time of one thread among nested actions.
@@ -19,11 +17,6 @@ class TimeStack:
     ignored.
 
     `enter` and `leave` run a dozen times per training step. Keep them short.
-
-    Args:
-        group: Group of the outermost entry, which is active as long as no action is.
-        name: Its name.
-        now_ns: The clock.
 
     Attributes:
         times_ns: Time of each entry, by the entry's number.
@@ -111,11 +104,7 @@ class TimeStack:
                 self._since_ns = now_ns
 
     def replace(self, number: int) -> None:
-        """End the innermost action and start another with the same reading of the clock.
-
-        Args:
-            number: The entry that starts; negative for that of the surrounding action.
-        """
+        """End the innermost action and start another with the same reading of the clock."""
         if threading.get_ident() == self._thread and len(self._stack) > 1:
             self.charge()
             if number < 0:
@@ -125,12 +114,7 @@ class TimeStack:
             self._stack[-1] = number
 
     def set_base(self, number: int, *, collapse: bool = False) -> None:
-        """Replace the outermost entry.
-
-        Args:
-            number: The entry that takes its place.
-            collapse: Whether to end all actions inside it, which nobody has ended.
-        """
+        """Replace the outermost entry."""
         self.charge()
         self._stack[0] = number
         if collapse:

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
 
-__all__ = ["LoaderObserver", "LoaderStarts", "WrappedMethods"]
-
 
 class WrappedMethods:
     """Replaces methods of objects, and gives the objects their own methods back later."""
@@ -18,13 +16,7 @@ class WrappedMethods:
         self._wrapped: list[tuple[Any, str, Any, Any]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace a method of one object. Nothing happens if it has no such method or admits no attributes.
-
-        Args:
-            owner: The object.
-            name: Name of the method.
-            make: Gets the method and returns its replacement.
-        """
+        """Replace a method of one object. Nothing happens if it has no such method or admits no attributes."""
         method = getattr(owner, name, None)
         if not callable(method) or not hasattr(owner, "__dict__"):
             return

@@ -14,8 +14,6 @@ from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, Moment
 from lightning_perf.run_files.jsonl import LogWriter
 
-__all__ = ["CompileMonitor"]
-
 MAX_COMPILATIONS = 2000
 """Compilations that a fit writes at most. A training that compiles more often has its findings already."""
 
@@ -27,11 +25,7 @@ class CompileMonitor(StepObserver):
     An error in here ends the monitor, and the training continues.
 
     Args:
-        state: The state of the fit.
-        path: The file; None to write none.
         model: The model, to find the modules that run a compiled function; None if it is not known.
-        errors: Where an error is reported.
-        since_ns: Start of the fit on the clock `time.time_ns`; None for now.
     """
 
     def __init__(

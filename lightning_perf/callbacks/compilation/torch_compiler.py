@@ -17,8 +17,6 @@ import torch
 
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak
 
-__all__ = ["TorchCompiler"]
-
 MAX_CHARACTERS = 400
 """Length to which texts of torch are cut. A reason may quote a whole line of the program."""
 
@@ -39,9 +37,6 @@ class TorchCompiler:
 
     torch keeps the figures of the last 64 compilations (``torch._dynamo.utils.get_compilation_metrics``), so look
     again when the next compilation starts. `listen` announces that moment.
-
-    Args:
-        since_ns: Time of the clock `time.time_ns`. Earlier compilations are left out.
     """
 
     def __init__(self, since_ns: int) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ForecastBudget"]
-
 
 class ForecastBudget:
     """Adds up the forecast's time on the host and the device, and compares it with the time of the fit.
@@ -19,8 +17,6 @@ class ForecastBudget:
 
     Args:
         share: The most that the forecast may take of the fit's time, 0 to 1.
-        device: The device of the training.
-        now_ns: The host's clock.
     """
 
     def __init__(self, share: float, device: torch.device, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -49,11 +45,7 @@ class ForecastBudget:
         return self._now_ns() - self._start_ns
 
     def allows(self, expected_ns: float) -> bool:
-        """Return whether the budget has room for more work.
-
-        Args:
-            expected_ns: Expected cost of the work.
-        """
+        """Return whether the budget has room for more work."""
         return self.cost_ns + expected_ns <= self._share * self.elapsed_ns
 
     @contextmanager

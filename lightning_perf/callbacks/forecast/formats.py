@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["FORMATS", "Rounded", "round_values"]
-
 FORMATS = ("fp16", "bf16", "e4m3", "e4m3-delayed", "e5m2", "e5m2-delayed", "mxfp8", "nvfp4")
 """The formats of a tensor.
 
@@ -31,7 +29,6 @@ class _Float:
     Attributes:
         mantissa_bits: Bits of the mantissa after the point.
         min_exponent: Exponent of the smallest normal value.
-        largest: Largest value.
         overflow: The first FP32 value that rounds to more than `largest`.
     """
 
@@ -71,12 +68,6 @@ def round_values(
 
     Args:
         values: An FP32 matrix. Blocks run along its last dimension. The last block of a row may be shorter.
-        number_format: One of `FORMATS`.
-        largest: Largest magnitude in the whole tensor that the values come from, a scalar.
-        earlier_largest: The same for earlier batches. Delayed scaling uses it.
-
-    Returns:
-        The rounded values.
 
     Example:
         >>> x = torch.tensor([[448.0, 1.06, 0.0005]])

@@ -18,8 +18,6 @@ from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.samples import FP8, Fp8Sample, Fp8Tensor
 
-__all__ = ["Fp8Monitor", "fp8_layers"]
-
 EVERY_N_STEPS = 100
 """Steps between two samples."""
 
@@ -34,11 +32,7 @@ _TE_TENSORS = (("activation", "scaling_fwd", 0), ("weight", "scaling_fwd", 1), (
 
 
 def fp8_layers(module: Module) -> dict[str, Any]:
-    """Return the layers of a model that compute in FP8, by name.
-
-    Args:
-        module: The model.
-    """
+    """Return the layers of a model that compute in FP8, by name."""
     return {
         name: layer for name, layer in module.named_modules() if _is_torchao(layer) or _is_transformer_engine(layer)
     }
@@ -50,12 +44,6 @@ class Fp8Monitor(FitObserver):
     torchao computes new scales for every tensor, and keeps none. Hooks on one batch read the tensors, and the
     scales follow from the layer's settings. Transformer Engine keeps scales and a history of largest magnitudes in the
     layer's ``fp8_meta``. They are read after the batch.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-        layers: The layers.
-        path: File to append samples to.
-        errors: Where errors are reported.
     """
 
     consequence = "the FP8 layers are not watched any more"

@@ -8,8 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-__all__ = ["LayerShape", "MatrixSampler", "MatrixSamples", "covered_layers"]
-
 COVERED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 LINES = 32
@@ -32,10 +30,6 @@ class LayerShape:
     """The matrix product of a layer: `rows` × `inputs` activations times `inputs` × `outputs` weights.
 
     Attributes:
-        kind: ``linear`` or ``convolution``.
-        rows: Rows of the activations.
-        inputs: Terms of each sum.
-        outputs: Output features or channels.
         sizes: The sizes that fast kernels want to be multiples of 8, 16 or 32.
     """
 
@@ -71,9 +65,6 @@ def covered_layers(module: nn.Module) -> dict[str, nn.Module]:
     """Return the layers of a model that a forecast covers, by name.
 
     These are linear layers and convolutions with one group, except inside compiled modules: their hooks do not run.
-
-    Args:
-        module: The model.
     """
     compiled = tuple(
         f"{name}." if name else ""
@@ -163,14 +154,7 @@ class _Layout:
 
 
 class MatrixSampler:
-    """Samples one layer on one batch: first its activations and weight, and later the gradient of its output.
-
-    Args:
-        layer: The layer.
-        inputs: Its input.
-        output: Its output, for the shape only.
-        generator: Random numbers that choose rows and columns, on the device of the tensors.
-    """
+    """Samples one layer on one batch: first its activations and weight, and later the gradient of its output."""
 
     @torch.no_grad()
     def __init__(self, layer: Any, inputs: torch.Tensor, output: torch.Tensor, generator: torch.Generator) -> None:

@@ -21,8 +21,6 @@ from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
 
-__all__ = ["BUDGET", "ForecastMonitor", "check_share"]
-
 BUDGET = 0.01
 """Share of the fit's time that the forecast takes by default, at most."""
 
@@ -52,10 +50,6 @@ def check_share(forecast: bool | float) -> float | None:
 
     Returns:
         The share of the fit's time that the forecast may take; None for no forecast.
-
-    Raises:
-        TypeError: It is neither a bool nor a number.
-        ValueError: It is not above 0 and at most 1.
     """
     if isinstance(forecast, bool):
         return BUDGET if forecast else None
@@ -88,14 +82,8 @@ class ForecastMonitor(FitObserver):
     whenever the budget has room.
 
     Args:
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        path: File to append samples to.
-        errors: Where errors are reported.
         share: Share of the fit's time to spend at most. The first sample of every layer is always finished, at the
             latest at the end of the fit.
-        state: The state of the fit. The hooks wait while the profiler runs.
-        expected_batches: Batches of the fit; None if that is open.
     """
 
     consequence = "number formats are not forecast"

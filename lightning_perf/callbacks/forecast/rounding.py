@@ -12,8 +12,6 @@ from lightning_perf.callbacks.forecast.matrices import MatrixSamples
 from lightning_perf.callbacks.host_copy import copy_scalars
 from lightning_perf.run_files.numerics.samples import RoundedCounts, TensorSample
 
-__all__ = ["COARSE_ERROR", "PRODUCTS", "RECIPES", "RoundedFigures", "RoundedLayer"]
-
 COARSE_ERROR = 0.125
 """From this relative error on, a rounded value counts as coarse. Values in the normal range of E4M3 change by at most
 5.9 %, those of E5M2 by at most 11.1 %, and those of E2M1 by at most 20 %."""
@@ -49,7 +47,6 @@ class RoundedFigures:
 
     Attributes:
         gradient_scale: Loss scale that the counts of ``fp16`` assume for gradients.
-        tensors: The counts by tensor.
         products: Signal-to-noise ratios in dB, by product and recipe.
     """
 
@@ -59,14 +56,7 @@ class RoundedFigures:
 
 
 class RoundedLayer:
-    """Rounds the samples of a layer to every format. The results stay on the device until `read`.
-
-    Args:
-        samples: The samples.
-        largest: Largest magnitude of each whole tensor, by name.
-        earlier_largest: The same on earlier batches.
-        gradient_scale: Loss scale to multiply gradients by for ``fp16``: a scalar, and a power of two.
-    """
+    """Rounds the samples of a layer to every format. The results stay on the device until `read`."""
 
     @torch.no_grad()
     def __init__(

@@ -9,8 +9,6 @@ import torch
 
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["StaleCasts"]
-
 _CAST = "ToCopyBackward0"
 _LEAF = "torch::autograd::AccumulateGrad"
 
@@ -20,10 +18,6 @@ class StaleCasts:
 
     autograd numbers its nodes in the order of their creation. A cast from before a step that serves an operator after
     it comes from autocast's cache.
-
-    Args:
-        parameters: Names of the parameters by ``id``.
-        report: Gets each mistake.
     """
 
     def __init__(self, parameters: Mapping[int, str], report: Callable[[PrecisionMistake], None]) -> None:

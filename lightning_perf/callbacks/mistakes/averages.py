@@ -16,8 +16,6 @@ from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.objects import PLAIN, is_tensor, parts
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["HalfAverages"]
-
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _DEPTH = 2
 _ITEMS = 100
@@ -38,10 +36,6 @@ class HalfAverages:
 
     It looks at layers and buffers without gradient, and at tensors and modules in the attributes of the LightningModule
     and of the callbacks.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
     """
 
     def __init__(self, trainer: Trainer, module: Module) -> None:
@@ -50,14 +44,7 @@ class HalfAverages:
         self._before = self._versions()
 
     def check(self, step: int) -> Iterator[PrecisionMistake]:
-        """Compare with the start of training.
-
-        Args:
-            step: Number of the current step.
-
-        Yields:
-            At most one mistake, at the first average.
-        """
+        """Compare with the start of training."""
         changed = []
         for place, now in self._versions().items():
             before = self._before.get(place)

@@ -9,19 +9,12 @@ from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.objects import parts
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["loaded_without_scaler", "saved_without_scaler"]
-
 _KEYS = {"scale", "growth_factor", "backoff_factor"}
 _DEPTH = 4
 
 
 def loaded_without_scaler(trainer: Trainer, checkpoint: Mapping[str, Any]) -> PrecisionMistake | None:
-    """Check a checkpoint from which training resumes.
-
-    Args:
-        trainer: The Trainer, in the precision of this fit.
-        checkpoint: The checkpoint.
-    """
+    """Check a checkpoint from which training resumes."""
     if trainer.scaler is None or not trainer.scaler.is_enabled() or "optimizer_states" not in checkpoint:
         return None
     if has_scaler_state(checkpoint):
@@ -48,10 +41,7 @@ def saved_without_scaler(
     """Check a checkpoint that has just been saved.
 
     Args:
-        trainer: The Trainer.
-        checkpoint: The checkpoint, after all hooks have changed it.
         users_scaler: A scaler that the program made itself; None without one.
-        step: Number of the current step.
     """
     if "optimizer_states" not in checkpoint or has_scaler_state(checkpoint):
         return None

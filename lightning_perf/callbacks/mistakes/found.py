@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["FoundMistakes"]
-
 _logger = logging.getLogger("lightning_perf")
 
 
@@ -18,7 +16,6 @@ class FoundMistakes:
 
     Args:
         silent: Whether to collect without warnings, e.g. on ranks other than 0.
-        warned: Kinds that another monitor warns about already.
     """
 
     MOST_PER_KIND = 5

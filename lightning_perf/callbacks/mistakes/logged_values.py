@@ -11,17 +11,12 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.mistakes.place import user_place
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["LoggedValues"]
-
 
 class LoggedValues:
     """Notes where values are logged in the first batches, and checks the means at the end of each epoch.
 
     Args:
-        trainer: The Trainer.
         module: The LightningModule. Its `log` is wrapped for the first batches.
-        names: Names of the layers by ``id``.
-        report: Gets each mistake.
     """
 
     def __init__(
@@ -58,12 +53,7 @@ class LoggedValues:
         self._wrapper = None
 
     def on_epoch_end(self, loss: torch.Tensor | None, step: int) -> None:
-        """Training on an epoch has ended.
-
-        Args:
-            loss: The last loss; None if it is unknown.
-            step: Number of the last step.
-        """
+        """Training on an epoch has ended."""
         if loss is None or int(self._trainer.world_size) > 1 or not bool(torch.isfinite(loss.detach()).all()):
             return  # the training itself has failed, or a look at the metrics would be a collective call
         for name, value in self._trainer.callback_metrics.items():

@@ -15,8 +15,6 @@ from lightning_perf.callbacks.mistakes.place import user_place
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES, ZERO_IN_FP16
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["OperatorWatch"]
-
 LARGEST_COUNT = {torch.float16: 2048, torch.bfloat16: 256}
 """The largest integer up to which a type holds every integer."""
 
@@ -43,15 +41,7 @@ _SUMS = {"sum", "cumsum"}
 
 
 class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at each operator of the forward pass for a known mistake. It changes no operator and keeps no tensor.
-
-    Args:
-        module: The LightningModule. Its `training_step` is wrapped for the batches to look at.
-        names: Names of the layers by ``id``.
-        report: Gets each mistake.
-        mixed: Whether the Trainer is in mixed precision.
-        on_error: Gets the exception of a check, which goes no further.
-    """
+    """Looks at each operator of the forward pass for a known mistake. It changes no operator and keeps no tensor."""
 
     supports_higher_order_operators = True
 

@@ -14,8 +14,6 @@ from torch import nn
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 
-__all__ = ["layer_names", "user_place"]
-
 _TRAINER = ("trainer/call.py", "trainer\\call.py")
 """Ends of the path of Lightning's module that calls all hooks."""
 
@@ -34,9 +32,6 @@ def layer_names(module: Module) -> dict[int, str]:
 
 def user_place(names: Mapping[int, str]) -> tuple[str, str]:
     """Return the layer and the line of the innermost call that is under way.
-
-    Args:
-        names: Names of the layers by ``id``.
 
     Returns:
         The layer's name, empty if no layer's method is under way, and ``file:line`` of the user's code, empty if the

@@ -17,8 +17,6 @@ from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.mistakes.place import user_place
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["ScalerCalls"]
-
 _GROUPING = "_group_tensors_by_device_and_dtype"
 """The function that `clip_grad_norm_` and `clip_grad_value_` both call. Replacing it also works where a program has
 imported those two by name."""
@@ -52,13 +50,6 @@ class ScalerCalls:
     """Listens to the methods of every `GradScaler` and to the clipping functions of torch, during the first steps.
 
     It replaces them by functions that take notes and then call the original.
-
-    Args:
-        trainer: The Trainer.
-        names: Names of the layers by ``id``.
-        parameters: Names of the parameters by ``id``.
-        report: Gets each mistake.
-        on_error: Gets the exception of a check, which goes no further.
     """
 
     def __init__(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
 
-__all__ = ["schedule_ahead"]
-
 LEAST_STEPS = 3
 LEAST_SHARE = 0.02
 """A few skipped steps at the start are normal. From both of these on, the schedule is reported."""
@@ -15,7 +13,6 @@ def schedule_ahead(history: LossScaleHistory, precision_line: str) -> PrecisionM
     """Check how many steps the schedulers made while the optimizer's step was skipped.
 
     Args:
-        history: The loss scale's history.
         precision_line: The callback with the first loss scale that skips nothing, as a line of code.
     """
     ahead = history.scheduler_steps_on_skips

@@ -23,8 +23,6 @@ from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
 
-__all__ = ["MistakeWatch"]
-
 OPERATOR_BATCHES = 2
 """Batches in which every operator is looked at."""
 
@@ -45,14 +43,6 @@ class MistakeWatch(FitObserver):
     """Looks for mistakes in the use of 16 bits during the first steps of a fit.
 
     The training computes the same with and without it.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        errors: Where failing checks are reported.
-        known: Mistakes that were found before the training started.
-        warned: Kinds that another monitor warns about.
-        scale: The monitor of the loss scale, if there is one.
     """
 
     consequence = "mistakes in mixed precision are not looked for any more"

@@ -11,8 +11,6 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 
-__all__ = ["HALF_TYPES", "ZERO_IN_FP16", "check_weights_and_optimizers", "half_accumulation"]
-
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
 ZERO_IN_FP16 = 2.0**-25
@@ -22,16 +20,7 @@ _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
 
 
 def check_weights_and_optimizers(trainer: Trainer, module: Module, precision: str) -> Iterator[PrecisionMistake]:
-    """Check all that is known before the first step.
-
-    Args:
-        trainer: The Trainer, with its optimizers.
-        module: The LightningModule.
-        precision: Lightning's name of the precision.
-
-    Yields:
-        Mistakes.
-    """
+    """Check all that is known before the first step."""
     mixed = precision in ("16-mixed", "bf16-mixed")
     if mixed:
         yield from _half_weights(module, precision)
@@ -112,15 +101,7 @@ def _optimizer_epsilon(trainer: Trainer, module: Module) -> Iterator[PrecisionMi
 
 
 def half_accumulation(module: Module, micro_batches: int) -> Iterator[PrecisionMistake]:
-    """Check whether the gradients of several micro-batches are added up in 16 bits.
-
-    Args:
-        module: The LightningModule.
-        micro_batches: Backward passes per optimizer step.
-
-    Yields:
-        One mistake, at the first layer that has it.
-    """
+    """Check whether the gradients of several micro-batches are added up in 16 bits."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype in HALF_TYPES:
             owner = layer_name(name).rpartition(".")[0]

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 
-__all__ = ["CureSearch"]
-
 MAX_TRIALS = 64
 MAX_SECONDS = 60.0
 """Limits of a search. It then returns the best list so far."""
@@ -23,13 +21,7 @@ class CureSearch:
     """Searches the layers of a module for a minimal list that cures a batch.
 
     No layer of the result can be left out. A container is replaced by layers inside it, as long as those suffice.
-
-    Args:
-        module: The LightningModule.
-        cures: Tells whether a batch is sound with these layers in FP32.
-        max_trials: Calls of `cures`, at most.
-        max_seconds: Time of the search, at most.
-        clock: Tells the time in seconds.
+    `cures` tells whether a batch is sound with these layers in FP32.
 
     Example:
         >>> from torch import nn
@@ -55,34 +47,29 @@ class CureSearch:
         self._clock = clock
         self._known: dict[frozenset[str], bool] = {}
         self._best: tuple[str, ...] | None = None
-        self._children: dict[str, list[str]] = {}
+        self._children: dict[str, tuple[str, ...]] = {}
         for name, layer in module.named_modules():
-            self._children[layer_name(name)] = [
-                ".".join(part for part in (layer_name(name), layer_name(child)) if part)
-                for child, _ in layer.named_children()
-                if child != "_orig_mod"
-            ]
+            inner = [child for child, _ in layer.named_children() if child != "_orig_mod"]
+            self._children[layer_name(name)] = tuple(layer_name(f"{name}.{child}".lstrip(".")) for child in inner)
         self._order = {name: number for number, name in enumerate(self._children)}
 
     def find(self, suspect: str) -> tuple[str, ...] | None:
-        """Find a minimal list.
+        """Return a minimal list in the module's order; None if not even all layers in FP32 cure the batch.
 
-        Args:
-            suspect: The layer to try first, with the layers around it; empty without one.
-
-        Returns:
-            Names of layers in the module's order; None if not even all layers in FP32 cure the batch.
+        The layer `suspect` is tried first, with the layers around it.
         """
         try:
-            for name in _with_parents(suspect):
-                if name in self._children and self._test((name,)):
-                    return self._refined((name,))
-            top = tuple(self._children[""])
-            if not self._test(top):
-                return None
-            return self._refined(self._reduced(top, ()))
+            found = self._find(suspect)
+            return found if found is None or self._test(found) else self._best
         except _OutOfBudgetError:
             return self._best
+
+    def _find(self, suspect: str) -> tuple[str, ...] | None:
+        for name in _with_parents(suspect):
+            if name in self._children and self._test((name,)):
+                return self._refined((name,))
+        top = self._children[""]
+        return self._refined(self._minimal(top, ())) if self._test(top) else None
 
     def _test(self, names: Sequence[str]) -> bool:
         key = frozenset(names)
@@ -98,27 +85,19 @@ class CureSearch:
     def _sorted(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda name: self._order.get(name, 0)))
 
-    def _reduced(self, names: tuple[str, ...], fixed: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a minimal part of `names` that cures together with `fixed`.
+    def _minimal(self, names: tuple[str, ...], fixed: tuple[str, ...], *, grown: bool = False) -> tuple[str, ...]:
+        """Return a minimal part of `names` that cures together with `fixed`, which may suffice if it has grown.
 
-        This is delta debugging (Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, 2002).
+        This is QuickXplain (Junker, *QuickXplain: Preferred Explanations and Relaxations for Over-Constrained
+        Problems*, AAAI 2004).
         """
-        parts = 2
-        while len(names) > 1:
-            pieces = _pieces(names, parts)
-            for piece in pieces:
-                rest = tuple(name for name in names if name not in piece)
-                if self._test((*fixed, *piece)):
-                    names, parts = piece, 2
-                    break
-                if len(pieces) > 2 and self._test((*fixed, *rest)):
-                    names, parts = rest, max(parts - 1, 2)
-                    break
-            else:
-                if parts >= len(names):
-                    break
-                parts = min(2 * parts, len(names))
-        return names
+        if grown and self._test(fixed):
+            return ()
+        if len(names) == 1:
+            return names
+        first, second = names[: len(names) // 2], names[len(names) // 2 :]
+        kept = self._minimal(second, (*fixed, *first), grown=True)
+        return (*self._minimal(first, (*fixed, *kept), grown=bool(kept)), *kept)
 
     def _refined(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Replace containers by layers inside them."""
@@ -126,10 +105,9 @@ class CureSearch:
         left = list(names)
         while left:
             name = left.pop(0)
-            children = tuple(self._children.get(name, ()))
-            others = (*done, *left)
+            children, others = self._children.get(name, ()), (*done, *left)
             if children and self._test((*others, *children)):
-                left = [*self._reduced(children, others), *left]
+                left = [*self._minimal(children, others), *left]
             else:
                 done = (*done, name)
         return self._sorted(done)
@@ -139,8 +117,3 @@ def _with_parents(name: str) -> Iterator[str]:
     while name:
         yield name
         name = name.rpartition(".")[0]
-
-
-def _pieces(names: tuple[str, ...], count: int) -> list[tuple[str, ...]]:
-    size = -(-len(names) // count)
-    return [names[start : start + size] for start in range(0, len(names), size)]

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,51 +15,28 @@ import torch
 
 from lightning_perf.analysis.precision.loss_scale import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
 
-__all__ = ["LossScaleMonitor", "PendingVerdict"]
-
-Locate = Callable[[Any, float], "OverflowOrigin | None"]
-"""Finds the origin of the overflow that caused a skipped step, given the optimizer and the loss scale of that step."""
-
 
 class PendingVerdict:
-    """Tells whether a fused optimizer's step found inf or nan. The device knows at once, the host some time later.
+    """Tells whether a step found inf or nan. The device knows at once, the host some time later.
 
-    On devices other than CUDA, reading it waits for the device.
-
-    Args:
-        found_inf: The scaler's verdict, a scalar tensor, not zero if there was inf or nan.
+    On devices other than CUDA, reading it waits for the device. `found_inf` is a scalar, not zero if there was any.
     """
 
     def __init__(self, found_inf: torch.Tensor) -> None:
-        self._event: Any = None
-        if found_inf.device.type == "cuda":
-            self._value = torch.empty_like(found_inf, device="cpu", pin_memory=True)
-            self._value.copy_(found_inf, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(found_inf.device))
-        else:
-            self._value = found_inf.detach().clone()
+        on_cuda = found_inf.device.type == "cuda"
+        self._value = HostCopy(found_inf if on_cuda else found_inf.detach().clone())
 
     def read(self, *, wait: bool = False) -> bool | None:
-        """Read it.
-
-        Args:
-            wait: Whether to wait for the device: at the end of a run, and while origins of overflows are looked for.
-
-        Returns:
-            Whether there was inf or nan; None if the device has not finished yet.
-        """
-        if self._event is not None and not self._event.query():
-            if not wait:
-                return None
-            self._event.synchronize()
-        return bool(self._value.item())
+        """Return whether there was inf or nan; None if the device has not finished yet and `wait` is not set."""
+        return bool(self._value.read().item()) if wait or self._value.arrived else None
 
 
 @dataclass
@@ -88,15 +66,9 @@ class LossScaleMonitor(FitObserver):
     asking the device. A fused optimizer steps always and skips on the device: its verdicts are copied aside and read
     once they have arrived.
 
-    Args:
-        trainer: The Trainer, at the start of training, its scaler's state restored.
-        module: The LightningModule.
-        path: File to append events to; None to write none.
-        errors: Where a failing file is reported.
-        locate: Looks for the origin of an overflow; None not to.
-        locate_limit: Overflows to look into. Until then the host waits for the verdict on each step of a fused
-            optimizer, since the batch has to run again before the next step changes the weights.
-        clock: Tells the time in nanoseconds.
+    Made at the start of training, when the scaler's state is restored. As long as `locator` has overflows left to look
+    into, the host waits for the verdict on each step of a fused optimizer. The batch has to run again before the next
+    step changes the weights. `isolate` drops a locator that fails.
     """
 
     consequence = "the loss scale is not monitored any more"
@@ -108,8 +80,8 @@ class LossScaleMonitor(FitObserver):
         *,
         path: Path | None,
         errors: ErrorReporter,
-        locate: Locate | None = None,
-        locate_limit: int = 0,
+        locator: OverflowLocator,
+        isolate: Callable[[FitObserver], AbstractContextManager[None]],
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._trainer = trainer
@@ -124,8 +96,8 @@ class LossScaleMonitor(FitObserver):
             growth_interval=int(state["growth_interval"]),
         )
         self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
-        self._locate = locate
-        self._locates_left = 0 if locate is None else locate_limit
+        self._locator = locator
+        self._isolate = isolate
         self._clock = clock
         self._open: _Attempt | None = None
         self._in_batch: list[_Attempt] = []
@@ -268,9 +240,9 @@ class LossScaleMonitor(FitObserver):
         if attempt is None:
             return
         attempt.ended_ns = self._trained_now()
-        if self._locate is not None and self._locates_left and attempt.overflowed(wait=True):
-            self._locates_left -= 1
-            attempt.origin = self._locate(attempt.optimizer, self._scale_of_next())
+        if self._locator.left and attempt.overflowed(wait=True):
+            with self._isolate(self._locator):
+                attempt.origin = self._locator.locate(attempt.optimizer, self._scale_of_next())
         self._in_batch.append(attempt)
         self._unresolved.append(attempt)
 

@@ -11,26 +11,21 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.watch import MistakeWatch
 from lightning_perf.callbacks.numerics.bad_run import Diagnose, LossWatch, check_diagnose
-from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
+from lightning_perf.callbacks.numerics.guard import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
-from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
+from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
+from lightning_perf.callbacks.numerics.replay import Replay
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver, Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
-from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS, OverflowOrigin
+from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorOptions:
-    """Settings of the monitors.
-
-    Attributes:
-        underflow_every_n_steps: Steps between two looks at the gradients; 0 for never.
-        locate_overflows: Number of overflows to find the origin of; 0 for none.
-        guard_steps: Steps to replay in FP32; 0 for none.
-        diagnose: What to check in every step for NaN and infinities.
+    """Settings of the monitors. 0 turns one off.
 
     Raises:
         ValueError: A number is too small, or `diagnose` is unknown.
@@ -61,20 +56,9 @@ def add_monitors(
     trainer_log: TrainerLog,
     known_mistakes: Iterable[PrecisionMistake] = (),
 ) -> None:
-    """Add the monitors of a fit's numbers to its observers.
+    """Add the monitors of a fit's numbers to its observers. Without `folder` they write no files.
 
-    Args:
-        observers: The observers.
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        options: Settings of the monitors.
-        folder: Where files go; None to write none.
-        errors: Where errors are reported.
-        trainer_log: Where the loss scale is logged.
-        known_mistakes: Mistakes that were found before the training started.
-
-    Raises:
-        PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
+    `known_mistakes` were found before the training started.
     """
     scaled = trainer.scaler is not None and bool(trainer.scaler.is_enabled())
     if scaled and options.locate_overflows and not holds_whole_model(trainer):
@@ -83,29 +67,22 @@ def add_monitors(
             "origin of an overflow",
             "Leave out locate_overflows",
         )
+    replay = Replay(trainer, module)
     scalers: list[LossScaleMonitor] = []
     losses: list[LossWatch] = []
     # The guard is the first to start and the last to end, so that no other monitor counts the time of its replays.
     if options.guard_steps:
-        observers.add(NumericsGuard(trainer, module, options.guard_steps, lambda: _examine_drift(observers, losses)))
-    locators = [OverflowLocator(trainer, module, options.locate_overflows)] if options.locate_overflows else []
+        observers.add(NumericsGuard(replay, options.guard_steps, lambda: _examine_drift(observers, losses)))
+    locator = OverflowLocator(replay, options.locate_overflows)
     if scaled:
         with errors.instead(LossScaleMonitor.consequence):
+            path = _path(SCALE_EVENTS, trainer, folder)
             scalers.append(
-                LossScaleMonitor(
-                    trainer,
-                    module,
-                    path=_path(SCALE_EVENTS, trainer, folder),
-                    errors=errors,
-                    locate=(lambda optimizer, scale: _locate(observers, locators, optimizer, scale))
-                    if locators
-                    else None,
-                    locate_limit=options.locate_overflows,
-                )
+                LossScaleMonitor(trainer, module, path=path, errors=errors, locator=locator, isolate=observers.isolate)
             )
     with errors.instead(LossWatch.consequence):
-        if options.diagnose != "off" and LossWatch.applies(trainer, module):
-            losses.append(LossWatch(trainer, module, options.diagnose, lambda: _scale_of(scalers)))
+        if options.diagnose != "off" and LossWatch.applies(replay):
+            losses.append(LossWatch(replay, options.diagnose, lambda: _scale_of(scalers)))
             observers.add(losses[0])
     with errors.instead("mistakes in mixed precision are not looked for"):
         # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
@@ -114,8 +91,7 @@ def add_monitors(
     for scale in scalers:
         observers.add(_ScaleLog(trainer, scale, trainer_log))
         observers.add(scale)
-        for locator in locators:
-            observers.add(locator)
+        observers.add(locator)
         # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
         if options.underflow_every_n_steps and trainer.is_global_zero and holds_whole_model(trainer):
             with errors.instead(LossScaleMonitor.consequence):
@@ -171,13 +147,3 @@ def _examine_drift(observers: Observers, losses: Iterable[LossWatch]) -> None:
         if watch in observers:
             with observers.isolate(watch):
                 watch.examine_drift()
-
-
-def _locate(
-    observers: Observers, locators: Iterable[OverflowLocator], optimizer: Any, scale: float
-) -> OverflowOrigin | None:
-    for locator in locators:
-        if locator in observers:
-            with observers.isolate(locator):
-                return locator.locate(optimizer, scale)
-    return None

@@ -1,11 +1,12 @@
-"""Running training batches again without leaving a mark on the training."""
+"""Runs batches of a training again, in its own precision or in FP32, without leaving a mark on the training."""
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,128 +15,192 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import plugin_module
-
-__all__ = ["TorchRandomState", "fresh_batch", "plain_precision", "replayed_step", "unmarked"]
+from lightning_perf.callbacks.precision.tf32 import Tf32Override
 
 _LOGGING = ("log", "log_dict")
 
+TensorCopies = list[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors of a training, each with a copy of its values."""
 
-class TorchRandomState:
-    """torch's random numbers at one moment, on the CPU and the device of a run.
 
-    Args:
-        device: The run's device.
+@dataclass(frozen=True)
+class KeptBatch:
+    """A training batch, its number in the epoch, and torch's random numbers before it, on the CPU and the GPU."""
+
+    batch: Any
+    batch_idx: int
+    cpu_random: torch.Tensor
+    cuda_random: torch.Tensor | None
+
+    def copied(self) -> KeptBatch:
+        """Return it with copies of its tensors, because a training_step may write into its batch."""
+        return KeptBatch(_copied(self.batch), self.batch_idx, self.cpu_random, self.cuda_random)
+
+
+@dataclass(frozen=True)
+class ReplayedPass:
+    """The loss of a batch, and its gradients by the name of the parameter."""
+
+    loss: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+
+
+class Replay:
+    """Runs batches of one training again.
+
+    Weights, buffers, gradients, random numbers (torch, NumPy, Python), states of torchmetrics and logged values are as
+    before afterwards. Compiled parts run eagerly. Anything else that the user's code keeps in `training_step`, e.g. a
+    list of losses in an attribute, cannot be undone.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    def __init__(self, trainer: Trainer, module: Module) -> None:
+        self.trainer = trainer
+        self.module = module
 
-    def restore(self) -> None:
-        """Make torch draw the same numbers again."""
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda, self._device)
+    @property
+    def possible(self) -> bool:
+        """Whether one process can run a batch of this training by itself."""
+        return bool(self.module.automatic_optimization) and int(self.trainer.world_size) == 1
+
+    def keep(self, batch: Any, batch_idx: int) -> KeptBatch:
+        """Keep a batch that is about to be trained on."""
+        device = self.trainer.strategy.root_device
+        cuda_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return KeptBatch(batch, batch_idx, torch.get_rng_state(), cuda_random)
+
+    def run(
+        self,
+        kept: KeptBatch,
+        *,
+        scale: float = 1.0,
+        fp32: bool = False,
+        watch: AbstractContextManager[Any] | None = None,
+    ) -> ReplayedPass | None:
+        """Run a batch forward and backward inside of `watch`. Return None if it has no loss with a graph.
+
+        The gradients are those of the loss times `scale`. The hooks of the parameters' `grad` are not called.
+        """
+        batch = kept.copied()
+        with self.isolated(fp32=fp32):
+            self._restore_random(batch)
+            with torch.enable_grad(), watch or nullcontext():
+                loss = self._training_step(batch)
+                if loss is None or not loss.requires_grad:
+                    return None
+                trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+                found = torch.autograd.grad(loss * scale, list(trained.values()), allow_unused=True)
+        gradients = {name: gradient for name, gradient in zip(trained, found, strict=True) if gradient is not None}
+        return ReplayedPass(loss.detach(), gradients)
+
+    def step(self, kept: KeptBatch, *, seed: int = 0) -> torch.Tensor | None:
+        """Return the loss of a batch, inside of `isolated`. Another seed than 0 draws other random numbers."""
+        self._restore_random(kept)
+        if seed:
+            torch.manual_seed(int(torch.randint(2**31, ()).item()) + seed)
+        return self._training_step(kept.copied())
+
+    @contextmanager
+    def isolated(self, *, fp32: bool = False) -> Iterator[None]:
+        """Undo, at the end, everything but changes of the weights. With `fp32` compute in FP32, without TF32."""
+        module = self.module
+        devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
+        buffers = copied_tensors(module.buffers())
+        gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+        metrics = [(layer, _metric_state(layer)) for layer in module.modules() if hasattr(layer, "_defaults")]
+        python_state, numpy_state = random.getstate(), np.random.get_state()
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(_silenced(module))
+            if fp32:
+                stack.enter_context(_plain_precision(self.trainer))
+            for parameter, _ in gradients:
+                parameter.grad = None  # a backward pass would add to it in place
+            try:
+                yield
+            finally:
+                write_back(buffers)
+                for parameter, gradient in gradients:
+                    parameter.grad = gradient
+                for layer, state in metrics:
+                    layer.__dict__.update(state)
+                random.setstate(python_state)
+                np.random.set_state(numpy_state)
+
+    def _restore_random(self, kept: KeptBatch) -> None:
+        torch.set_rng_state(kept.cpu_random)
+        if kept.cuda_random is not None:
+            torch.cuda.set_rng_state(kept.cuda_random, self.trainer.strategy.root_device)
+
+    def _training_step(self, kept: KeptBatch) -> torch.Tensor | None:
+        # As Lightning decides it: https://lightning.ai/docs/pytorch/stable/common/lightning_module.html#training-step
+        parameters = inspect.signature(self.module.training_step).parameters
+        batch_idx = (kept.batch_idx,) if "batch_idx" in parameters or len(parameters) > 1 else ()
+        with self.trainer.precision_plugin.train_step_context():
+            return loss_of(self.module.training_step(kept.batch, *batch_idx))
 
 
-@contextmanager
-def unmarked(module: Module) -> Iterator[None]:
-    """Undo, at the end, all changes of running `training_step`, except to gradients.
-
-    That is: random numbers (torch on CPU and CUDA devices, NumPy, Python), buffers, the states of torchmetrics,
-    gradients and logged values. Compiled parts run eagerly. Anything else that the user's code keeps in
-    `training_step`, e.g. a list of losses in an attribute, cannot be undone.
-
-    Args:
-        module: The LightningModule.
-    """
-    devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
-    metrics = [(layer, _metric_state(layer)) for layer in module.modules() if hasattr(layer, "_defaults")]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices))
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_silenced(module))
-        for parameter, _ in gradients:
-            parameter.grad = None  # a backward pass would add to it in place
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-            for layer, state in metrics:
-                layer.__dict__.update(state)
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-
-
-@contextmanager
-def plain_precision(trainer: Trainer) -> Iterator[None]:
-    """Let a Trainer compute in FP32 inside the block.
-
-    Args:
-        trainer: The Trainer.
-    """
-    strategy = trainer.strategy
-    plugin = strategy.precision_plugin
-    strategy.precision_plugin = plugin_module(trainer).Precision()
-    try:
-        yield
-    finally:
-        strategy.precision_plugin = plugin
-
-
-def fresh_batch(batch: Any) -> Any:
-    """Return a batch with copies of its tensors, because a training_step may write into its batch."""
-    return pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, batch)
-
-
-def replayed_step(
-    trainer: Trainer, module: Module, batch: Any, batch_idx: int, *, gradients: bool = True
-) -> torch.Tensor | None:
-    """Run `training_step` on a batch, in the precision that the Trainer's plugin has now.
-
-    Args:
-        trainer: The Trainer.
-        module: The LightningModule.
-        batch: The batch, on its device.
-        batch_idx: Its number.
-        gradients: Whether the loss gets a graph.
-
-    Returns:
-        The loss; None when the step returns none.
-    """
-    with torch.set_grad_enabled(gradients), trainer.precision_plugin.train_step_context():
-        output = module.training_step(batch, *((batch_idx,) if _takes_batch_idx(module) else ()))
-    loss = output.get("loss") if isinstance(output, dict) else output
+def loss_of(outputs: Any) -> torch.Tensor | None:
+    """Return the loss in the outputs of `training_step`."""
+    loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
     return loss if isinstance(loss, torch.Tensor) else None
 
 
-def _takes_batch_idx(module: Module) -> bool:
-    # As Lightning decides it: https://lightning.ai/docs/pytorch/stable/common/lightning_module.html#training-step
-    parameters = inspect.signature(module.training_step).parameters
-    return "batch_idx" in parameters or len(parameters) > 1
+def copied_tensors(tensors: Iterable[torch.Tensor]) -> TensorCopies:
+    """Copy tensors, so that `write_back` can restore them."""
+    return [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+
+@torch.no_grad()
+def write_back(copies: TensorCopies) -> None:
+    """Write the values of copies into their tensors."""
+    for tensor, value in copies:
+        tensor.copy_(value)
+
+
+@contextmanager
+def leaf_outputs(module: Module, look: Callable[[str, Any], None]) -> Iterator[None]:
+    """Call `look` with the name and output of each layer that has no layers inside, in the order of computing."""
+
+    def looking_at(name: str) -> Callable[..., None]:
+        return lambda *call: look(name, call[-1])
+
+    with ExitStack() as stack:
+        for name, layer in module.named_modules():
+            if name and not any(True for _ in layer.children()):
+                stack.enter_context(layer.register_forward_hook(looking_at(layer_name(name))))
+        yield
+
+
+@contextmanager
+def _plain_precision(trainer: Trainer) -> Iterator[None]:
+    strategy = trainer.strategy
+    plugin, tf32 = strategy.precision_plugin, Tf32Override("off")
+    try:
+        strategy.precision_plugin = plugin_module(trainer).Precision()
+        yield
+    finally:
+        strategy.precision_plugin = plugin
+        tf32.undo()
+
+
+def _copied(batch: Any) -> Any:
+    return pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, batch)
 
 
 @contextmanager
 def _silenced(module: Module) -> Iterator[None]:
-    own = {name: vars(module)[name] for name in _LOGGING if name in vars(module)}
-    for name in _LOGGING:
-        object.__setattr__(module, name, _log_nothing)
+    attributes = module.__dict__
+    own = {name: attributes[name] for name in _LOGGING if name in attributes}
+    attributes.update(dict.fromkeys(_LOGGING, _log_nothing))
     try:
         yield
     finally:
         for name in _LOGGING:
-            object.__delattr__(module, name)
-        for name, value in own.items():
-            object.__setattr__(module, name, value)
+            del attributes[name]
+        attributes.update(own)
 
 
 def _log_nothing(*args: Any, **kwargs: Any) -> None:

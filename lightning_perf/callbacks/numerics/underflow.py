@@ -27,8 +27,6 @@ from lightning_perf.run_files.numerics.samples import (
     LayerGradients,
 )
 
-__all__ = ["CountedGradients", "GradientGraph", "UnderflowMonitor", "read_graph"]
-
 VALUES_A_PARAMETER = 16_384
 """Values looked at in each parameter, evenly spread: enough to know a share to within half a percent."""
 
@@ -74,16 +72,6 @@ class UnderflowMonitor(FitObserver):
     The counting is one small histogram on the device, copied to the host without waiting and read steps later. If a
     layer's gradient is zero throughout, the layer either has none or one that underflows. To tell which, the next
     sampled step makes one more backward pass with a larger loss scale, and throws its gradients away.
-
-    Args:
-        trainer: The Trainer.
-        module: The LightningModule.
-        every_n_steps: Steps between samples.
-        scale: Tells the loss scale.
-        probe: Whether to make such passes. Not in a run of several processes: this one would make it alone, and wait
-            for the others in every collective on the way (`SyncBatchNorm`'s, a gathering loss's).
-        path: File to append samples to; None to write none.
-        errors: Where a failing file is reported.
     """
 
     consequence = "gradients are not monitored any more"
@@ -245,10 +233,6 @@ class CountedGradients:
     """Counts of gradient values, known on the device now and on the host some time later.
 
     On other devices than CUDA's to read them is to wait for the device.
-
-    Args:
-        gradients: Gradients, each with the number of its layer; all on one device.
-        layers: How many layers there are.
     """
 
     @torch.no_grad()
@@ -270,11 +254,7 @@ class CountedGradients:
         return self._counts.arrived
 
     def read(self, arithmetic: Sequence[Arithmetic]) -> list[LayerGradients]:
-        """Read the counts, waiting for them if they have not arrived.
-
-        Args:
-            arithmetic: Each layer's arithmetic.
-        """
+        """Read the counts, waiting for them if they have not arrived."""
         rows = self._counts.read().reshape(-1, _EXPONENTS).tolist()
         return [_layer(row, kind) for row, kind in zip(rows, arithmetic, strict=True)]
 
@@ -333,9 +313,6 @@ def read_graph(loss: torch.Tensor) -> GradientGraph:
 
     Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
     weight cache it is cast once however often it is used.
-
-    Args:
-        loss: A tensor with a graph.
 
     Example:
         >>> layer = torch.nn.Linear(2, 2)

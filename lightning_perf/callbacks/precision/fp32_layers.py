@@ -15,8 +15,6 @@ from torch.utils import _pytree as pytree
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.switch import PrecisionError
 
-__all__ = ["Fp32Layers", "LayerPattern", "find_layers", "layer_name"]
-
 LayerPattern: TypeAlias = type[nn.Module] | str
 """A layer's name, with ``*``, ``?`` and ``[…]`` as in a shell (``*`` takes dots too), or a class of layers."""
 
@@ -29,11 +27,6 @@ class Fp32Layers:
 
     They return FP32, and the next layers handle it like any FP32 input under autocast. Parameters, buffers and the keys
     of the state dict stay unchanged.
-
-    Args:
-        module: The LightningModule, with all its layers made.
-        patterns: Which layers.
-        device_type: Device type of the autocast around them.
 
     Raises:
         PrecisionError: A pattern matches no layer, or a layer with a `forward` that is never called.
@@ -64,16 +57,6 @@ def find_layers(module: Module, patterns: Iterable[LayerPattern]) -> dict[str, n
     """Find the layers that patterns ask for.
 
     A list or dict of layers, which has no forward of its own, stands for the layers in it.
-
-    Args:
-        module: The LightningModule.
-        patterns: Names with wildcards, or classes.
-
-    Returns:
-        The layers by name, in the module's order.
-
-    Raises:
-        PrecisionError: A pattern matches nothing, or a layer that cannot be kept in FP32.
 
     Example:
         >>> net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "norm": nn.LayerNorm(2)})

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["KEEP_SETTINGS", "ScalerSettings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScalerSettings:
@@ -66,23 +64,13 @@ class ScalerSettings:
         return ", ".join(f"{named.get(name, name)}={value!r}" for name, value in self.given.items())
 
     def make(self, device_type: str) -> torch.amp.GradScaler:
-        """Make a scaler with these settings.
-
-        Args:
-            device_type: Its device type, e.g. ``cuda``.
-        """
+        """Make a scaler with these settings."""
         return torch.amp.GradScaler(device_type, **self.given)
 
     def apply(self, scaler: Any) -> dict[str, Any]:
         """Change a scaler that exists, before its first step.
 
         A scaler that has already scaled a loss keeps its scale: `init_scale` is the first one only.
-
-        Args:
-            scaler: The scaler.
-
-        Returns:
-            The attributes that `restore` needs to give the scaler its own settings back.
         """
         before = {name: getattr(scaler, name) for name in _ATTRIBUTES if hasattr(scaler, name)}
         if self.enabled and not scaler.is_enabled():

@@ -19,18 +19,6 @@ from lightning_perf.callbacks.lightning_compat import (
 )
 from lightning_perf.callbacks.precision.scaler_settings import KEEP_SETTINGS, ScalerSettings
 
-__all__ = [
-    "PRECISIONS",
-    "PrecisionError",
-    "PrecisionSwitch",
-    "check_clipping",
-    "check_optimizers",
-    "check_weights",
-    "make_mixed_precision",
-    "plugin_module",
-    "weight_cache_is_safe",
-]
-
 
 class PrecisionError(ValueError):
     """The requested precision is not possible. The message names the cause and the fix.
@@ -78,10 +66,6 @@ class PrecisionSwitch:
 
     The plugin is made once and installed for each run of the Trainer. So the scaler's state lives from one run to the
     next, as in a Trainer that was built with mixed precision.
-
-    Args:
-        requested: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None for whatever the Trainer has.
-        scaler: Settings of the gradient scaler.
     """
 
     def __init__(self, requested: str | None, *, scaler: ScalerSettings = KEEP_SETTINGS) -> None:
@@ -179,11 +163,7 @@ class PrecisionSwitch:
 
 
 def check_weights(module: Module, precision: str) -> None:
-    """Refuse weights in half precision, which mixed precision keeps in FP32.
-
-    Raises:
-        PrecisionError: A trainable parameter is in half precision.
-    """
+    """Refuse weights in half precision, which mixed precision keeps in FP32."""
     if precision not in _DTYPES:
         return
     for name, parameter in module.named_parameters():
@@ -195,11 +175,7 @@ def check_weights(module: Module, precision: str) -> None:
 
 
 def check_optimizers(trainer: Trainer, precision: str) -> None:
-    """Refuse optimizers that cannot work in a mixed precision, before the first step does.
-
-    Raises:
-        PrecisionError: An optimizer and the precision exclude each other.
-    """
+    """Refuse optimizers that cannot work in a mixed precision, before the first step does."""
     if precision == "16-mixed":
         for optimizer in trainer.optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
@@ -211,11 +187,7 @@ def check_optimizers(trainer: Trainer, precision: str) -> None:
 
 
 def check_clipping(trainer: Trainer, precision: str) -> None:
-    """Refuse clipping by the Trainer with a fused optimizer: Lightning raises in the first step, also under bf16.
-
-    Raises:
-        PrecisionError: The Trainer would clip the gradients of a fused optimizer in mixed precision.
-    """
+    """Refuse clipping by the Trainer with a fused optimizer: Lightning raises in the first step, also under bf16."""
     if precision not in _DTYPES or not trainer.gradient_clip_val:
         return
     if not is_lightnings_own_plugin(trainer.precision_plugin):
@@ -277,11 +249,7 @@ def _is_foreign(plugin: Any, plugins: Any) -> bool:
 
 
 def check_strategy(trainer: Trainer, precision: str) -> None:
-    """Refuse a strategy that handles precision itself.
-
-    Raises:
-        PrecisionError: The strategy's precision cannot be switched by a callback.
-    """
+    """Refuse a strategy that handles precision itself."""
     strategy = type(trainer.strategy)
     for base in strategy.__mro__:
         # The first of Lightning's own classes decides, and a user's class on top of it may do anything but handle
@@ -299,11 +267,7 @@ def check_strategy(trainer: Trainer, precision: str) -> None:
 
 
 def check_device(device: torch.device, precision: str) -> None:
-    """Refuse a device that does not compute in the precision.
-
-    Raises:
-        PrecisionError: The device has no autocast, or no bf16.
-    """
+    """Refuse a device that does not compute in the precision."""
     if not torch.amp.is_autocast_available(device.type):
         raise PrecisionError(
             f"torch has no autocast for the device {device}", "Train in FP32, or on a CUDA, ROCm, MPS or CPU device"
@@ -339,18 +303,7 @@ def plugin_module(trainer: Trainer) -> Any:
 
 
 def make_mixed_precision(trainer: Trainer, precision: str, device_type: str, scaler: ScalerSettings) -> Any:
-    """Make the plugin for a Trainer.
-
-    Args:
-        trainer: The Trainer it is for.
-        precision: ``16-mixed`` or ``bf16-mixed``.
-        device_type: Device type of autocast and scaler, as ``cuda``.
-        scaler: Settings of the gradient scaler, for ``16-mixed``.
-
-    Returns:
-        An instance of a subclass of the package's `MixedPrecision`; its ``cache_enabled`` turns autocast's weight
-        cache on or off.
-    """
+    """Make the plugin for a Trainer."""
     made = scaler.make(device_type) if precision == "16-mixed" else None
     return _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, made)
 
@@ -381,10 +334,6 @@ def weight_cache_is_safe(device: torch.device, dtype: torch.dtype) -> bool:
 
     In some versions of torch the cast made under `torch.no_grad` was reused with gradients on, and cut the weight off
     its gradient (https://github.com/Lightning-AI/pytorch-lightning/issues/20921).
-
-    Args:
-        device: Where to try.
-        dtype: Autocast's type.
     """
     # Filled, not drawn: the random numbers of the training must not change.
     weight = torch.ones(8, 8, device=device, requires_grad=True)

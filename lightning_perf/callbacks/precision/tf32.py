@@ -9,15 +9,9 @@ import torch
 
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic
 
-__all__ = ["Fp32Flags", "Tf32Override", "read_fp32_arithmetic"]
-
 
 def read_fp32_arithmetic(device: torch.device) -> Fp32Arithmetic:
-    """Read which FP32 arithmetic the process uses.
-
-    Args:
-        device: The device of the run.
-    """
+    """Read which FP32 arithmetic the process uses."""
     return Fp32Arithmetic(
         device_has_tf32=_has_tf32(device),
         tf32_matmul=torch.backends.cuda.matmul.fp32_precision == "tf32",
@@ -29,9 +23,6 @@ class Tf32Override:
     """Turns TF32 on or off for matrix products, convolutions and recurrent layers, until it is undone.
 
     The older flags are set, since torch and Lightning both read them, and raise when only the newer ones are set.
-
-    Args:
-        setting: ``on`` or ``off``.
     """
 
     def __init__(self, setting: Literal["on", "off"]) -> None:
@@ -56,7 +47,6 @@ class Fp32Flags:
         old_matmul: ``highest``, ``high`` or ``medium``; None where it cannot be read.
         old_cudnn: Whether FP32 convolutions may compute in TF32; None where it cannot be read.
         matmul: Arithmetic of CUDA's FP32 matrix products, e.g. ``tf32``.
-        convolution: The same of cuDNN's convolutions.
         recurrent: The same of cuDNN's recurrent layers.
         cpu_matmul: The same of the CPU's matrix products.
     """

@@ -21,8 +21,6 @@ from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTr
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
 from lightning_perf.run_files.steps import StepSample
 
-__all__ = ["CaptureOptions", "Captures", "FileRequests", "SignalRequests", "SlowStepDetector", "capture_config"]
-
 LEAST_HISTORY = 20
 """Fewest steps for a meaningful median and spread."""
 
@@ -96,11 +94,7 @@ class CaptureOptions:
 
 
 def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
-    """Return the options behind ``PerfCallback(capture_slow_steps=…)``: the defaults for True, None for False.
-
-    Raises:
-        TypeError: It is neither.
-    """
+    """Return the options behind ``PerfCallback(capture_slow_steps=…)``: the defaults for True, None for False."""
     if isinstance(given, bool):
         return CaptureOptions() if given else None
     if not isinstance(given, CaptureOptions):
@@ -110,9 +104,6 @@ def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
 
 class SlowStepDetector:
     """Judges each step in order. Slow steps enter the history too, once their row has ended.
-
-    Args:
-        config: The thresholds.
 
     Example:
         >>> detector = SlowStepDetector(CaptureOptions(sustained=2))
@@ -131,14 +122,7 @@ class SlowStepDetector:
         self._age = 0
 
     def add(self, step_ns: int) -> Slowdown | None:
-        """Judge a step.
-
-        Args:
-            step_ns: Its wall time.
-
-        Returns:
-            The slow steps, if this one completes a row of them. The next row then starts from zero.
-        """
+        """Judge a step."""
         if self._limit_ns is None or step_ns <= self._limit_ns:
             if self._row:
                 self._end_row()
@@ -168,13 +152,7 @@ class SlowStepDetector:
 
 
 class FileRequests:
-    """Looks for the file ``profile-now``. With several ranks, rank 0 announces the step at which all start.
-
-    Args:
-        folder: The run's folder.
-        rank: This process's rank.
-        world_size: Ranks of the run.
-    """
+    """Looks for the file ``profile-now``. With several ranks, rank 0 announces the step at which all start."""
 
     def __init__(self, folder: Path, *, rank: int, world_size: int) -> None:
         self._folder = folder
@@ -184,16 +162,7 @@ class FileRequests:
         self._answered = read_capture_start(folder)
 
     def look(self, now_ns: int, step: int, step_ns: int) -> int | None:
-        """Look for a request, at most once per second.
-
-        Args:
-            now_ns: The time.
-            step: Number of the next step.
-            step_ns: The time of a step.
-
-        Returns:
-            The step at which to start, when there is a new request.
-        """
+        """Look for a request, at most once per second."""
         if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_EVERY_NS:
             return None
         self._looked_ns = now_ns
@@ -256,16 +225,8 @@ class Captures(StepObserver):
     """Watches step times and requests, and adds captures to the plan. It never waits, not even for the device.
 
     Args:
-        config: What to capture.
-        state: The state of the fit.
-        plan: The plan of the fit.
-        rank: This process's rank.
-        world_size: Ranks of the run.
-        folder: The run's folder.
-        errors: Where a failure to receive requests is reported.
         timed_by_device: Whether slow steps are found by the times that `add` gets, some steps late, instead of by the
             host's clock. A host that runs ahead of its device would not see them.
-        now_ns: The host's clock.
     """
 
     def __init__(

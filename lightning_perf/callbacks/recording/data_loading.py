@@ -16,8 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.objects import attribute, attributes, is_tensor, leaves, parts, size
 
-__all__ = ["data_loading", "loader_facts", "reaches_model"]
-
 LIGHTNING = ("lightning", "pytorch_lightning")
 
 MAX_OBJECTS = 2_000
@@ -28,14 +26,7 @@ Facts = dict[str, str | int | bool | None]
 
 
 def data_loading(trainer: Trainer) -> Facts:
-    """Describe the training data's loader, as `lightning_perf.trace.description.DataLoading` does.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-
-    Returns:
-        The facts; empty where there is no loader.
-    """
+    """Describe the training data's loader, as `lightning_perf.trace.description.DataLoading` does."""
     facts = loader_facts(trainer.train_dataloader, trainer.lightning_module)
     return facts | {"batches_per_epoch": _batches_per_epoch(trainer)} if facts else facts
 
@@ -52,11 +43,7 @@ def loader_facts(loaders: Any, module: Any) -> Facts:
     """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes.
 
     Args:
-        loaders: A loader, or a nested collection of loaders.
         module: The model. A data set may hold it.
-
-    Returns:
-        The facts; empty where there is no loader.
     """
     found = [_facts(loader, module) for loader in leaves(loaders)]
     order = ("other", "iterable", "map")
@@ -96,10 +83,6 @@ def _collate(function: Any) -> str | None:
 
 def reaches_model(root: Any, module: Any) -> bool:
     """Whether an object holds the model or a part of it: then its data depend on the state of the training.
-
-    Args:
-        root: A dataset or a sampler.
-        module: The LightningModule.
 
     Example:
         >>> model = torch.nn.Linear(2, 2)

@@ -21,8 +21,6 @@ from lightning_perf.run_files.fit.memory_growth import (
     write_growth,
 )
 
-__all__ = ["MemoryWatch", "count_tensors", "process_bytes"]
-
 WARMUP_STEPS = 20
 """Steps before the first sample. They fill caches and make the state of the optimizer."""
 
@@ -56,12 +54,6 @@ class MemoryWatch(StepObserver):
 
     Tensors are counted when the memory has grown, and again each time that the growth has doubled. So a training with
     constant memory is never searched.
-
-    Args:
-        state: The state of the fit.
-        device: The device that trains.
-        folder: Where the record goes.
-        rank: This process's rank.
     """
 
     def __init__(self, state: FitState, *, device: torch.device, folder: Path, rank: int) -> None:
@@ -101,11 +93,7 @@ class MemoryWatch(StepObserver):
             self._take_census(step)
 
     def finish(self) -> None:
-        """Write the record.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the record."""
         if self._samples:
             record = GrowthRecord(
                 rank=self._rank,
@@ -128,11 +116,7 @@ class MemoryWatch(StepObserver):
 
 
 def count_tensors() -> tuple[TensorGroup, ...]:
-    """Count all tensors that the garbage collector knows, by class, type, shape and device.
-
-    Returns:
-        The groups, the largest first.
-    """
+    """Count all tensors that the garbage collector knows, by class, type, shape and device."""
     counts: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
     seen: set[int] = set()
     things = gc.get_objects()

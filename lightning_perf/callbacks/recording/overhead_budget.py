@@ -10,19 +10,12 @@ from statistics import median
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
-__all__ = ["OverheadBudget", "check_budget"]
-
 HISTORY = 50
 """Steps without the profiler that its steps are compared with."""
 
 
 def check_budget(limit: float | timedelta | None) -> None:
-    """Check that a limit makes sense.
-
-    Raises:
-        TypeError: It is neither a number nor a time.
-        ValueError: It is negative, or a part of more than 1.
-    """
+    """Check that a limit makes sense."""
     if limit is None:
         return
     if isinstance(limit, timedelta):
@@ -40,11 +33,6 @@ class OverheadBudget(StepObserver):
     The cost is the time of its pauses and exports, plus the excess of profiled steps over the median of the last steps
     without it. The first window is always allowed: without one nothing is known. A further one is, if with the mean
     cost of a window so far the limit still holds.
-
-    Args:
-        limit: Part of the fit's time so far, or a time.
-        state: The state of the fit.
-        now_ns: The host's clock.
     """
 
     def __init__(

@@ -30,8 +30,6 @@ from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.trace import CUT_MARK
 
-__all__ = ["WindowProfiler"]
-
 T = TypeVar("T")
 
 
@@ -61,15 +59,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
     out what happens between two steps.
 
     Args:
-        state: The state of the fit. The profiler writes `FitState.profiling` and `FitState.recording`.
-        plan: Which steps to record, and where to.
-        recording: What to record of them.
-        device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
-        rank: This process's rank.
-        errors: Where a failing export is reported.
-        notes: Takes the notes that a trace contains beside the events of torch.
         on_window: Called with each window that has ended, whether it left a trace or not.
-        budget: Refuses windows, each as a whole; None for no limit.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()

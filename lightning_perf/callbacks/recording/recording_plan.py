@@ -23,10 +23,8 @@ class Recording:
         wait: Steps to skip at the start of each cycle. None for 0.
         warmup: Steps in each cycle in which the profiler runs but keeps nothing. None for 3, or fewer in a short
             training.
-        active: Steps recorded in each cycle.
         repeat: Number of cycles, each with its own trace file; 0 to repeat until the training ends.
         record_shapes: Whether to record shapes and types of operator inputs.
-        profile_memory: Whether to record allocations.
         with_stack: Whether to record the Python code that called each operator.
         with_flops: Whether to record floating-point operations, by formula.
         capture_slow_steps: When to record outside of the schedule: True for the defaults, False for never.
@@ -85,12 +83,7 @@ class Recording:
 
 
 def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
-    """Check the argument of ``PerfCallback(ranks=…)``.
-
-    Raises:
-        TypeError: It is not a collection of integers.
-        ValueError: A rank is negative.
-    """
+    """Check the argument of ``PerfCallback(ranks=…)``."""
     if ranks is None:
         return None
     if isinstance(ranks, (str, bytes)) or not hasattr(ranks, "__iter__"):
@@ -104,10 +97,6 @@ def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
 
 
 def check_choice(name: str, value: object, known: Collection[object]) -> None:
-    """Check an option that takes one of a few values.
-
-    Raises:
-        ValueError: It has another value.
-    """
+    """Check an option that takes one of a few values."""
     if value not in known:
         raise ValueError(f"{name}={value!r} is unknown: give one of {', '.join(map(repr, known))}")

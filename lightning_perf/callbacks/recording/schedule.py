@@ -10,8 +10,6 @@ from pathlib import Path
 
 from lightning_perf.callbacks.lightning_compat import Trainer
 
-__all__ = ["Action", "Schedule", "WindowPlan", "expected_steps", "fit_schedule", "recording_notes"]
-
 
 class Action(Enum):
     """The profiler's action during a step."""
@@ -71,14 +69,7 @@ class Schedule:
         return self.skip_first + self.wait + self.warmup
 
     def action(self, step: int) -> Action:
-        """Return the profiler's action in a step.
-
-        Args:
-            step: The step, counted from 0 at the start of the fit.
-
-        Returns:
-            The action.
-        """
+        """Return the profiler's action in a step."""
         position = self._position(step)
         if position is None or position < self.wait:
             return Action.REST
@@ -108,15 +99,6 @@ class Schedule:
         The skipped steps give first, then the wait, then the warm-up; `active` stays, since the recording just ends
         with the fit. One step is left before the window, if there are two: the first step of a fit is like no other.
 
-        Args:
-            steps: Steps the fit will have.
-            skip_first: Whether `skip_first` may be shortened.
-            wait: Whether `wait` may be.
-            warmup: Whether `warmup` may be.
-
-        Returns:
-            The schedule that fits, or this one where there is nothing to shorten.
-
         Example:
             >>> Schedule().shortened(7)
             Schedule(skip_first=0, wait=0, warmup=2, active=5, repeat=1)
@@ -138,11 +120,7 @@ class Schedule:
 
 
 def expected_steps(trainer: Trainer) -> int | None:
-    """Estimate the whole steps that a fit still has before it; None when that is open.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-    """
+    """Estimate the whole steps that a fit still has before it; None when that is open."""
     limits = []
     batches = trainer.num_training_batches
     if trainer.max_epochs is not None and trainer.max_epochs != -1 and batches != math.inf:
@@ -160,12 +138,7 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
     """Shorten a schedule for a fit that is too short for it.
 
     Args:
-        schedule: The schedule.
-        chosen: Its fields that may be shortened.
         steps: Steps of the fit, None when unknown.
-
-    Returns:
-        The schedule to use, and a line on how it was shortened.
 
     Example:
         >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
@@ -187,15 +160,6 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
 
 def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:
     """Return a line on the part of the schedule that was not recorded, and the reason.
-
-    Args:
-        schedule: The schedule that was in force.
-        steps: Whole steps of the fit.
-        recorded: Whole steps recorded.
-        foreign_profiler: Whether another profiler was in the way.
-
-    Returns:
-        No line when everything was recorded.
 
     Example:
         >>> recording_notes(Schedule(skip_first=0, warmup=1, active=3), steps=3, recorded=2)
@@ -236,12 +200,7 @@ class _Capture:
 
 
 class WindowPlan:
-    """A schedule to which captures can be added during the fit.
-
-    Args:
-        schedule: The scheduled windows.
-        folder: The run's folder. Traces of the schedule go there, and those of a capture into a folder in it.
-    """
+    """A schedule to which captures can be added during the fit."""
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self._schedule = schedule
@@ -253,9 +212,6 @@ class WindowPlan:
 
         Args:
             start: Its first step, counted from 0 at the start of the fit; a step that has not begun.
-            warmup: Steps in which the profiler keeps nothing.
-            active: Steps recorded.
-            folder: Name of its folder.
 
         Returns:
             False, and nothing is added, when another window lies in the way.
@@ -284,11 +240,7 @@ class WindowPlan:
         return capture.folder if capture is not None and capture.schedule.action(step) is not Action.REST else ""
 
     def folder_for(self, capture: str) -> Path:
-        """The folder of a capture, or of the run for an empty name; it is made if need be.
-
-        Raises:
-            OSError: It cannot be made.
-        """
+        """The folder of a capture, or of the run for an empty name; it is made if need be."""
         folder = self._folder / capture
         folder.mkdir(exist_ok=True)
         return folder

@@ -11,8 +11,6 @@ from lightning_perf.objects import is_tensor, parts
 from lightning_perf.trace.tensors import KINDS, TensorKind
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["TensorLists", "TensorSource", "WindowLists", "list_tensors"]
-
 TensorLists: TypeAlias = dict[TensorKind, list[tuple[int, int, int]]]
 """For each kind the device (-1 for the host), address and size of each block."""
 
@@ -24,11 +22,7 @@ _MAX_DEPTH = 4
 
 
 def list_tensors(source: TensorSource) -> TensorLists:
-    """List the tensors of a training. Nothing is computed, and no device is waited for.
-
-    Args:
-        source: Returns the model and the optimizers.
-    """
+    """List the tensors of a training. Nothing is computed, and no device is waited for."""
     model, optimizers = source()
     lists: TensorLists = {kind: [] for kind in KINDS}
     if isinstance(model, torch.nn.Module):
@@ -45,11 +39,7 @@ def list_tensors(source: TensorSource) -> TensorLists:
 
 
 class WindowLists:
-    """The tensors at the start and at the end of one recorded window, for its trace file.
-
-    Args:
-        source: Returns the model and the optimizers.
-    """
+    """The tensors at the start and at the end of one recorded window, for its trace file."""
 
     def __init__(self, source: TensorSource) -> None:
         self._source = source
@@ -67,11 +57,7 @@ class WindowLists:
 
 
 def _available_bytes(lists: TensorLists) -> dict[str, int]:
-    """Return by device ordinal the memory that tensors could use, with that of the listed tensors.
-
-    Args:
-        lists: The tensors that the process has now.
-    """
+    """Return by device ordinal the memory that tensors could use, with that of the listed tensors."""
     ordinals = {device for blocks in lists.values() for device, _, _ in blocks}
     found = {}
     for ordinal in ordinals:

@@ -11,8 +11,6 @@ from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.steps.batch_tokens import Padding, Sequences, count_padding, find_sequences
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
-__all__ = ["TokenCounter", "product_parameters"]
-
 MOST_BATCHES = 16
 """Batches of a window in which padding is counted."""
 
@@ -24,7 +22,6 @@ class TokenCounter(StepObserver):
     copied to the host during the warm-up only, because the copies would be in the recording.
 
     Args:
-        state: The state of the fit.
         parameters: Counts the parameters of the model that products use, by `product_parameters`; None if unknown. A
             model may have many layers, so nothing is counted before there are tokens.
     """
@@ -68,11 +65,7 @@ class TokenCounter(StepObserver):
         self._open_tokens = 0
 
     def facts(self) -> dict[str, int | None] | None:
-        """Return the counts of the window, as `lightning_perf.trace.description.Tokens` reads them.
-
-        Returns:
-            The counts; None if no recorded step has tokens.
-        """
+        """Return the counts of the window, as `lightning_perf.trace.description.Tokens` reads them."""
         if not self._steps:
             return None
         padding = sum((count_padding(copy.read().numpy(), labels=labels) for copy, labels in self._marks), Padding())
@@ -102,9 +95,6 @@ def product_parameters(module: torch.nn.Module) -> int:
     """Count the parameters that each token meets in a product: all but the tables of embeddings.
 
     The table of an embedding is read and not multiplied. If the output layer shares it (tied weights), it counts.
-
-    Args:
-        module: The model, not sharded.
     """
     counted = {
         id(parameter): parameter.numel()

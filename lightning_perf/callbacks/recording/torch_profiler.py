@@ -15,24 +15,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from lightning_perf.callbacks.recording.recording_plan import Recording
 
-__all__ = ["RecorderWatch", "new_recorder", "recorder_is_taken", "without_thread_error"]
-
 _METHOD = "_prepare_trace"  # private; all of torch's profilers come by here before they touch the recorder
 
 _ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
 
 def new_recorder(recording: Recording, device_type: str) -> profile:
-    """Make a profiler for one window, with no schedule of its own.
-
-    Args:
-        recording: What to record.
-        device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
-            torch has a recorder for it.
-
-    Returns:
-        The profiler, at rest.
-    """
+    """Make a profiler for one window, with no schedule of its own."""
     # It logs each start and stop, and that a machine has no GPU, as if they were errors.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).

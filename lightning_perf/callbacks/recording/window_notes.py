@@ -19,8 +19,6 @@ from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, LOOP_KEY, PR
 from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["WindowNotes"]
-
 
 @dataclass
 class WindowNotes:
@@ -28,12 +26,7 @@ class WindowNotes:
 
     Attributes:
         errors: Where a failing source is reported.
-        page_faults: Counts page faults.
         core_waits: Measures the waits for a core.
-        loader: How batches are made.
-        hook_times: Times the hooks.
-        tensors: Lists the tensors.
-        tokens: Counts the tokens.
         batch: Counts the contents of a batch.
     """
 
@@ -47,11 +40,7 @@ class WindowNotes:
     batch: BatchContents | None = None
 
     def before_window(self, device_type: str) -> Iterator[tuple[str, str]]:
-        """Return the notes that are known before the warm-up, as keys with JSON.
-
-        Args:
-            device_type: Type of the device that trains.
-        """
+        """Return the notes that are known before the warm-up, as keys with JSON."""
         processor = processor_facts(
             trains=device_type == "cpu",
             page_faults=self.page_faults.median_per_step() if self.page_faults is not None else None,
@@ -83,11 +72,7 @@ class WindowNotes:
             self.hook_times.start()
 
     def of_window(self, steps: int) -> Iterator[tuple[str, str]]:
-        """Return the notes of the recorded steps, as keys with JSON.
-
-        Args:
-            steps: Whole steps of the window.
-        """
+        """Return the notes of the recorded steps, as keys with JSON."""
         if self.hook_times is not None:
             yield LOOP_KEY, json.dumps(self.hook_times.stop(steps))
         if self.tensors is not None:

@@ -16,8 +16,6 @@ import torch
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.machine.environment import nvml_uuid
 
-__all__ = ["PERIOD_S", "DeviceHealth", "device_uuids", "gpu_uuids"]
-
 PERIOD_S = 10.0
 """Seconds between two looks: a look takes about a millisecond of the host's time, so a ten-thousandth at most."""
 
@@ -55,11 +53,8 @@ class DeviceHealth:
     """Watches the GPUs of a run.
 
     Args:
-        uuids: Their unique names, as ``GPU-…``.
         tell: Called once for each thing seen, with words for it and whether it makes the run's times invalid.
         fail: Called when an NVML query fails; the watch then does without it.
-        siblings: Whether the run's processes have one parent, as under torchrun: its children are then no strangers.
-        now_s: The clock between looks.
     """
 
     def __init__(
@@ -185,11 +180,7 @@ class DeviceHealth:
 
 
 def gpu_uuids(trainer: Trainer) -> list[str]:
-    """The unique names of the NVIDIA GPUs that a Trainer uses on this machine; none on other devices.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-    """
+    """The unique names of the NVIDIA GPUs that a Trainer uses on this machine; none on other devices."""
     strategy = trainer.strategy
     return device_uuids(getattr(strategy, "parallel_devices", None) or [strategy.root_device])
 

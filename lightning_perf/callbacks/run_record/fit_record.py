@@ -27,8 +27,6 @@ from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.machine.environment import host_notes
 from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
-__all__ = ["FitRecord", "LoopRecord"]
-
 
 class LoopRecord(FitObserver):
     """Records a training, on rank 0. On other ranks it does nothing.
@@ -39,12 +37,6 @@ class LoopRecord(FitObserver):
     that cannot be written, is reported as an error and left out.
 
     Args:
-        folder: The folder of the training; None to record nothing, as on other ranks.
-        errors: Where errors are reported.
-        device: The device that this process trains on.
-        uuids: Returns the unique names of the GPUs of this machine that the training uses.
-        world_size: Ranks of the run.
-        facts: Facts that are known already.
         sources: Functions that return further facts, by a name for errors. They are called before the first step.
         later: Functions that return facts after the first batch, by a name for errors.
     """
@@ -124,23 +116,12 @@ class LoopRecord(FitObserver):
         self._late = LateFacts(self._open)
 
     def add_facts(self, what: str, source: Callable[[], OpenFacts]) -> None:
-        """Complete the fingerprint.
-
-        Args:
-            what: A name of the facts, for errors.
-            source: Returns the facts.
-        """
+        """Complete the fingerprint."""
         if self._recorder is not None:
             self._add(self._ask(what, source))
 
     def epoch(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
-        """Record an epoch that has ended.
-
-        Args:
-            epoch: Its number.
-            steps: Optimizer steps since the start of training.
-            metrics: Its metrics.
-        """
+        """Record an epoch that has ended."""
         self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics))
 
     def finishes(self) -> None:
@@ -226,16 +207,7 @@ class LoopRecord(FitObserver):
 
 
 class FitRecord(LoopRecord):
-    """Records a fit of a Trainer.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        folder: The fit's folder; None records nothing.
-        errors: Where errors are reported.
-        keep_fp32: Names of the layers kept in FP32, a part of the precision.
-        hashed: Whether the fingerprint has hashes of the weights and of the data sets.
-    """
+    """Records a fit of a Trainer."""
 
     def __init__(
         self,

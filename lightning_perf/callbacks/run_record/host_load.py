@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostLoad", "LoadSeen"]
-
 LEAST_S = 1.0
 """Shorter trainings are not judged: the kernel counts in hundredths of a second."""
 
@@ -44,11 +42,6 @@ class HostLoad:
 
     Only Linux has the counters: ``/proc/stat`` has the busy time of each processor, including that of other virtual
     machines, and ``cpu.stat`` that of the control group. Reading them takes milliseconds.
-
-    Args:
-        siblings: Whether the run's processes have one parent, as under torchrun: its children then belong to the run.
-        proc: Where the kernel shows processes.
-        control_group: Where it shows this process's control group.
     """
 
     def __init__(self, *, siblings: bool = False, proc: Path = _PROC, control_group: Path = _CONTROL_GROUP) -> None:

@@ -15,11 +15,7 @@ WAIT_S = 1.0
 
 
 class LateFacts:
-    """Finds facts in one thread each, which do not keep the process alive.
-
-    Args:
-        sources: Functions that find a fact, by its name.
-    """
+    """Finds facts in one thread each, which do not keep the process alive."""
 
     def __init__(self, sources: Mapping[str, Later]) -> None:
         self._found: dict[str, FactValue] = {}

@@ -55,15 +55,7 @@ OpenFacts = Mapping[str, FactValue | Later]
 
 
 def training_facts(trainer: Trainer) -> Facts:
-    """Return the facts ``train.…``: how the Trainer trains.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-
-    Returns:
-        Facts ``train.…``. The seed is the one that torch's CPU generator was last set to. Callbacks of lightning_perf
-        are left out: the settings that they change, e.g. the precision, are facts of their own.
-    """
+    """Return the facts ``train.…``: how the Trainer trains."""
     facts: dict[str, object] = {
         "seed": torch.initial_seed(),
         "precision": getattr(trainer.precision_plugin, "precision", type(trainer.precision_plugin).__name__),
@@ -92,11 +84,7 @@ def training_facts(trainer: Trainer) -> Facts:
 
 
 def surroundings_facts(trainer: Trainer) -> OpenFacts:
-    """Return the machine, device, versions, flags, environment variables and code of the fit.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-    """
+    """Return the machine, device, versions, flags, environment variables and code of the fit."""
     return machine_facts(trainer.strategy.root_device)
 
 
@@ -108,10 +96,6 @@ def machine_facts(device: torch.device) -> OpenFacts:
 
 def model_facts(module: Module, *, hashed: bool = True) -> Facts:
     """Return the facts ``model.…``: the model, and the weights that it starts with.
-
-    Args:
-        module: The LightningModule.
-        hashed: Whether to hash the weights.
 
     Returns:
         Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
@@ -153,10 +137,6 @@ def _is_channels_last(parameter: torch.Tensor) -> bool:
 def data_facts(trainer: Trainer, *, hashed: bool = True) -> OpenFacts:
     """Return the facts ``data.…``: the data that the Trainer trains and validates on.
 
-    Args:
-        trainer: The Trainer, at the start of training.
-        hashed: Whether to hash the content of the data sets.
-
     Returns:
         For training, ``data.…``, and for validation, ``data.val_…``: the data sets' classes and numbers of samples, a
         hash of their content, and the settings of the loaders, e.g. ``data.num_workers``. The hash is missing if a data
@@ -172,9 +152,7 @@ def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, ha
 
     Args:
         prefix: The first part of the names, e.g. ``data.``.
-        loaders: A loader, or a nested collection of loaders.
         budget: The limits of the hashes, if others share them.
-        hashed: Whether to hash the content of the data sets.
     """
     each = leaves(loaders)
     datasets = [attributes(loader).get("dataset", loader) for loader in each]
@@ -189,14 +167,7 @@ def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, ha
 
 
 def loop_facts(loaders: Any, optimizers: Sequence[Any], *, world_size: int, accumulate: int | None) -> Facts:
-    """Return the facts ``train.…`` of a loop without a Trainer.
-
-    Args:
-        loaders: The training data's loader, or None.
-        optimizers: The optimizers, as far as they are known.
-        world_size: Ranks of the run.
-        accumulate: Batches per optimizer step; None if the optimizer decides.
-    """
+    """Return the facts ``train.…`` of a loop without a Trainer."""
     facts = {
         "train.seed": torch.initial_seed(),
         "train.batch_size": _joined([_batch_size(loader) for loader in leaves(loaders)]),
@@ -218,7 +189,6 @@ class SampleFiles:
     """The files from which a data set reads its samples, in the order of the samples.
 
     Attributes:
-        count: Number of samples.
         path: Returns the path of a sample.
     """
 
@@ -236,11 +206,6 @@ class SampleFiles:
 
 def dataset_files(dataset: Any, depth: int = MAX_DEPTH) -> SampleFiles | None:
     """Return the files from which a data set reads its samples.
-
-    Args:
-        dataset: A data set like torchvision's ``ImageFolder``, with a list ``samples`` of tuples that begin with a
-            path; or subsets and concatenations of such.
-        depth: Data sets within data sets that are looked at.
 
     Returns:
         The files; None for any other data set, e.g. one of texts with their labels.

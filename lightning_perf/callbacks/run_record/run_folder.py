@@ -14,19 +14,12 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.run_files.run_folder import RankMarkers, make_run_folder
 
-__all__ = ["MissingRanks", "RankFiles", "claim_folder", "claim_run_folder"]
-
 LOOK_EVERY_S = 0.05
 """Time between two looks for the markers of other ranks."""
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
     """Make the folder of a fit. A collective call: every rank makes it, and all get the same folder.
-
-    Args:
-        trainer: The Trainer, in a fit.
-        dirpath: The folder's path; None for ``perf`` in the Trainer's log directory.
-        errors: Where a failure to make the folder is reported.
 
     Returns:
         The folder: the path itself if it is free, otherwise with the first free suffix ``_1``, ``_2``, … None if no
@@ -46,12 +39,6 @@ def claim_folder(
     path: str, rank: int, broadcast: Callable[[str | None], str | None], errors: ErrorReporter
 ) -> Path | None:
     """Make the folder of a training. A collective call: every rank makes it, and all get the same folder.
-
-    Args:
-        path: The preferred folder.
-        rank: This process's rank. Rank 0 chooses the folder.
-        broadcast: Returns the argument of rank 0 on all ranks.
-        errors: Where a failure to make the folder is reported.
 
     Returns:
         The path itself if it is free, otherwise with the first free suffix ``_1``, ``_2``, … None if no folder can be
@@ -92,11 +79,7 @@ class MissingRanks:
     unfinished: tuple[int, ...]
 
     def notes(self, folder: Path) -> list[str]:
-        """Return notes for the user, one line each.
-
-        Args:
-            folder: Rank 0's folder.
-        """
+        """Return notes for the user, one line each."""
         notes = []
         if self.elsewhere:
             notes.append(
@@ -109,14 +92,7 @@ class MissingRanks:
 
 
 class RankFiles:
-    """Writes the marker file of this rank, and lets rank 0 wait for those of the others.
-
-    Args:
-        folder: The run's folder; None to write no marker.
-        rank: This process's rank.
-        world_size: Ranks of the run. A single rank writes no marker.
-        errors: Where a failure to write the marker is reported.
-    """
+    """Writes the marker file of this rank, and lets rank 0 wait for those of the others."""
 
     def __init__(self, folder: Path | None, *, rank: int, world_size: int, errors: ErrorReporter) -> None:
         self._markers = RankMarkers(folder) if folder is not None and world_size > 1 else None
@@ -148,16 +124,7 @@ class RankFiles:
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> MissingRanks:
-        """Wait until every rank that shares the folder has ended or died, and remove the markers.
-
-        Args:
-            timeout_s: Longest wait.
-            now_s: A clock.
-            sleep: Sleeps for some seconds.
-
-        Returns:
-            The ranks without complete files.
-        """
+        """Wait until every rank that shares the folder has ended or died, and remove the markers."""
         markers = self._markers
         if markers is None:
             return MissingRanks((), ())

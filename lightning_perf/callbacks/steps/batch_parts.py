@@ -27,9 +27,6 @@ def named_tensors(batch: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tensors and arrays of a batch with their names, which are empty in lists.
 
     A ``TensorDict`` without tensors that have a size of their own comes as one object with a shape.
-
-    Args:
-        batch: A tensor, or dicts, lists, tuples, dataclasses and ``TensorDict`` of them, at any depth.
     """
     stack: list[tuple[str, Any]] = [("", batch)]
     seen: set[int] = set()
@@ -48,9 +45,6 @@ def named_tensors(batch: Any) -> Iterator[tuple[str, Any]]:
 
 def batch_samples(batch: Any) -> int | None:
     """Count the samples of a batch: the first dimension of the first tensor in it, or the size that it stores.
-
-    Args:
-        batch: As in `named_tensors`.
 
     Returns:
         The samples, or None when the batch has no tensor with a dimension.

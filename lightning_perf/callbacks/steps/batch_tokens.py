@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from lightning_perf.callbacks.steps.batch_parts import named_tensors
 
-__all__ = ["IGNORED_LABEL", "Padding", "Sequences", "count_padding", "find_sequences"]
-
 IGNORED_LABEL = -100
 """Label that ``torch.nn.functional.cross_entropy`` ignores by default."""
 
@@ -32,8 +30,6 @@ class Sequences:
     """The token sequences of a batch.
 
     Attributes:
-        rows: Sequences.
-        length: Tokens per sequence, padding included.
         mask: Attention mask of the same shape, 0 at padding; None without one.
         labels: Labels of the same shape; None without them.
     """
@@ -54,8 +50,6 @@ class Padding:
     """The padding of some batches.
 
     Attributes:
-        tokens: Tokens, padding included.
-        padding: Padding among them.
         beyond_longest: Padding that no row of its batch needs: columns in which all rows are padded.
     """
 
@@ -76,12 +70,6 @@ def find_sequences(batch: Any) -> Sequences | None:
 
     They are the tensor named ``input_ids``. Without that name, they are the first tensor of the batch, if it has
     integers and two dimensions.
-
-    Args:
-        batch: As in `lightning_perf.callbacks.steps.batch_parts.named_tensors`.
-
-    Returns:
-        The sequences; None for a batch without tokens.
 
     Example:
         >>> tokens, labels = np.zeros((4, 16), np.int64), np.zeros((4, 16), np.int64)

@@ -10,8 +10,6 @@ from pathlib import Path
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
-__all__ = ["CoreWaits", "thread_wait_ns"]
-
 TASKS = Path("/proc/self/task")
 
 
@@ -28,13 +26,7 @@ def thread_wait_ns() -> int | None:
 
 
 class CoreWaits(StepObserver):
-    """Measures the share of the time that the training thread waits for a core, from the end of the warm-up on.
-
-    Args:
-        state: The state of the fit.
-        waited_ns: Returns how long the calling thread has waited so far.
-        clock_ns: Returns the time.
-    """
+    """Measures the share of the time that the training thread waits for a core, from the end of the warm-up on."""
 
     def __init__(
         self,

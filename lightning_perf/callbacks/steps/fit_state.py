@@ -43,12 +43,10 @@ class FitState:
 
     Attributes:
         step: Index of the open step, or of the last one between two steps, counted from 0 at the start of the fit.
-        whole_steps: Steps completed so far.
         first_number: Number of step 0 in the Trainer's own logs; a resumed fit starts where its checkpoint stopped.
             Known once the first step is open.
         checkpoint_saved: Whether a checkpoint was saved in this step.
         profiling: Whether the profiler warms up or records.
-        recording: Whether the profiler records.
 
     Example:
         >>> state = FitState(first_number=100, step=5)

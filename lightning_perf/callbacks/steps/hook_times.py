@@ -11,8 +11,6 @@ from types import TracebackType
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.steps.observers import FitObserver
 
-__all__ = ["HookTimes"]
-
 MAX_HOOKS = 8
 """Hooks that are noted in a trace, the slowest first."""
 
@@ -22,11 +20,7 @@ _HOOK = re.compile(r"^\[(?:Callback|LightningModule|LightningDataModule)\](?P<ow
 
 
 class HookTimes(FitObserver):
-    """Times the hooks of callbacks and modules during a window, and notes facts about the loop.
-
-    Args:
-        trainer: The Trainer, at the start of a fit.
-    """
+    """Times the hooks of callbacks and modules during a window, and notes facts about the loop."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._facts = {
@@ -70,14 +64,7 @@ class HookTimes(FitObserver):
         self.timing = True
 
     def stop(self, steps: int) -> dict[str, object]:
-        """Stop to time.
-
-        Args:
-            steps: Whole steps since the start.
-
-        Returns:
-            The facts as `lightning_perf.trace.description.TrainingLoop` has them.
-        """
+        """Stop to time."""
         self.timing = False
         hooks: defaultdict[str, int] = defaultdict(int)
         for action, spent_ns in self._time_ns.items():
@@ -89,12 +76,7 @@ class HookTimes(FitObserver):
         return {**self._facts, "steps": steps, "hooks_ns": times}
 
     def measure(self, action: str, inner: AbstractContextManager[str]) -> AbstractContextManager[str]:
-        """Return a context that times an action of the Trainer's profiler.
-
-        Args:
-            action: The action.
-            inner: Another context for the action.
-        """
+        """Return a context that times an action of the Trainer's profiler."""
         return _Timed(action, self._time_ns, inner)
 
 

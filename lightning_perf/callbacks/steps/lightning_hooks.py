@@ -15,9 +15,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 
-__all__ = ["ActionPlan", "Actions", "OptimizerHooks", "ProfilerHooks", "read_signal"]
-
-
 _EXACT = {
     "optimizer_step": Signal.MANUAL_STEP,
     "save_checkpoint": Signal.CHECKPOINT,
@@ -46,9 +43,6 @@ def read_signal(action: str) -> Signal | None:
 
     The names are those of Lightning 2.6 (``trainer/call.py`` and ``loops/`` in its source).
 
-    Args:
-        action: The name that the Trainer gave to ``profiler.start`` or ``profiler.stop``.
-
     Returns:
         The signal, or None for an action that marks no phase.
 
@@ -75,7 +69,6 @@ class ActionPlan:
         announced: Called before the listener of its start.
         started: Called after that listener, right before the action.
         stopping: Called right after the action, before the listener of its end.
-        stopped: Called after that listener.
     """
 
     announced: Callable[[], None] | None = None
@@ -105,11 +98,9 @@ class ProfilerHooks:
     in each step, and this saves about as much time as the hooks take.
 
     Args:
-        profiler: The Trainer's profiler, of whichever kind.
         on_start: Called before an action with a signal starts; None to listen to no signal. It must not raise.
         on_stop: Called after an action with a signal has ended. It must not raise.
         times: Times the other actions while a window records; only with the Trainer's default profiler.
-        account: Follows all actions.
     """
 
     def __init__(

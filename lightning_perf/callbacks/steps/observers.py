@@ -77,8 +77,6 @@ class Hook:
     """One hook of all observers that override it. If one fails, it is dropped and the others continue.
 
     Args:
-        inherited: The method of `FitObserver` that does nothing.
-        drop: Called with an observer that failed, and its exception.
         reverse: Whether the last observer is called first.
         traceable: Whether a step compiled as a whole may contain the hook. It then does nothing, so that it adds no
             graph break.
@@ -126,9 +124,6 @@ class Observers:
 
     The order of `add` matters. Hooks that start something call the observers in this order, hooks that end something in
     reverse. So the last observer, the step tracker, times and records none of the others' work.
-
-    Args:
-        errors: Where errors are reported.
     """
 
     def __init__(self, errors: ErrorReporter) -> None:

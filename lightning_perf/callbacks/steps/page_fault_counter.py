@@ -10,8 +10,6 @@ from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.page_faults import count_page_faults
 
-__all__ = ["PageFaultCounter"]
-
 LAST_STEPS = 20
 LEAST_STEPS = 3
 """So many steps after the warm-up are the least that a median is taken of."""
@@ -27,7 +25,6 @@ class PageFaultCounter(StepObserver):
     the memory that later steps use again.
 
     Args:
-        state: The state of the fit.
         count: Returns the page faults of this process so far, or None where the system does not count them.
     """
 

@@ -12,8 +12,6 @@ from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.steps import STEPS, StepSample
 
-__all__ = ["StepLog"]
-
 FLUSH_EVERY = 50
 FLUSH_EVERY_S = 5.0
 """Steps and seconds between two writes of the file, whichever comes first. A killed run loses so many at most."""
@@ -29,11 +27,7 @@ class StepLog(StepObserver):
     written causes one warning.
 
     Args:
-        state: The state of the fit.
-        path: The file to append to; None to write none.
-        trainer_log: Puts their means into the Trainer's rows.
         log_every: Steps between two logs; 0 for never.
-        errors: Where a failing file is reported.
     """
 
     def __init__(

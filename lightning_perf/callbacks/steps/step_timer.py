@@ -15,8 +15,6 @@ from lightning_perf.callbacks.steps.batch_tokens import find_sequences
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.run_files.steps import StepSample
 
-__all__ = ["DeviceClock", "DeviceInterval", "StepTimer", "TimingEvent", "cuda_clock"]
-
 AT_ONCE_NS = 20_000
 """Within this time after the start of a step, nothing can have been launched."""
 
@@ -39,8 +37,6 @@ class DeviceInterval:
     """The events of one step in the device's stream.
 
     Attributes:
-        begin: Recorded when the step began.
-        end: Recorded when the step ended.
         waits: Two events per fetch of a batch, recorded when it began and when it ended.
     """
 
@@ -79,7 +75,6 @@ class DeviceClock:
     If the device lags so far behind that all events are in flight, the step is not measured, and nobody waits.
 
     Args:
-        new_event: Makes an event.
         stream: Returns the current stream of the run's device. The process may have switched to another device by
             then, and events of two devices have no time between them.
         capacity: Steps in flight at most, with one fetch each.
@@ -155,11 +150,7 @@ class DeviceClock:
 
 
 def cuda_clock(device: torch.device) -> DeviceClock:
-    """A clock for a CUDA (or ROCm) device.
-
-    Args:
-        device: The run's device.
-    """
+    """A clock for a CUDA (or ROCm) device."""
 
     def new_event() -> TimingEvent:
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -174,10 +165,8 @@ class StepTimer(StepObserver, PhaseObserver):
     launches work. Time in which a step is interrupted, by validation between two micro-batches, does not count.
 
     Args:
-        state: The state of the fit.
         on_sample: Takes the samples, in the order of the steps. Their device time is known, or known to be missing.
         device_clock: Times the device; None on a device without timing events.
-        now_ns: The host's clock.
     """
 
     def __init__(

@@ -54,8 +54,6 @@ class StepTracker(FitObserver):
     If the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
 
     Args:
-        state: The state of the fit. The tracker writes its steps.
-        counter: Counts the optimizer steps.
         at_start: Called in this order when a step starts, and when training resumes.
         at_end: Called in this order when a step ends or is dropped, and when training pauses.
         phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are

@@ -53,15 +53,6 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
     If a run fails, the whole block is repeated, since its other runs had different conditions. If a run was cut off
     because its study died, it is repeated. The finished runs of its block are kept. If they are too old, see `STALE_S`,
     the whole block is repeated. On a device that the study uses for the first time, a warm-up block runs first.
-
-    Args:
-        folder: The study's folder.
-        block: Number of the block.
-        device: The device.
-        stop: Set this event to end the current run and return early.
-
-    Raises:
-        CompareError: The device's warm-up failed.
     """
     study = read_study(folder)
     try:

@@ -12,8 +12,6 @@ from pathlib import Path
 from lightning_perf.compare.engines.block import Device, run_block
 from lightning_perf.compare.errors import CompareError
 
-__all__ = ["LocalEngine", "parse_devices"]
-
 TICK_S = 0.5
 SMI_TIMEOUT_S = 30
 

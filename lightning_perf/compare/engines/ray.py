@@ -11,8 +11,6 @@ from lightning_perf.compare.engines.ray_cluster import connect
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.run_files import journal
 
-__all__ = ["RayEngine"]
-
 TICK_S = 0.5
 MAX_LOSSES = 3
 """A block is given up after its worker was lost this many times."""

@@ -14,8 +14,6 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.report.recordings import Recording, analyze_recording, decode_recording, encode_recording
 
-__all__ = ["RayRecordings", "connect"]
-
 CONNECT_S = 10.0
 PROBE_S = 60.0
 
@@ -37,19 +35,7 @@ except AuthenticationError:
 
 
 def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any:
-    """Connect to a Ray cluster, unless this process is already connected.
-
-    Args:
-        address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
-        local_gpus: GPUs to declare if a cluster is started on this machine; None lets Ray find them.
-
-    Returns:
-        The module `ray`.
-
-    Raises:
-        CompareError: The connection failed, or the cluster rejected the token.
-        MissingExtraError: Ray is not installed.
-    """
+    """Connect to a Ray cluster, unless this process is already connected."""
     if any(map(os.environ.get, TOKEN_VARIABLES)):
         # Ray ignores a token without this mode, and reads the mode when it is imported.
         os.environ.setdefault(MODE_VARIABLE, "token")

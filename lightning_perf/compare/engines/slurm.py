@@ -13,8 +13,6 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.run_files import journal
 
-__all__ = ["SlurmEngine"]
-
 TICK_S = 0.5
 MAX_LOSSES = 3
 """A block is given up after its job was lost this many times."""

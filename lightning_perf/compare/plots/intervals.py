@@ -28,8 +28,6 @@ from lightning_perf.units import format_change
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Comparison, MetricResult
 
-__all__ = ["draw_prediction", "draw_ratios"]
-
 ZONE = "#d8e8d8"
 TICK_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
 MOST_TICKS = 8
@@ -44,14 +42,7 @@ _Row: TypeAlias = "tuple[str, MetricResult, ArmLook]"
 
 
 def draw_ratios(comparison: Comparison) -> Figure | None:
-    """Draw the ratio of candidate to baseline in every metric, with its interval and the zone of equivalence.
-
-    Args:
-        comparison: The document.
-
-    Returns:
-        The figure; None if no metric has a value.
-    """
+    """Draw the ratio of candidate to baseline in every metric, with its interval and the zone of equivalence."""
     of_arm = looks(comparison)
     rows: list[_Row] = []
     for name in METRICS:
@@ -216,14 +207,7 @@ def _legend_columns(comparison: Comparison) -> int:
 
 
 def draw_prediction(comparison: Comparison) -> Figure | None:
-    """Draw the predicted speed-up of each mixed-precision candidate as a bar, and the measured one with its interval.
-
-    Args:
-        comparison: The document.
-
-    Returns:
-        The figure; None without a prediction.
-    """
+    """Draw the predicted speed-up of each mixed-precision candidate as a bar, and the measured one beside it."""
     rows = [(c.arm, c.prediction) for c in comparison.candidates if c.prediction is not None]
     if not rows:
         return None

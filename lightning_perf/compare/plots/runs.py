@@ -29,8 +29,6 @@ from lightning_perf.units import axis_unit, format_change
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
 
-__all__ = ["draw_accuracy", "draw_order", "draw_pairs", "draw_times"]
-
 FEWEST_FOR_BOX = 3
 """An arm with fewer runs has only points."""
 
@@ -44,14 +42,7 @@ CLOSE = 0.02
 
 
 def draw_times(comparison: Comparison) -> Figure | None:
-    """Draw the step time and the training time of every run, by arm.
-
-    Args:
-        comparison: The document.
-
-    Returns:
-        The figure; None if no run has a time.
-    """
+    """Draw the step time and the training time of every run, by arm."""
     names = [name for name in TIMES if any(arm.metrics[name].n for arm in comparison.arms)]
     if not names:
         return None
@@ -70,14 +61,7 @@ def draw_times(comparison: Comparison) -> Figure | None:
 
 
 def draw_accuracy(comparison: Comparison) -> Figure | None:
-    """Draw the accuracy of every run by arm, collapsed runs in a panel of their own.
-
-    Args:
-        comparison: The document.
-
-    Returns:
-        The figure; None if the runs have no accuracy.
-    """
+    """Draw the accuracy of every run by arm, collapsed runs in a panel of their own."""
     used = [run for run in comparison.runs if run.left_out is None]
     if comparison.accuracy_metric is None or not used:
         return None
@@ -199,9 +183,6 @@ def _scale(comparison: Comparison, metric: Metric) -> tuple[float, str]:
 def draw_pairs(comparison: Comparison) -> Figure | None:
     """Draw one line per block through its step times. Parallel lines show a difference, crossing lines noise.
 
-    Args:
-        comparison: The document.
-
     Returns:
         The figure; None if the runs are not in blocks, or have no step times.
     """
@@ -252,9 +233,6 @@ def _number_blocks(axes: Any, places: Mapping[int, float]) -> None:
 
 def draw_order(comparison: Comparison) -> Figure | None:
     """Draw each run's step time relative to the mean of its arm, in order of start, with the line of the drift.
-
-    Args:
-        comparison: The document.
 
     Returns:
         The figure; None if no arm has two runs with a step time.

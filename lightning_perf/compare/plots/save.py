@@ -18,20 +18,12 @@ if TYPE_CHECKING:
 
     from lightning_perf.compare.verdicts.comparison import Comparison
 
-__all__ = ["SavedPlots", "draw_plots", "save_plots"]
-
 EVENTS_SUFFIX = ".comparison"
 PNG_DPI = 150
 
 
 class SavedPlots:
-    """The saved plots. ``str()`` returns a line that lists them.
-
-    Args:
-        folder: Their folder.
-        files: The image files.
-        in_tensorboard: Whether an event file for TensorBoard was also written.
-    """
+    """The saved plots. ``str()`` returns a line that lists them."""
 
     def __init__(self, folder: Path, files: tuple[Path, ...], *, in_tensorboard: bool) -> None:
         self.folder, self.files, self.in_tensorboard = folder, files, in_tensorboard
@@ -45,15 +37,9 @@ class SavedPlots:
 def draw_plots(comparison: Comparison) -> dict[str, Figure]:
     """Draw every plot that the comparison has data for.
 
-    Args:
-        comparison: The document.
-
     Returns:
         The figures by name: ``times``, ``accuracy``, ``pairs``, ``ratios``, ``order``, ``prediction``. Save them
         inside `lightning_perf.compare.plots.style.drawing`, which applies their settings.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     import_extra("matplotlib", "compare")
     from lightning_perf.compare.plots.intervals import draw_prediction, draw_ratios

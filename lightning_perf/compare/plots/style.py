@@ -18,19 +18,6 @@ from lightning_perf.show.terminal_text import safe
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Arm, Comparison
 
-__all__ = [
-    "ArmLook",
-    "drawing",
-    "finish",
-    "hide_frame",
-    "looks",
-    "new_figure",
-    "row_height",
-    "runs_text",
-    "short_name",
-    "wrapped",
-]
-
 WIDTH_INCHES = 8.0
 NAME_CHARACTERS = 24
 NAME_LINES = 3
@@ -67,11 +54,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 class ArmLook:
-    """The color and marker of an arm's runs.
-
-    Args:
-        number: The arm's position among the arms.
-    """
+    """The color and marker of an arm's runs."""
 
     def __init__(self, number: int) -> None:
         self.color, self.marker = _LOOKS[number % len(_LOOKS)]
@@ -148,10 +131,7 @@ def finish(figure: Figure, comparison: Comparison, title: str, detail: str | Non
     """Add the title to a figure, and below it the runs and the hardware.
 
     Args:
-        figure: The figure.
-        comparison: The document.
         title: The title, without the numbers of runs.
-        detail: A further sentence.
     """
     hardware = ", ".join(safe(name) for name in comparison.hardware) or "hardware not recorded"
     small = [f"{runs_text(comparison)} · {hardware}", *([detail] if detail else [])]

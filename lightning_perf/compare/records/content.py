@@ -81,8 +81,6 @@ def tensor_parts(tensor: Any, whole_bytes: int, most_parts: int) -> Block | dict
 
     Args:
         tensor: A tensor of any class. Code of the class does not run.
-        whole_bytes: A sparse tensor up to this size is brought into a normal form.
-        most_parts: Most rows of a nested tensor.
     """
     torch: Any = sys.modules["torch"]
     kind = type(tensor)

@@ -128,14 +128,10 @@ def hash_files(paths: Iterable[str | os.PathLike[str]], root: str | os.PathLike[
     Args:
         paths: The files, in any order. Of many, give a sample: `MAX_NAMES` of them.
         root: Folder that names are relative to, so that a copy of the data in another place has the same hash.
-        count: The number of all files, if these are a sample.
 
     Returns:
         The hash. If there are too many files, or too large ones, to read all of them, it covers names, and the sizes
         and both ends of `MAX_FILES` files.
-
-    Raises:
-        OSError: A file cannot be read.
     """
     root = Path(root)
     files = sorted({Path(path) for path in paths})
@@ -170,14 +166,10 @@ def hash_tensors(value: Any, budget: Budget | None = None) -> str | None:
     drawn.
 
     Args:
-        value: For example a batch or a state dict: tensors, arrays, numbers and strings in containers and attributes.
         budget: The limits, if other hashes share them.
 
     Returns:
         The hash, or None if the value has no tensor or array.
-
-    Raises:
-        UnreadableError: The value exceeds a limit.
 
     Example:
         >>> hash_tensors({"x": np.zeros(3)}) == hash_tensors({"x": np.zeros(3)}) != hash_tensors({"x": np.ones(3)})

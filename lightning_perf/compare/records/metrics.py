@@ -12,19 +12,6 @@ from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import EpochEnded
 from lightning_perf.statistics.censored import ReachTime
 
-__all__ = [
-    "METRICS",
-    "QUALITY_METRICS",
-    "Metric",
-    "Quality",
-    "Scale",
-    "find_accuracy",
-    "find_quality",
-    "is_broken",
-    "reach_time",
-    "run_values",
-]
-
 LOWER_IS_BETTER = ("loss", "err")
 """A metric with one of these parts in its name is never an accuracy, whatever its values."""
 
@@ -200,13 +187,7 @@ def _is_loss(name: str) -> bool:
 
 
 def is_broken(run: RunRecord, quality: Quality | None, baseline: Sequence[RunRecord]) -> bool:
-    """Return whether a run diverged: its quality ended as nan or inf, or a loss did that is finite in the baseline.
-
-    Args:
-        run: The run.
-        quality: The metric that shows how well it learned, or None.
-        baseline: The runs of the baseline.
-    """
+    """Return whether a run diverged: its quality ended as nan or inf, or a loss did that is finite in the baseline."""
     names = {name for epoch in run.epochs for name in epoch.metrics if _is_loss(name)}
     if quality is not None and quality.is_in(run) and _last_logged(run, quality.name) is None:
         return True
@@ -234,16 +215,9 @@ def _check_logged(runs: Sequence[RunRecord], name: str) -> None:
 def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Quality | None:
     """Find the metric that is the accuracy.
 
-    Args:
-        runs: The runs.
-        name: The metric's name, if the user gave it.
-
     Returns:
         The accuracy: a metric with "acc" in its name that every run with epochs logged. A validation metric comes
         before a training metric. None if the runs share no accuracy.
-
-    Raises:
-        CompareError: No run logged the given name, or it is not an accuracy.
     """
     if name is not None:
         _check_logged(runs, name)
@@ -308,11 +282,6 @@ def run_values(run: RunRecord, quality: Quality | None, goal: float | None) -> d
 
 def reach_time(run: RunRecord, accuracy: Quality | None, goal: float | None) -> ReachTime | None:
     """Return the training time at which a run first reached an accuracy.
-
-    Args:
-        run: The run.
-        accuracy: The metric that is the accuracy.
-        goal: The accuracy to reach.
 
     Returns:
         The time; for a run that missed the goal, the end of its training, marked as censored. None without epochs or

@@ -91,18 +91,7 @@ class RunRecord:
 
 
 def read_record(path: str | Path) -> RunRecord:
-    """Read the record of one run.
-
-    Args:
-        path: A ``run.jsonl`` file. The step samples come from ``steps.rank0.jsonl`` in the same folder, and the
-            prediction from ``report.json``.
-
-    Returns:
-        The record.
-
-    Raises:
-        CompareError: The file cannot be read or is not a run record.
-    """
+    """Read the record of one run."""
     path = Path(path)
     try:
         lines = RUN_RECORD.read(path)

@@ -18,8 +18,6 @@ from lightning_perf.compare.study.lease import Lease, LeaseTakenError
 from lightning_perf.workers.command import run_command
 from lightning_perf.workers.exit_status import describe_exit, last_lines
 
-__all__ = ["Checkout", "has_uncommitted_changes", "make_environment", "open_checkouts", "resolve_commit"]
-
 SOURCES = ("", "src")
 """Folders of a checkout from which its commands import packages."""
 
@@ -56,11 +54,7 @@ def resolve_commit(option: str, ref: str) -> str:
     """Return the hash of a commit in the repository of the current folder.
 
     Args:
-        option: The option with the name, for an error.
         ref: A branch, a tag or a hash. For a branch that exists only on the remote ``origin``, its name is enough.
-
-    Raises:
-        CompareError: There is no such commit, or no repository.
     """
     root = _git("rev-parse", "--show-toplevel")
     if root is None:
@@ -88,18 +82,6 @@ def open_checkouts(
 
     With `setup`, each checkout gets a virtual environment that also sees the packages of the current one. So ``pip
     install`` changes the environment of one checkout only.
-
-    Args:
-        folder: Folder for the checkouts.
-        commits: The hash of each commit, by the name of its arm.
-        setup: A shell command to run once in each checkout; None for none.
-        say: Called with each line of progress.
-
-    Yields:
-        The checkouts, in the order of `commits`.
-
-    Raises:
-        CompareError: A commit cannot be checked out, or its setup failed.
     """
     folder = folder.absolute()
     subfolder = _git("rev-parse", "--show-prefix") or ""
@@ -133,12 +115,6 @@ def make_environment(folder: Path) -> Path:
     """Make a virtual environment that also sees the packages and the commands of the current one.
 
     Packages that are installed into it take precedence, and the current environment stays unchanged.
-
-    Args:
-        folder: Its folder.
-
-    Returns:
-        The folder of its commands.
     """
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     python = folder / "bin" / "python"

@@ -17,8 +17,6 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.revision import git_revision
 from lightning_perf.run_files.journal import STUDY_NAME
 
-__all__ = ["WARM_UP", "Study", "StudyArm", "balanced_orders", "read_study"]
-
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
 _SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
@@ -193,9 +191,6 @@ def balanced_orders(
     over the study then affects all arms alike, and no arm profits from running first.
 
     Args:
-        arms: Names of the arms.
-        blocks: Number of blocks.
-        seed: The same seed gives the same orders.
         extensible: Keep each group of k blocks together, so that the orders of fewer blocks begin those of more.
 
     Returns:

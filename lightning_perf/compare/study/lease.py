@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Lease", "LeaseTakenError", "device_leases"]
-
 POLL_S = 0.2
 
 
@@ -26,9 +24,6 @@ class Lease:
 
     Args:
         folder: Folder of the lock file, created if it does not exist.
-        name: Name of the device or study.
-        wait: Whether to wait until the lock is free.
-        stop: Set this event to give up waiting.
 
     Raises:
         LeaseTakenError: Another process holds the lock, and either `wait` is false or `stop` was set.

@@ -14,8 +14,6 @@ from lightning_perf.compare.study.results import block_states, code_changes
 from lightning_perf.run_files.journal import device_warm_ups, read_block
 from lightning_perf.units import format_duration
 
-__all__ = ["Progress", "ProgressLines", "read_progress"]
-
 REPORT_WAIT_AFTER_S = 3.0
 """Report waiting after this many seconds without a run. The pause between two runs is shorter."""
 
@@ -30,7 +28,6 @@ class Progress:
         finished: How many of those have finished.
         running: The current runs, e.g. ``block 2 of 6: amp``.
         mean_run_s: Mean time of a finished run; None before the first has finished.
-        events: Failures and resumptions so far.
         code_changes: A line for each change of the code since the first run.
     """
 
@@ -71,14 +68,7 @@ def read_progress(study: Study, folder: Path) -> Progress:
 
 
 class ProgressLines:
-    """Writes a line of progress whenever something changed.
-
-    Args:
-        study: The study.
-        folder: Its folder.
-        on_progress: Called with each line of progress.
-        resumed: Whether to report the runs that are finished already.
-    """
+    """Writes a line of progress whenever something changed."""
 
     def __init__(self, study: Study, folder: Path, on_progress: Callable[[str], None], *, resumed: bool = True) -> None:
         self._study, self._folder, self._on_progress = study, folder, on_progress

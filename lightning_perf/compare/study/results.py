@@ -12,8 +12,6 @@ from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
 from lightning_perf.run_files.run_record import Outcome
 
-__all__ = ["OPTIONS_NAME", "block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
-
 
 def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
     """Read the runs below a study's folder, by arm.
@@ -56,17 +54,7 @@ OPTIONS_NAME = "options.json"
 
 
 def failed_blocks(folder: Path) -> dict[str, frozenset[int]]:
-    """Return the blocks in which a run of each arm failed, including runs that left no record.
-
-    Args:
-        folder: The study's folder.
-
-    Returns:
-        The block numbers by arm, without the warm-up.
-
-    Raises:
-        CompareError: The folder holds no study.
-    """
+    """Return the blocks in which a run of each arm failed, including runs that left no record."""
     study = read_study(folder)
     states = {block: read_block(folder, block) for block in range(1, study.blocks + 1)}
     return {
@@ -112,9 +100,6 @@ def study_notes(folder: Path) -> tuple[str, ...]:
 
 def code_changes(states: Mapping[int, BlockState]) -> tuple[str, ...]:
     """Report where the code of an arm changed during a study.
-
-    Args:
-        states: The state of each block, by its number.
 
     Returns:
         A line for each arm and each revision that differs from the revision of the arm's first run.

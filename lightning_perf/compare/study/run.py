@@ -27,8 +27,6 @@ from lightning_perf.run_files.journal import (
 )
 from lightning_perf.units import format_duration
 
-__all__ = ["ADDED_BLOCKS", "MAX_PRECISE_BLOCKS", "MIN_PRECISE_BLOCKS", "Engine", "run_study"]
-
 
 class Engine(Protocol):
     """Runs the blocks of a study. All state is in the study's folder, at the same path on every machine."""
@@ -42,11 +40,6 @@ class Engine(Protocol):
 
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         """Run blocks until each is over.
-
-        Args:
-            folder: The study's folder.
-            blocks: Numbers of the blocks.
-            tick: Called about every second.
 
         Raises:
             KeyboardInterrupt: The user stopped the study. Its current runs have ended.

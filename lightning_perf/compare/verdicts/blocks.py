@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
 from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.compare.verdicts.gates import GateOutcome, GateResult
-from lightning_perf.show.blocks import Block, Cell, Context, Details, Heading, Line, Table, TableRow, listing, table
+from lightning_perf.show.blocks import (
+    Block,
+    Cell,
+    Context,
+    Details,
+    Heading,
+    Line,
+    Style,
+    Table,
+    TableRow,
+    listing,
+    table,
+)
 from lightning_perf.statistics.spread import Spread
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
@@ -28,6 +40,13 @@ if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.refusal import Unfair
 
 
+STYLES: dict[GateOutcome, Style] = {
+    GateOutcome.PASSED: "good",
+    GateOutcome.FAILED: "bad",
+    GateOutcome.INCONCLUSIVE: "warning",
+}
+
+
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the blocks of a comparison, the verdicts first."""
     yield Context((Heading(_title(comparison), level=1), *_overall_result(comparison)))
@@ -40,7 +59,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Line()
     yield Context((*listing(_origin(comparison)), _arms(comparison)))
     yield gate_table(comparison.gates)
-    yield _results(comparison)
+    yield results_table(comparison)
     yield _differences(comparison)
     yield Details("Runs", (_runs(comparison), *listing(_footnotes(comparison))))
 
@@ -118,16 +137,19 @@ def _runs(comparison: Comparison) -> Table:
     return table(heads, rows, "Runs")
 
 
-def _results(comparison: Comparison) -> Table:
-    """Return each candidate's change against the baseline, by metric."""
+def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
+    """Return each candidate's change against the baseline, by metric. On a page, the name of one candidate is known."""
+    named = not paged or len(comparison.candidates) > 1
     rows: list[TableRow] = []
     for candidate in comparison.candidates:
         for result in candidate.metrics:
             p = result.exact.p
             change, interval = _change(result, result.estimate)
+            if paged and result.estimate.value is None:
+                interval = result.estimate.reason or interval
             rows.append(
                 [
-                    f"{METRICS[result.metric].title}, {candidate.arm}",
+                    METRICS[result.metric].title + (f", {candidate.arm}" if named else ""),
                     Cell(change, result.estimate.value),
                     interval,
                     Cell(f"{p:.3g}" if p is not None else NOT_AVAILABLE, p),
@@ -136,7 +158,13 @@ def _results(comparison: Comparison) -> Table:
                 ]
             )
     heads = (f"against {comparison.baseline}", "change", "interval", "exact p", "Hodges–Lehmann", "detectable")
-    return table(heads, rows, "Differences")
+    definitions = {
+        "interval": "interval",
+        "exact p": "exact-p",
+        "Hodges–Lehmann": "hodges-lehmann",
+        "detectable": "detectable-difference",
+    }
+    return table(heads, rows, "Differences", definition="change", definitions=definitions)
 
 
 def _differences(comparison: Comparison) -> Table:
@@ -157,7 +185,8 @@ def gate_table(gates: Sequence[GateResult]) -> Table:
             Cell(f"{value:.4g}" if value is not None else NOT_AVAILABLE, value)
             for value in (gate.value, gate.low, gate.high)
         )
-        outcome = Cell(gate.outcome.value, troubled=gate.outcome is not GateOutcome.PASSED)
+        troubled = gate.outcome is not GateOutcome.PASSED
+        outcome = Cell(gate.outcome.value, troubled=troubled, style=STYLES[gate.outcome])
         rows.append([f"{gate.gate}, {gate.arm}", outcome, *figures, gate.reason or ""])
     return table(("", "outcome", "value", "low", "high", "why"), rows, "Gates")
 

@@ -23,6 +23,7 @@ from lightning_perf.statistics.values import Estimate, Probability
 
 if TYPE_CHECKING:
     from lightning_perf.compare.plots.save import SavedPlots
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -303,6 +304,11 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "study", " and ".join(arm.name for arm in self.arms)
+
+    def _parts(self) -> Parts:
+        from lightning_perf.compare.verdicts.page import comparison_parts
+
+        return comparison_parts(self)
 
 
 def print_comparison(comparison: Comparison, *, file: IO[str] | None, width: int | None) -> None:

@@ -40,7 +40,6 @@ class Gate:
 
     Attributes:
         text: The gate as the user wrote it.
-        metric: Name of the metric.
         upper: Whether the limit is the largest allowed value; otherwise it is the smallest.
         limit: Limit of the ratio candidate / baseline; for accuracy, of the difference candidate - baseline.
     """

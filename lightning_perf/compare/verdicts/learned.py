@@ -20,11 +20,9 @@ class Learned:
     """The judgement whether a candidate still learns.
 
     Attributes:
-        quality: The metric that shows it.
         kept: Whether the quality is kept within the margin, as a share: of 1 for an accuracy, of the baseline's mean
             otherwise. Positive is better. None if the baseline's mean is zero or missing.
         change: The mean change in the same shares over the runs that learned, or None.
-        collapsed: Collapsed runs of both arms.
         diverged: Whether more of the candidate's runs ended as nan or inf, or so many more collapsed that this is not
             chance.
     """

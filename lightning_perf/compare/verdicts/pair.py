@@ -44,7 +44,6 @@ class Pair:
         points: The runs of both arms that count, the baseline first. Blocks that lack a run of either arm are left out.
         records: Their records, in the same order.
         blocked: Whether runs are paired by block.
-        confidence: Coverage of the pair's intervals.
         sessions: The session of each run, see `find_sessions`; None where runs count as independent.
     """
 

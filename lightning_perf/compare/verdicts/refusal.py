@@ -12,6 +12,7 @@ from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import Document, PageDocument
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -114,6 +115,11 @@ class Unfair(PageDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "study", " and ".join(dict.fromkeys([self.baseline, *(row.arm for row in self.rows)]))
+
+    def _parts(self) -> Parts:
+        from lightning_perf.compare.verdicts.page import unfair_parts
+
+        return unfair_parts(self)
 
 
 @dataclass(frozen=True)

@@ -53,14 +53,10 @@ class Evidence:
     """The results of a candidate that its verdict describes.
 
     Attributes:
-        baseline: The baseline's name.
-        candidate: The candidate's name.
-        results: Its results.
         blocked: Whether runs are paired by block.
         equivalence: Times within this share of each other are equivalent.
         unfinished: Counts for both arms of blocks with a run that did not finish, or of such runs outside a study.
         learned: Whether it still learns; None if the runs share no quality.
-        allow: Entries of `Settings.allow`.
         busy: Sentences on other load on the machine during the runs.
         fast_steps: Ratio of the 25th percentiles of step times, or None.
     """

@@ -26,11 +26,7 @@ def rule_page_url(rule: str) -> str:
 
 
 def read_rule_page(rule: str) -> str:
-    """Read the page of a rule as Markdown for a terminal: without comments, and with absolute links.
-
-    Raises:
-        KeyError: There is no such rule.
-    """
+    """Read the page of a rule as Markdown for a terminal: without comments, and with absolute links."""
     page = files(__name__) / f"{rule}.md"
     if not _RULE.fullmatch(rule) or not page.is_file():
         raise KeyError(rule)

@@ -20,14 +20,6 @@ from torch.utils.flop_counter import flop_registry
 from lightning_perf.inference.counting.document import Count, LayerCount
 from lightning_perf.inference.errors import InferenceError
 
-__all__ = [
-    "count_model",
-    "find_formula",
-    "is_free",
-    "moves_data",
-]
-
-
 aten = torch.ops.aten
 
 Formula = Callable[..., int]
@@ -82,9 +74,6 @@ _FREE = _names(
 
 def find_formula(operator: OpOverload | HigherOrderOperator) -> Formula | None:
     """Return the formula for an operator's FLOPs, called with its arguments and its result as ``out_val``.
-
-    Args:
-        operator: The operator.
 
     Returns:
         The formula of `torch.utils.flop_counter`, which counts two per multiply-accumulate and nothing for a bias.

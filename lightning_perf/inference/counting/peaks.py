@@ -13,8 +13,6 @@ from lightning_perf.inference.model.subject import cpu_threads, finish
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.hardware import find_device
 
-__all__ = ["find_peaks", "measure_peaks"]
-
 LEAST_WORKING_SET_BYTES = 2**18
 """With fewer bytes, the overhead of the call dominates a copy."""
 
@@ -75,15 +73,6 @@ def measure_peaks(
 
     The bandwidth is the higher one of a copy and a dot product, which only reads. Both use as much memory as the model:
     weights that fit in a cache are read from it in every call but the first.
-
-    Args:
-        device: The device.
-        threads: CPU threads; ignored on a GPU.
-        dtype: Type of the arithmetic.
-        working_set_bytes: Memory of the model's weights and tensors.
-
-    Returns:
-        The best of several repetitions of each: noise can only slow them down.
     """
     working_set = min(max(working_set_bytes, LEAST_WORKING_SET_BYTES), MOST_WORKING_SET_BYTES)
     side = 8192 if device.type == "cuda" else 1024

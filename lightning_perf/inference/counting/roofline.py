@@ -7,8 +7,6 @@ from typing import Literal
 
 from lightning_perf.inference.counting.document import Count
 
-__all__ = ["LayerBound", "Peaks", "Roofline", "bound_latency"]
-
 
 @dataclass(frozen=True)
 class Peaks:

@@ -23,14 +23,7 @@ WARMUP_S = 10.0
 
 
 def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
-    """Time calls with a batch; each call ends when the device has finished its work.
-
-    Args:
-        call: The model.
-        batch: Inputs on the device, ``(n, …)``.
-        device: The device of the model.
-        request: Number and duration of the calls.
-    """
+    """Time calls with a batch; each call ends when the device has finished its work."""
     _warm_up(call, batch, device, request.warmup)
     walls: list[int] = []
     cpus: list[int] = []
@@ -83,12 +76,7 @@ def predict(call: Call, inputs: NDArray[np.float32], device: torch.device) -> ND
     the size of the remainder.
 
     Args:
-        call: The variant.
         inputs: Inputs, ``(n, …)``, at least one; may be memory-mapped.
-        device: The device of the variant.
-
-    Returns:
-        Outputs, ``(n, …)``.
     """
     parts = []
     for start in range(0, len(inputs), BATCH):

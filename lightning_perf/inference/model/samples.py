@@ -23,13 +23,6 @@ from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.model.subject import shape_text
 
-__all__ = [
-    "Samples",
-    "Validation",
-    "gather_samples",
-]
-
-
 NOISE = (
     "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants on real "
     "inputs are unknown."
@@ -100,8 +93,6 @@ def gather_samples(data: Any, limit: int, calibration: int) -> Samples:
     Args:
         data: A LightningDataModule, or held-out data: a DataLoader, a Dataset, or a pair ``(inputs, labels)`` of
             tensors.
-        limit: Largest number of held-out inputs.
-        calibration: Largest number of training inputs for calibration.
 
     Raises:
         InferenceError: The data have another type, are empty, or cannot be read.

@@ -21,13 +21,6 @@ def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:
     Args:
         target: A Lightning checkpoint, or ``package.module:name`` of a module, or of a function or class that makes one
             without arguments.
-        module: For a checkpoint, ``package.module:Class`` of its LightningModule.
-
-    Returns:
-        The model and its name.
-
-    Raises:
-        InferenceError: The model cannot be made or loaded; the message says why.
     """
     path = Path(target)
     if path.suffix == ".ckpt" or (path.is_file() and path.suffix != ".py"):

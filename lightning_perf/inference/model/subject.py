@@ -39,9 +39,6 @@ class Subject:
 def shape_text(shape: tuple[int, ...]) -> str:
     """Format the shape of a batch of any size, for messages.
 
-    Args:
-        shape: The shape without the batch dimension.
-
     Example:
         >>> shape_text((3, 224, 224))
         '(n, 3, 224, 224)'

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.counting.document import Count
-from lightning_perf.inference.counting.roofline import Peaks
+from lightning_perf.inference.counting.roofline import LayerBound, Peaks, Roofline
 from lightning_perf.inference.measurement.accuracy import Accuracy
 from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
@@ -18,6 +18,7 @@ from lightning_perf.units import (
     format_flops,
     format_milliseconds,
     format_ratio,
+    format_share,
 )
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ def tradeoff_blocks(tradeoff: Tradeoff, layers: int) -> Iterator[Block]:
     if tradeoff.count is not None:
         yield Line(_count_line(tradeoff, tradeoff.count), label="Work   ", label_style="strong")
     yield _tradeoff_table(tradeoff)
-    yield from (_latency_table(tradeoff, cell) for cell in tradeoff.cells)
-    yield _accuracy_table(tradeoff)
-    yield _cold_table(tradeoff)
+    yield from (latency_table(tradeoff, cell) for cell in tradeoff.cells)
+    yield accuracy_table(tradeoff)
+    yield cold_table(tradeoff)
     if tradeoff.count is not None:
-        yield _layer_table(tradeoff.count, layers)
+        yield layer_table(tradeoff.count, tradeoff.roofline, layers)
     for row in tradeoff.rows:
         if row.reason is not None:
             yield Line(f"{row.variant}: {row.reason}", label="Not measured", label_style="warning")
@@ -129,7 +130,7 @@ def _tradeoff_table(tradeoff: Tradeoff) -> Table:
     return table(heads, rows, f"Trade-off: {_where(cell)}", kinds)
 
 
-def _latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
+def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
     """Return the latency of the variants for one batch size and number of threads."""
     on_device = tradeoff.machine.device_type != "cpu"
     rows: list[TableRow] = []
@@ -140,6 +141,8 @@ def _latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
         rows.append(
             (
                 row.variant,
+                latency.calls,
+                latency.p10_ms,
                 latency.p50_ms,
                 latency.p90_ms,
                 latency.p99_ms,
@@ -148,22 +151,48 @@ def _latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
                 latency.throughput,
             )
         )
-    heads = ("variant", "p50", "p90", "p99", "device" if on_device else "CPU", "speed-up, interval", "inputs/s")
+    heads = (
+        "variant",
+        "calls",
+        "p10",
+        "p50",
+        "p90",
+        "p99",
+        "device" if on_device else "CPU",
+        "speed-up, interval",
+        "inputs/s",
+    )
     title = f"Latency: {_where(cell)}; the original against itself: {_interval(cell.noise)}"
-    return table(heads, rows, title, "name" + " milliseconds" * 4 + " figure count")
+    kinds = "name count" + " milliseconds" * 5 + " figure count"
+    definitions = {"speed-up, interval": "speed-up"}
+    return table(heads, rows, title, kinds, definition="latency", definitions=definitions, extra=("calls", "p10"))
 
 
-def _accuracy_table(tradeoff: Tradeoff) -> Table:
+def accuracy_table(tradeoff: Tradeoff) -> Table:
     """Return accuracy with its intervals, and the difference from the original's outputs, which needs no labels."""
     rows: list[TableRow] = []
     for row in tradeoff.rows:
         if row.reload is None:
             continue
         error = f"{row.output_error:.1e}" if row.output_error is not None else NOT_AVAILABLE
-        rows.append([row.variant, *_judged(row.accuracy), Cell(error, row.output_error)])
-    heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error")
-    kinds = "name figure figure figure share figure"
-    return table(heads, rows, "Outputs, with 95 % intervals", kinds)
+        rows.append([row.variant, *_judged(row.accuracy), Cell(error, row.output_error), _reloaded(row.reload)])
+    heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error", "after loading")
+    return table(
+        heads,
+        rows,
+        "Outputs, with 95 % intervals",
+        "name figure figure figure share figure figure",
+        definition="accuracy-of-a-variant",
+        definitions={name: name.replace(" ", "-") for name in ("agreement", "output error", "after loading")},
+        extra=("after loading",),
+    )
+
+
+def _reloaded(reload: results.Reload) -> Cell:
+    """Return whether a fresh process gives the same outputs."""
+    differs = reload.max_difference > reload.tolerance
+    text = f"differs by {reload.max_difference:.1e}" if differs else "the same"
+    return Cell(text, reload.max_difference, troubled=differs)
 
 
 def _judged(accuracy: Accuracy | None) -> TableRow:
@@ -181,13 +210,14 @@ def _judged(accuracy: Accuracy | None) -> TableRow:
     )
 
 
-def _cold_table(tradeoff: Tradeoff) -> Table:
+def cold_table(tradeoff: Tradeoff) -> Table:
     """Return the build time of each variant, and the load time and memory of a fresh process."""
     on_device = tradeoff.machine.device_type != "cpu"
     rows = (
         (
             row.variant,
             row.parameters,
+            row.size_bytes,
             row.packed_bytes,
             1e9 * row.build_s if row.build_s is not None else None,
             row.cold.load_ms,
@@ -198,30 +228,62 @@ def _cold_table(tradeoff: Tradeoff) -> Table:
         for row in tradeoff.rows
         if row.cold is not None
     )
-    heads = ("variant", "parameters", "packed", "build", "load", "first call", "memory", "on device")
-    kinds = "name count bytes duration milliseconds milliseconds bytes bytes"
+    heads = ("variant", "parameters", "files", "packed", "build", "load", "first call", "memory", "on device")
+    kinds = "name count bytes bytes duration milliseconds milliseconds bytes bytes"
     shown = None if on_device else -1
-    return table(heads[:shown], (row[:shown] for row in rows), "Cold start, in a fresh process", kinds)
+    return table(
+        heads[:shown],
+        (row[:shown] for row in rows),
+        "Cold start, in a fresh process",
+        kinds,
+        definition="cold-start",
+        extra=("files",),
+    )
 
 
-def _layer_table(count: Count, top: int) -> Table:
+def layer_table(count: Count, roofline: Roofline | None, top: int) -> Table:
     """Return the layers with the most arithmetic."""
     layers = sorted(count.layers, key=lambda layer: -layer.flops)[:top]
+    bounds = {} if roofline is None else {bound.path: bound for bound in roofline.layers}
     rows = (
         (
             layer.path or "(the model)",
             layer.kind,
+            "×".join(map(str, layer.output_shape)),
+            layer.calls,
             layer.parameters,
+            Cell(format_flops(layer.macs).replace("FLOPs", "MACs"), layer.macs),
             layer.flops,
-            (layer.flops / count.flops if count.flops else None),
+            _share(layer.flops, count),
             layer.bytes_moved,
             _intensity(layer.arithmetic_intensity),
+            *_bound(bounds.get(layer.path)),
+            ", ".join(layer.uncounted),
         )
         for layer in layers
     )
-    heads = ("layer", "kind", "parameters", "FLOPs", "share", "moved", "FLOPs/B")
-    kinds = "name figure count flops share bytes figure"
-    return table(heads, rows, f"Layers with the most arithmetic ({len(layers)} of {len(count.layers)})", kinds)
+    extra = ("output", "calls", "MACs", "least time", "bound by", "not counted")
+    return table(
+        (
+            "layer", "kind", "output", "calls", "parameters", "MACs", "FLOPs", "share", "moved", "FLOPs/B",
+            "least time", "bound by", "not counted",
+        ),
+        rows,
+        f"Layers with the most arithmetic ({len(layers)} of {len(count.layers)})",
+        "code figure figure count count figure flops share bytes figure milliseconds figure figure",
+        definition="macs",
+        definitions={"moved": "bytes-moved", "FLOPs/B": "bytes-moved", "least time": "least-time"},
+        extra=extra,
+    )  # fmt: skip
+
+
+def _share(flops: float, count: Count) -> Cell:
+    share = flops / count.flops if count.flops else None
+    return Cell(format_share(share), share, bar=share)
+
+
+def _bound(bound: LayerBound | None) -> TableRow:
+    return (None, "") if bound is None else (bound.bound_ms, bound.limit)
 
 
 def _intensity(flops_per_byte: float | None) -> Cell:

@@ -28,7 +28,6 @@ def name_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, float, f
 
     Args:
         figure: The figure, complete except for the names: their positions depend on its size and scales.
-        axes: The axes with the points.
         points: Name and coordinates of each point, in the units of the axes.
     """
     from matplotlib.text import Text

@@ -17,6 +17,7 @@ from lightning_perf.inference.measurement.measure import Effort, Latency
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
+    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
@@ -281,3 +282,8 @@ class Tradeoff(PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "inference", self.model
+
+    def _parts(self) -> Parts:
+        from lightning_perf.inference.results.page import tradeoff_parts
+
+        return tradeoff_parts(self)

@@ -17,8 +17,6 @@ from lightning_perf.inference.runtimes.compiled import missing_inductor_tools
 from lightning_perf.inference.runtimes.eager import module_call
 from lightning_perf.inference.runtimes.torch_export import export_program, tracing
 
-__all__ = ["AotInductor"]
-
 SINGLE_FILE = "batch-1.pt2"
 ANY_FILE = "batch-n.pt2"
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from lightning_perf.inference.model.subject import Subject
 
-__all__ = ["Call", "Runtime"]
-
 Call = Callable[[Tensor], Tensor]
 """A function from float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``, both on the runtime's device, for any n ≥
 1."""
@@ -23,7 +21,6 @@ class Runtime(ABC):
 
     Attributes:
         name: Name in tables and in ``--variants``, e.g. ``onnxruntime-int8``.
-        summary: A description on one line.
     """
 
     name: str
@@ -36,9 +33,6 @@ class Runtime(ABC):
     @abstractmethod
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Write everything that a fresh process needs to run the model into an empty folder.
-
-        Returns:
-            Provenance: settings and versions that affect the result.
 
         Raises:
             VariantError: The model or the machine is not suitable; the message says why.

@@ -13,11 +13,6 @@ from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import channels_last_format, copied, load_module, module_call, save_module
 
-__all__ = [
-    "ChannelsLast",
-    "ChannelsLastFused",
-]
-
 
 class ChannelsLast(Runtime):
     """Stores weights and activations as ``(n, height, width, channels)`` in memory, which convolution kernels prefer.
@@ -44,11 +39,7 @@ class ChannelsLast(Runtime):
 
 
 def require_channels(subject: Subject) -> None:
-    """Check that the inputs are images or volumes with channels.
-
-    Raises:
-        VariantError: They are not.
-    """
+    """Check that the inputs are images or volumes with channels."""
     if channels_last_format(subject.inputs) is None:
         raise VariantError(
             f"the inputs have the shape {tuple(subject.inputs.shape)}: only images (n, c, h, w) and volumes "
@@ -66,11 +57,7 @@ class ChannelsLastFused(ChannelsLast):
     summary = "PyTorch, float32, batch norms folded into convolutions, channels innermost"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Fold and write the module.
-
-        Raises:
-            VariantError: The inputs have no channels, torch.fx cannot trace the model, or there is nothing to fold.
-        """
+        """Fold and write the module."""
         require_channels(subject)
         with variant_errors("torch.fx cannot trace this model"):
             from torch.fx.experimental.optimization import fuse

@@ -13,13 +13,6 @@ from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
 
-__all__ = [
-    "Compile",
-    "compiled_call",
-    "missing_inductor_tools",
-]
-
-
 MAX_SHAPES = 64
 """Most batch sizes per process; each is compiled separately. TorchDynamo's default is 8, and beyond it runs uncompiled
 without a warning."""
@@ -38,10 +31,6 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
 
     Freezing is a setting of the process and is on during compilation only. As an option of `torch.compile` it would
     come too late: the weights would already be arguments, which cannot be frozen.
-
-    Args:
-        module: The module, on its device.
-        threads: CPU threads that the generated loops use.
     """
     plain = module_call(torch.compile(module, dynamic=False, options={"cpp.threads": threads}))
     seen: set[tuple[torch.Size, bool]] = set()
@@ -83,11 +72,7 @@ class Compile(Runtime):
         return missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Write the module. TorchInductor compiles it at the first call, which may fail.
-
-        Raises:
-            VariantError: The module cannot be pickled.
-        """
+        """Write the module. TorchInductor compiles it at the first call, which may fail."""
         save_module(subject.module, folder)
         return {"dtype": "float32", "freezing": "on", "compiled": "in each process, for each batch size"}
 

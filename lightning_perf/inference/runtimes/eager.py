@@ -15,17 +15,6 @@ from lightning_perf.inference.errors import VariantError, variant_errors
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 
-__all__ = [
-    "MODULE_FILE",
-    "Eager",
-    "channels_last_format",
-    "copied",
-    "load_module",
-    "module_call",
-    "save_module",
-]
-
-
 MODULE_FILE = "module.pt"
 
 
@@ -33,9 +22,6 @@ def save_module(module: nn.Module, folder: Path) -> None:
     """Write the whole module: its class by name, its weights by value, in their memory format.
 
     The weights alone are not enough: no constructor makes the shapes and layers of pruned and fused models.
-
-    Raises:
-        VariantError: The module cannot be pickled.
     """
     try:
         torch.save(module, folder / MODULE_FILE)
@@ -47,15 +33,7 @@ def save_module(module: nn.Module, folder: Path) -> None:
 
 
 def load_module(folder: Path, device: torch.device) -> nn.Module:
-    """Read a module that `save_module` wrote. The file is a pickle: reading it runs code from its author.
-
-    Args:
-        folder: Folder of the file.
-        device: Device for the weights.
-
-    Raises:
-        VariantError: The file cannot be read on this machine, e.g. because the model's class cannot be imported.
-    """
+    """Read a module that `save_module` wrote. The file is a pickle: reading it runs code from its author."""
     try:
         module = torch.load(folder / MODULE_FILE, map_location=device, weights_only=False)
     except (ImportError, AttributeError) as error:
@@ -73,13 +51,7 @@ def load_module(folder: Path, device: torch.device) -> nn.Module:
 def module_call(
     function: Callable[[Tensor], Tensor], *, dtype: torch.dtype = torch.float32, channels_last: bool = False
 ) -> Call:
-    """Wrap a module as a `Call`: no gradients, float32 inputs and outputs.
-
-    Args:
-        function: The module, or its compiled form.
-        dtype: Type of its arithmetic.
-        channels_last: Whether it takes images and volumes with their channels innermost in memory.
-    """
+    """Wrap a module as a `Call`: no gradients, float32 inputs and outputs."""
 
     def call(inputs: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -107,13 +79,7 @@ def copied(module: nn.Module, inputs: Tensor, *, dtype: torch.dtype, channels_la
     """Copy a module with another type or memory format.
 
     Args:
-        module: The module; it stays unchanged.
         inputs: Inputs of the module; only images and volumes have channels.
-        dtype: Floating-point type of the copy.
-        channels_last: Whether to store the weights with channels innermost.
-
-    Raises:
-        VariantError: The module cannot be copied.
     """
     with variant_errors("the model cannot be copied"):
         twin = copy.deepcopy(module).to(dtype=dtype)

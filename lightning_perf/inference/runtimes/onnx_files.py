@@ -33,11 +33,7 @@ Larger weights go into a separate file."""
 
 
 def require_onnx() -> None:
-    """Check that the packages for writing ONNX files are installed.
-
-    Raises:
-        VariantError: A package is missing.
-    """
+    """Check that the packages for writing ONNX files are installed."""
     require(*(missing_package(name, extra="infer") for name in ("onnx", "onnxscript")))
 
 
@@ -49,11 +45,6 @@ def weights_apart(module: torch.nn.Module) -> bool:
 
 def write_onnx(subject: Subject, path: Path, dtype: torch.dtype = torch.float32) -> None:
     """Export the model with torch.export.
-
-    Args:
-        subject: The model and its inputs.
-        path: The file.
-        dtype: Type of weights, input and output.
 
     Raises:
         VariantError: A package is missing, or the model cannot be exported.

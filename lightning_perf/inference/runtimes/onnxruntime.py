@@ -28,24 +28,12 @@ from lightning_perf.inference.runtimes.onnx_files import (
     write_qdq_onnx,
 )
 
-__all__ = [
-    "OnnxRuntime",
-    "OnnxRuntimeInt8",
-    "OnnxRuntimeInt8Dynamic",
-    "load_session",
-]
-
-
 _QUIET = 3
 """ONNX Runtime's severity ``ERROR``; its warnings are for its own developers."""
 
 
 def require_provider(device: torch.device) -> None:
-    """Check that this ONNX Runtime supports the device.
-
-    Raises:
-        VariantError: It does not.
-    """
+    """Check that this ONNX Runtime supports the device."""
     import onnxruntime
 
     if device.type == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
@@ -56,16 +44,7 @@ def require_provider(device: torch.device) -> None:
 
 
 def load_session(path: Path, device: torch.device, threads: int) -> Call:
-    """Load an ONNX file.
-
-    Args:
-        path: The file.
-        device: The device to run on.
-        threads: CPU threads of the session; one operator runs at a time.
-
-    Raises:
-        VariantError: The file cannot be loaded on this machine.
-    """
+    """Load an ONNX file."""
     require_provider(device)
     with variant_errors(f"ONNX Runtime cannot load {path.name}"):
         import onnxruntime
@@ -185,11 +164,7 @@ class OnnxRuntimeInt8Dynamic(OnnxRuntime):
     why_not_on_gpu = "ONNX Runtime quantizes activations in each call on CPUs only: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export and quantize.
-
-        Raises:
-            VariantError: The model has convolutions, a package is missing, or it cannot be exported or quantized.
-        """
+        """Export and quantize."""
         convolutions = sum(isinstance(layer, nn.modules.conv._ConvNd) for layer in subject.module.modules())
         if convolutions:
             raise VariantError(

@@ -20,20 +20,11 @@ from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.onnx_files import ONNX_FILE, write_onnx, write_qdq_onnx
 
-__all__ = [
-    "OpenVino",
-    "OpenVinoInt8",
-    "load_openvino",
-]
-
 
 def load_openvino(path: Path, threads: int) -> Call:
     """Compile an ONNX file for one request at a time on a number of threads.
 
     Float32 operations stay float32; by default OpenVINO would use bfloat16 on processors that have it.
-
-    Raises:
-        VariantError: The file cannot be loaded on this machine.
     """
     with variant_errors(f"OpenVINO cannot load {path.name}"):
         import openvino

@@ -16,8 +16,6 @@ from lightning_perf.inference.runtimes.openvino import OpenVino, OpenVinoInt8
 from lightning_perf.inference.runtimes.tensorrt import TensorRtFp16, TensorRtInt8
 from lightning_perf.inference.runtimes.torchao_int8 import Int8Pt2e, Int8WeightOnly
 
-__all__ = ["RUNTIMES", "find_runtime"]
-
 RUNTIMES: tuple[Runtime, ...] = (
     Eager(),
     ChannelsLast(),
@@ -41,12 +39,6 @@ RUNTIMES: tuple[Runtime, ...] = (
 
 def find_runtime(name: str) -> Runtime:
     """Find a runtime by its name.
-
-    Args:
-        name: Name of the runtime.
-
-    Raises:
-        InferenceError: The name is unknown.
 
     Example:
         >>> find_runtime("onnxruntime-int8").summary

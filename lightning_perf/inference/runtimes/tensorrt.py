@@ -20,16 +20,6 @@ from lightning_perf.inference.runtimes.onnx_files import (
     write_qdq_onnx,
 )
 
-__all__ = [
-    "ENGINE_FILE",
-    "MAX_BATCH",
-    "TensorRtFp16",
-    "TensorRtInt8",
-    "build_engine",
-    "load_engine",
-]
-
-
 ENGINE_FILE = "model.engine"
 
 MAX_BATCH = 64
@@ -48,12 +38,7 @@ def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> Non
     (builder flags for types and calibrators were removed); TensorRT 10 needs a flag for it.
 
     Args:
-        model: The ONNX file.
-        engine: The file to write.
         input_shape: Shape of one input, without the batch.
-
-    Raises:
-        VariantError: TensorRT does not support the model.
     """
     with variant_errors("TensorRT cannot build an engine"):
         import tensorrt
@@ -81,14 +66,6 @@ def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
 
     The engine runs on a stream of its own; this stream and the caller's stream wait for each other. On the default
     stream, TensorRT would synchronize with the device in every call. Its warnings are printed.
-
-    Args:
-        path: The file.
-        device: The GPU, of the type that the engine was built on.
-        dtype: Type of the engine's input and output.
-
-    Raises:
-        VariantError: The engine was built for another GPU or by another version of TensorRT.
     """
     with variant_errors(f"TensorRT cannot load {path.name}"):
         import tensorrt

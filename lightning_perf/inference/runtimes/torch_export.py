@@ -15,15 +15,6 @@ from lightning_perf.inference.model.subject import Subject
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = [
-    "CALIBRATION_BATCH",
-    "dynamic_batch",
-    "example_batch",
-    "export_program",
-    "require_calibration",
-    "tracing",
-]
-
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
@@ -46,10 +37,7 @@ def export_program(module: nn.Module, inputs: Tensor, *, dynamic: bool = True, s
     """Export a model.
 
     Args:
-        module: The model, on the device of the inputs.
-        inputs: Real inputs, ``(n, …)``.
         dynamic: Whether to export for any batch size, or only for the batch size of the inputs.
-        strict: Whether to trace the bytecode (TorchDynamo) instead of running the model.
 
     Raises:
         VariantError: The Python code of the model depends on tensor values or on the batch size.
@@ -65,10 +53,6 @@ CALIBRATION_BATCH = 32
 
 
 def require_calibration(subject: Subject) -> None:
-    """Check for calibration inputs.
-
-    Raises:
-        VariantError: There are no calibration inputs.
-    """
+    """Check for calibration inputs."""
     if len(subject.calibration) == 0:
         raise VariantError("int8 needs real training inputs for calibration: give a LightningDataModule as --data")

@@ -28,12 +28,6 @@ from lightning_perf.inference.runtimes.torch_export import (
     tracing,
 )
 
-__all__ = [
-    "Int8Pt2e",
-    "Int8WeightOnly",
-]
-
-
 PROGRAM_FILE = "program.pt2"
 
 
@@ -124,11 +118,7 @@ class Int8WeightOnly(Runtime):
         return missing_package("torchao", extra="infer")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Quantize the linear layers and write the module.
-
-        Raises:
-            VariantError: The model has no linear layers.
-        """
+        """Quantize the linear layers and write the module."""
         linear = _count(subject.module, nn.Linear)
         convolutions = _count(subject.module, nn.modules.conv._ConvNd)
         if linear == 0:

@@ -25,8 +25,6 @@ else:
     except ImportError:
         from pytorch_lightning import LightningModule
 
-__all__ = ["Distillation", "distillation_loss"]
-
 
 WORSE = 1.1
 """A training diverged if its final loss is above this many times its first loss, and above as many times the loss of
@@ -47,14 +45,8 @@ def distillation_loss(
     if the temperature changes.
 
     Args:
-        student: Logits, ``(n, classes)``.
         teacher: Logits, ``(n, classes)``; no gradient flows into them.
-        labels: Class indices, ``(n,)``, int64.
         temperature: T, above 0. The higher it is, the softer are the labels.
-        alpha: Weight of the soft labels, from 0 to 1.
-
-    Returns:
-        The loss, a scalar.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0]])

@@ -25,8 +25,6 @@ else:
     except ImportError:
         from pytorch_lightning import LightningDataModule, Trainer
 
-__all__ = ["TEMPERATURES", "FineTuner"]
-
 TEMPERATURES = (1.0, 2.0, 4.0)
 """Temperatures that `FineTuner.choose_temperature` tries. Hinton et al. used 2 to 20; low ones suit small students."""
 

@@ -12,16 +12,6 @@ from torch import nn
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
 
-__all__ = [
-    "FineTune",
-    "Transform",
-    "check_outputs",
-    "copy_module",
-    "require_training",
-    "weight_layers",
-]
-
-
 FineTune = Callable[[nn.Module, "nn.Module | None"], nn.Module]
 """A function that trains a changed model on real training data and returns it in eval mode on the CPU. Its second
 argument is a teacher to distil from, or None."""
@@ -32,7 +22,6 @@ class Transform(ABC):
 
     Attributes:
         name: Name in tables and in ``--variants``, e.g. ``prune-50``; transforms and a runtime are joined by ``+``.
-        summary: A description on one line.
         needs_training: Whether the changed model is useless without fine-tuning.
     """
 
@@ -49,12 +38,7 @@ class Transform(ABC):
         """Make a changed copy.
 
         Args:
-            module: The original model, or the result of an earlier transform; it stays unchanged.
-            subject: The original, with inputs and device.
             fine_tune: Trains the copy; None without training data.
-
-        Returns:
-            The changed copy, in eval mode on the CPU.
 
         Raises:
             VariantError: The model is not suitable, or the transform lacks training data.
@@ -66,11 +50,7 @@ WeightLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """Return a copy of a model to change: in eval mode, on the CPU, with all parameters trainable.
-
-    Raises:
-        VariantError: The model cannot be copied.
-    """
+    """Return a copy of a model to change: in eval mode, on the CPU, with all parameters trainable."""
     try:
         changed = copy.deepcopy(module)
     except Exception as error:  # copying runs code of the model's, which may raise anything
@@ -79,30 +59,14 @@ def copy_module(module: nn.Module) -> nn.Module:
 
 
 def require_training(name: str, fine_tune: FineTune | None) -> FineTune:
-    """Return the trainer that a transform needs.
-
-    Raises:
-        VariantError: There is no training data.
-    """
+    """Return the trainer that a transform needs."""
     if fine_tune is None:
         raise VariantError(f"{name} needs training data: without training its outputs are useless")
     return fine_tune
 
 
 def check_outputs(name: str, changed: nn.Module, subject: Subject) -> nn.Module:
-    """Check that a changed model still takes the inputs and returns finite outputs of the same shape.
-
-    Args:
-        name: Name of the transform.
-        changed: The changed model.
-        subject: The original and its inputs.
-
-    Returns:
-        The changed model, in eval mode on the CPU.
-
-    Raises:
-        VariantError: It does not.
-    """
+    """Check that a changed model still takes the inputs and returns finite outputs of the same shape."""
     changed = changed.eval().cpu()
     inputs = subject.inputs[:2]
     with torch.inference_mode():

@@ -10,20 +10,11 @@ from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
 
-__all__ = [
-    "Distil",
-    "StudentBaseline",
-]
-
 
 class StudentBaseline(Transform):
     """Trains a student on the labels alone.
 
     Only this row shows whether the teacher helped the student of ``distil-NAME``.
-
-    Args:
-        student: Name of the student.
-        make: Makes the untrained student.
     """
 
     needs_training = True
@@ -44,10 +35,6 @@ class Distil(Transform):
     """Trains a student on the outputs of the model under study.
 
     The teacher is always the original, even after other transforms.
-
-    Args:
-        student: Name of the student; None to train the model that the earlier transforms made.
-        make: Makes the untrained student; required with a name.
     """
 
     needs_training = True

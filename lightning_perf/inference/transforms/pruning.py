@@ -17,12 +17,6 @@ from lightning_perf.inference.transforms.base import (
     weight_layers,
 )
 
-__all__ = [
-    "Prune",
-    "Sparsify",
-]
-
-
 ROUND_TO = 8
 """Numbers of channels stay multiples of this, because vector units and Tensor Cores are fastest with them."""
 
@@ -107,9 +101,6 @@ class Sparsify(Transform):
 
     It is not faster, because dense kernels still multiply by the zeros. The weights get smaller when compressed
     (`measure_storage`).
-
-    Args:
-        percent: Share of the weights to set to zero, from 1 to 99. Above 50, the model is fine-tuned.
     """
 
     def __init__(self, percent: int) -> None:

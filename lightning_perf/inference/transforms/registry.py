@@ -14,8 +14,6 @@ from lightning_perf.inference.transforms.pruning import Prune, Sparsify
 from lightning_perf.inference.transforms.separable import Separable
 from lightning_perf.inference.transforms.weight_sharing import Share
 
-__all__ = ["TRANSFORM_NAMES", "find_transform"]
-
 TRANSFORM_NAMES = (
     "prune-25",
     "prune-50",
@@ -39,16 +37,6 @@ _NUMBERED: tuple[tuple[str, int, Callable[[int], Transform]], ...] = (
 
 def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Transform:
     """Find a transform by its name.
-
-    Args:
-        name: A name like those in `TRANSFORM_NAMES`, or ``distil-NAME`` or ``alone-NAME`` for a student.
-        students: Functions that make untrained students, by name.
-
-    Returns:
-        The transform.
-
-    Raises:
-        InferenceError: The name is unknown, or its number is out of range.
 
     Example:
         >>> find_transform("share-5bit").summary

@@ -12,8 +12,6 @@ from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
 
-__all__ = ["Separable", "separate"]
-
 LEAST_INPUTS = 4
 """Convolutions with fewer input channels stay dense: they see the image itself, and a single filter per colour would
 find edges in one direction only. MobileNet also keeps its first convolution dense (Howard et al., arXiv:1704.04861,
@@ -56,9 +54,6 @@ def separate(layer: Convolution) -> nn.Sequential:
     The weights of one input channel are a matrix, outputs by kernel positions. The pair replaces each such matrix by
     one of rank 1: a filter times one factor per output. The nearest matrix of rank 1 is the first term of the singular
     value decomposition (Eckart and Young 1936, doi:10.1007/BF02288367).
-
-    Args:
-        layer: A convolution with one group.
 
     Returns:
         A depthwise convolution with the layer's stride, padding and dilation, and a pointwise one with its bias.

@@ -11,12 +11,6 @@ from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module
 
-__all__ = [
-    "Share",
-    "cluster",
-]
-
-
 MOST_ROUNDS = 300
 """Most rounds of Lloyd's algorithm; millions of weights and 32 values converge within about a hundred."""
 
@@ -26,10 +20,6 @@ def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], N
 
     This is Lloyd's algorithm (Lloyd 1982, doi:10.1109/TIT.1982.1056489), started from the quantiles of the values, so
     it is deterministic. In one dimension each cluster is a range of the sorted values, so a round takes k look-ups.
-
-    Args:
-        values: Finite numbers, ``(n,)``.
-        k: Number of centres, at least 1.
 
     Returns:
         At most k numbers in ascending order, and the index of the nearest number for each value.

@@ -31,7 +31,6 @@ class CheckedCall:
     batch of 2.
 
     Args:
-        call: The variant.
         input_shape: Shape of one input, without the batch dimension.
         output_shape: Shape of one output, without the batch dimension.
     """
@@ -42,17 +41,7 @@ class CheckedCall:
         self.output_shape = output_shape
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Run the variant.
-
-        Args:
-            inputs: Inputs, ``(n, …)``, float32.
-
-        Returns:
-            Outputs, ``(n, …)``, float32.
-
-        Raises:
-            InferenceError: The inputs have the wrong shape or type, or the variant returned the wrong shape.
-        """
+        """Run the variant."""
         if tuple(inputs.shape[1:]) != self.input_shape or inputs.ndim == 0:
             raise InferenceError(
                 f"The inputs have shape {tuple(inputs.shape)}, but the variant takes {shape_text(self.input_shape)}."

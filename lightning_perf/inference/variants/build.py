@@ -30,10 +30,7 @@ class BuiltVariant:
     """An artefact, with its outputs in the process that built it.
 
     Attributes:
-        artefact: The description of the artefact.
-        folder: Its folder.
         outputs: ``.npy`` file of its outputs on the subject's inputs.
-        seconds: Build time.
     """
 
     artefact: Artefact

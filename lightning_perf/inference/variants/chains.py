@@ -22,7 +22,6 @@ class Storage:
     """Sizes of a model's weights and buffers.
 
     Attributes:
-        dense_bytes: Size in memory.
         gzip_bytes: Size after compression with zlib, level 6, as gzip uses it: zeros and repeated values compress well.
     """
 
@@ -63,10 +62,7 @@ class Chains:
     A transform may fine-tune for minutes, so ``prune-50+onnxruntime`` and ``prune-50+onnxruntime-int8`` share a model.
 
     Args:
-        subject: The original.
         fine_tune: Trains a changed model; None without training data.
-        work: Folder for the models.
-        on_progress: Called with each line of progress.
     """
 
     def __init__(
@@ -80,11 +76,7 @@ class Chains:
         self._files: dict[tuple[tuple[str, ...], int], Path] = {}
 
     def module(self, transforms: tuple[Transform, ...]) -> nn.Module:
-        """Return the changed model.
-
-        Raises:
-            VariantError: A transform cannot be applied; the message says which one and why.
-        """
+        """Return the changed model."""
         key = tuple(transform.name for transform in transforms)
         if key not in self._modules:
             self._modules[key] = self._apply(transforms)

@@ -32,18 +32,7 @@ TURN_TIMEOUT_S = 600.0
 
 
 class Running:
-    """Loads an artefact in a process of its own.
-
-    Args:
-        built: The artefact.
-        inputs: ``.npy`` file of the inputs to time.
-        device: The device to run on.
-        threads: CPU threads.
-        timeout_s: Timeout for loading, and for predicting all validation data.
-
-    Raises:
-        VariantError: The artefact cannot be loaded.
-    """
+    """Loads an artefact in a process of its own."""
 
     def __init__(self, built: BuiltVariant, inputs: Path, device: str, threads: int, timeout_s: float) -> None:
         self._built = built

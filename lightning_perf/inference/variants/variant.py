@@ -15,8 +15,6 @@ from lightning_perf.inference.transforms.registry import find_transform
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["BASELINE", "Variant", "default_variants", "parse_variant", "parse_variants"]
-
 BASELINE = "eager"
 """The original as PyTorch runs it. All other variants are compared with it."""
 
@@ -62,7 +60,6 @@ class Variant:
     Attributes:
         name: Transforms and runtime joined by ``+``, e.g. ``prune-50+onnxruntime-int8``.
         transforms: Transforms that change the model, in order.
-        runtime: Runtime that executes it.
     """
 
     name: str
@@ -72,16 +69,6 @@ class Variant:
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
     """Parse the name of a variant.
-
-    Args:
-        text: Names joined by ``+``: transforms, then a runtime. Without a runtime it is ``eager``.
-        students: Functions that make untrained students for distillation, by name.
-
-    Returns:
-        The variant, with its full name.
-
-    Raises:
-        InferenceError: A part is unknown or in the wrong place; the message lists the valid names.
 
     Example:
         >>> parse_variant("prune-50").name

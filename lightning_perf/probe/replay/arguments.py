@@ -12,8 +12,6 @@ import torch
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.model.operator_calls import OperatorCall
 
-__all__ = ["TYPES", "Argument", "Bound", "NotCallableError", "TensorInfo", "bind"]
-
 TYPES: dict[str, torch.dtype] = {
     "float": torch.float32,
     "double": torch.float64,
@@ -47,10 +45,7 @@ class TensorInfo:
     """A tensor without its values.
 
     Attributes:
-        dtype: Its type.
         shape: Its shape.
-        strides: Its strides in elements.
-        gradient: Whether it needs a gradient.
     """
 
     dtype: torch.dtype
@@ -105,14 +100,7 @@ class Bound:
 
 
 def bind(call: OperatorCall) -> Bound:
-    """Find the overload of a recorded call and its arguments.
-
-    Args:
-        call: The call.
-
-    Raises:
-        NotCallableError: The operator is unknown, or its inputs are incomplete.
-    """
+    """Find the overload of a recorded call and its arguments."""
     namespace, _, name = call.name.partition("::")
     if namespace != "aten" or not name:
         raise NotCallableError("it is no operator of PyTorch")

@@ -24,8 +24,6 @@ from lightning_perf.probe.replay.messages import CompiledTimes, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
-__all__ = ["CallGraph", "build_call_graph", "main", "time_compiled"]
-
 _Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
@@ -67,12 +65,7 @@ class _Builder:
         self._latest: dict[_Key, fx.Node] = {}
 
     def add(self, number: int, bound: Bound) -> bool:
-        """Add a call, and return whether it can be made.
-
-        Args:
-            number: Its number in the step.
-            bound: The operator and its arguments.
-        """
+        """Add a call, and return whether it can be made."""
         limit, weights = integer_limit(bound), weights_of(bound)
 
         def tensor(info: TensorInfo, at: tuple[int, ...]) -> fx.Node:
@@ -144,7 +137,6 @@ def build_call_graph(order: Sequence[int], bound: Mapping[int, Bound], pool: Poo
     Args:
         order: Places of the calls, in the order of the step.
         bound: Operators with their arguments, by place. Places without one are left out.
-        pool: Makes the tensors.
     """
     builder = _Builder(pool)
     possible = [place for place in order if place in bound]

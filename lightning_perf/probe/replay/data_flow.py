@@ -21,8 +21,6 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.arguments import TYPES, Argument, Bound, NotCallableError, TensorInfo, bind
 from lightning_perf.probe.replay.messages import Setting
 
-__all__ = ["WEIGHTS", "Valueless", "follow", "is_channels_last", "weights_of"]
-
 WEIGHTS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), (1, 2)),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), (1, 2)),
@@ -163,9 +161,6 @@ def follow(
 
     Args:
         calls: The calls. The first setting is that of the recording.
-        settings: The settings.
-        batch_size: Samples per batch.
-        device: Type of the device.
 
     Returns:
         For each call, its arguments by the name of the setting. A setting is missing if the call fails in it. And the
@@ -309,8 +304,6 @@ def repeated_place(shape: Sequence[int], sizes: Sequence[int], batch_size: int |
 
     Args:
         shape: Shape of the tensor, which does not depend on the batch.
-        sizes: Sizes of the result, or factors.
-        batch_size: Samples per batch.
 
     Example:
         >>> repeated_place((1, 1, 192), (16, -1, -1), 16), repeated_place((4, 1), (1, 1, 4), 16)
@@ -327,10 +320,7 @@ def grown_place(
     """Return the place among the sizes of a view that grows with the batch.
 
     Args:
-        shape: Shape of the tensor.
-        grown: Its dimension that grows.
         sizes: Sizes of the view, at most one of them -1.
-        batch_size: Samples per batch.
         by_place: Whether dimensions keep their places from the last one on, as when a tensor is expanded.
 
     Returns:

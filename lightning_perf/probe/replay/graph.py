@@ -17,8 +17,6 @@ import torch
 from lightning_perf.probe.replay.measure import Prepared, make_calls, wait_on_device
 from lightning_perf.probe.replay.messages import GraphTimes, Setting
 
-__all__ = ["CudaQueue", "Queue", "time_graph"]
-
 GROUP = 64
 """Calls with their backward passes that follow one another. The host makes them while the device waits."""
 
@@ -61,13 +59,7 @@ def time_graph(
     """Time the calls of a step as the host makes them, from a full queue, and from a graph.
 
     Args:
-        places: Place of each call among the recorded ones.
         calls: The calls, in the order of the step. One may be there more than once.
-        setting: The setting of the recording.
-        device: Type of the device.
-        hold_bytes: Most memory of outputs that stay until the backward passes.
-        deadline_s: The deadline, by `time.perf_counter`, after the least number of repetitions.
-        queue: The queue of the device.
 
     Returns:
         The times. ``None`` if no call can be replayed, or if the device cannot capture them.
@@ -124,11 +116,7 @@ class CudaQueue:
         return float(time.perf_counter_ns() - start)
 
     def queued_ns(self, run: Run) -> float:
-        """See `Queue`. A wait that ends before the host has made all calls is repeated with twice the length.
-
-        Raises:
-            NotReplayedError: The host takes too long.
-        """
+        """See `Queue`. A wait that ends before the host has made all calls is repeated with twice the length."""
         make: Callable[..., Any] = torch.cuda.Event
         for number in range(self.WAITS):
             begin, end = make(enable_timing=True), make(enable_timing=True)

@@ -19,8 +19,6 @@ from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
 from lightning_perf.probe.replay.messages import Setting
 
-__all__ = ["Pool", "Prepared", "Timer", "count_faults", "integer_limit", "make_calls", "run_pass", "wait_on_device"]
-
 SEEDED = 1 << 16
 """Elements of a block of random values, which tensors repeat."""
 
@@ -48,12 +46,7 @@ class _Source(torch.autograd.Function):
 
 
 class Pool:
-    """Makes tensors with values, within a limit of memory. Beyond it, tensors share their memory.
-
-    Args:
-        device: Type of the device.
-        limit_bytes: Most memory for tensors of their own.
-    """
+    """Makes tensors with values, within a limit of memory. Beyond it, tensors share their memory."""
 
     def __init__(self, device: str, limit_bytes: int) -> None:
         self.device, self._left = device, limit_bytes
@@ -62,13 +55,7 @@ class Pool:
         self._generator = torch.Generator(device=device).manual_seed(0)
 
     def tensor(self, info: TensorInfo, key: tuple[Any, ...], limit: int | None = None) -> Tensor:
-        """Return a tensor: the same one for the same key and information.
-
-        Args:
-            info: Its type, shape and strides.
-            key: Its place: the call and the argument.
-            limit: Upper limit of the values of an integer tensor, exclusive.
-        """
+        """Return a tensor: the same one for the same key and information."""
         whole = (*key, info.dtype, info.shape, info.strides)
         if whole not in self._made:
             if info.bytes <= self._left:
@@ -110,14 +97,7 @@ class Pool:
 
 
 class Prepared:
-    """One call in one setting, with its tensors.
-
-    Args:
-        place: Place of the call, which names its tensors.
-        bound: The operator and its arguments.
-        pool: Makes the tensors.
-        has_backward: Whether the recording has a backward pass of it.
-    """
+    """One call in one setting, with its tensors."""
 
     def __init__(self, place: int, bound: Bound, pool: Pool, *, has_backward: bool) -> None:
         self.bound, self._pool = bound, pool
@@ -194,10 +174,6 @@ class Timer:
     On a processor with one thread it reads the processor time of this thread, which other programs do not lengthen as
     much as the time on the clock. On a device, events bracket each call. Whenever the queue is almost empty, a kernel
     that waits comes first, so that gaps between launches do not count.
-
-    Args:
-        device: Type of the device.
-        threads: Threads of an operator.
     """
 
     def __init__(self, device: str, threads: int) -> None:
@@ -242,7 +218,6 @@ class MadeCalls(NamedTuple):
     Attributes:
         forward: Time of the forward pass of each call, as the timer returned it.
         backward: Time of its backward pass, likewise.
-        failed: Reasons of calls that failed.
     """
 
     forward: dict[int, int]
@@ -261,10 +236,6 @@ def make_calls(
 
     Args:
         calls: The calls by any keys, in the order of the step.
-        setting: The setting.
-        device: Type of the device.
-        hold_bytes: Most memory of outputs that stay until the backward passes.
-        timed: Runs a function, and returns its result and a time.
     """
     made = MadeCalls({}, {}, {})
     held: list[tuple[int, list[Tensor], list[Tensor]]] = []
@@ -313,10 +284,6 @@ def run_pass(
 
     Args:
         calls: The calls by their places, in the order of the step.
-        setting: The setting.
-        device: Type of the device.
-        threads: Threads of the recording.
-        hold_bytes: Most memory of outputs that stay until the backward passes.
 
     Returns:
         For each call, the times of its forward and backward pass in nanoseconds; and the reasons of calls that failed.
@@ -337,8 +304,6 @@ def count_faults(calls: Mapping[int, Prepared], setting: Setting, hold_bytes: in
 
     Args:
         calls: The calls by their places, in the order of the step.
-        setting: The setting.
-        hold_bytes: Most memory of outputs that stay until the backward passes.
     """
 
     def counted(run: Callable[[], Any]) -> tuple[Any, int]:

@@ -38,7 +38,6 @@ class Setting:
         autocast: Type of autocast, ``bfloat16`` or ``float16``; ``None`` without autocast.
         threads: Threads of an operator on the processor; ``None`` to keep those of the recording.
         channels_last: Whether 4-dimensional weights are in channels last.
-        batch: Factor of the batch size.
         tf32: Whether FP32 products may use TF32; ``None`` for torch's default.
     """
 
@@ -58,11 +57,6 @@ class OptimizerTask(Message, frozen=True):
     """An optimizer to measure in its recorded implementation and in others.
 
     Attributes:
-        name: Class in ``torch.optim``.
-        implementation: ``loop`` or ``foreach``, as recorded.
-        momentum: Whether SGD keeps a momentum.
-        nesterov: Whether SGD uses Nesterov's momentum.
-        weight_decay: Whether weights decay.
         amsgrad: Whether Adam keeps the maximum of its second moments.
     """
 
@@ -82,10 +76,7 @@ class Task(Message, frozen=True):
         bound: For each call, its arguments by the name of the setting (`Bound`), pickled.
         skipped: Reasons for calls that cannot be made.
         settings: The settings. The first one is that of the recording.
-        device: ``cpu`` or ``cuda``.
-        threads: Threads of the recording.
         batch_size: Samples per batch; ``None`` if unknown.
-        seconds: Time for everything.
         memory_bytes: Most memory for the tensors of the calls.
         optimizer: The optimizer; ``None`` to leave it out.
         batch: The batch to send between processes; ``None`` to send none.
@@ -123,7 +114,6 @@ class Times(Message, frozen=True):
 
     Attributes:
         call: Place of the call in `OperatorCalls.calls`.
-        setting: Name of the setting.
         forward_ns: Forward pass, one per round.
         backward_ns: Backward pass, one per round.
         first_round: Number of the first of these rounds. All settings of a round follow one another closely.
@@ -157,9 +147,6 @@ class CompiledTimes(Message, frozen=True):
 
     Attributes:
         places: Places of the calls in `OperatorCalls.calls`, in their order, as often as the step makes them.
-        eager_ns: The calls one by one.
-        compiled_ns: The same calls compiled.
-        compile_s: Time of the compiler.
     """
 
     places: tuple[int, ...]
@@ -184,12 +171,10 @@ class Measured(Message, frozen=True):
     """The result of a task.
 
     Attributes:
-        times: Times of calls.
         optimizer: Times of an optimizer step by implementation, or with more `THREADS`, one per step, in nanoseconds.
         skipped: Calls that could not be run, with the reason.
         launch_ns: Cost of launching an empty kernel on the device; ``None`` on a processor.
         seconds: Time that the worker process measured for.
-        device: Name of the device.
         page_faults: Page faults of a step's calls and of the optimizer, in the recorded setting; ``None`` if they were
             not counted.
         transfer: Times of a batch between processes; ``None`` if they were not measured.

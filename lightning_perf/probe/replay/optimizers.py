@@ -20,8 +20,6 @@ from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.replay.arguments import TYPES
 from lightning_perf.probe.replay.messages import FUSED, THREADS, OptimizerTask, Task
 
-__all__ = ["IMPLEMENTATIONS", "OptimizerTimer", "largest_size", "sample_sizes"]
-
 IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 """Arguments of the optimizers of ``torch.optim`` for each implementation."""
 
@@ -52,9 +50,6 @@ class _Variant(NamedTuple):
 
 class OptimizerTimer:
     """Optimizers over parameters of the recorded sizes. They step alternately: as recorded, fused, with more threads.
-
-    Args:
-        task: The task, with an optimizer.
 
     Raises:
         ValueError: The parameters need more memory than the task has, or torch has no such optimizer.
@@ -151,8 +146,6 @@ def sample_sizes(sizes: Sequence[int], whole: int, large: int) -> list[int]:
     """Return sizes that add up to about ``whole``, in which large and small ones have the shares that they had.
 
     Args:
-        sizes: The sizes.
-        whole: The sum to reach. Sizes with a smaller sum stay unchanged.
         large: A large size. There is at least one of it if there was any.
 
     Example:

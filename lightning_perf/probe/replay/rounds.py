@@ -13,8 +13,6 @@ from lightning_perf.probe.replay.messages import Setting, Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer
 from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
 
-__all__ = ["BATCH_ROUNDS", "Rounds"]
-
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 4, 30
 """Rounds after the one that warms up. Calls are chosen so that the time suffices for the usual number. If they would
 cover too little, it suffices for the least number."""
@@ -40,11 +38,7 @@ class Rounds:
     """Measures the calls of a task until a deadline.
 
     Args:
-        task: The task.
-        bound: For each call, its arguments by the name of the setting.
-        skipped: Reasons for calls that cannot be made. Those of calls that fail are added.
         optimizer: Steps after each pass; ``None`` without one.
-        deadline_s: The deadline, by `time.perf_counter`.
     """
 
     def __init__(

@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 
-__all__ = ["COVERAGE", "covered_share", "select_calls"]
-
 COVERAGE = 0.97
 """Share of the operators' time from which further calls are left out, if time allows."""
 
@@ -30,10 +28,7 @@ def select_calls(
     """Choose calls that cover much of the step and take little time, because the step repeats them.
 
     Args:
-        calls: The calls.
         possible: Places of the calls that can be made.
-        pass_ns: Most time for making each chosen call once, by the recorded times.
-        coverage: Share of the operators' time from which further calls are left out.
 
     Returns:
         Places of the chosen calls, in the order of the step. At least one if there is any.

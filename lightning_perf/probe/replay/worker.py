@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from lightning_perf.probe.replay.optimizers import OptimizerTimer
     from lightning_perf.probe.replay.rounds import Rounds
 
-__all__ = ["main", "measure"]
-
 DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
 

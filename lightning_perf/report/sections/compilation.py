@@ -8,19 +8,92 @@ from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFram
 from lightning_perf.findings.compilation import frame_name, line_name, of_fit, step_range
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, TableRow, listing, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, listing, table
 from lightning_perf.units import format_count, format_duration
 
 TRUNCATED = 120
 """Characters of a condition or a reason that is shown."""
 
 
+_HEADING = Heading("Compilation", definition="compilation")
+
+
 def compilation_section(report: CompileReport, top: int) -> Iterator[Block]:
     """Yield a table of the functions, the time of all compilations, and the reasons to compile again."""
-    yield Heading("Compilation")
-    heads = ("function", "time", "backend", "versions", "breaks", "guards")
-    kinds = "name duration duration count figure count"
-    yield table(heads, map(_frame, report.frames[:top]), kinds=kinds)
+    yield _HEADING
+    yield _functions(report, top)
+    yield from _facts(report)
+    rows = [(frame, group) for frame in report.frames for group in frame.recompilations]
+    rows.sort(key=lambda row: -row[1].time_ns)
+    for title, items in (
+        ("Recompilations", [_recompilation(*row) for row in rows[:top]]),
+        ("Graph breaks", list(map(_break, report.breaks[:top]))),
+        ("Without a CUDA graph", [f"{each.count:,} × {each.reason}" for each in report.skipped_graphs[:top]]),
+    ):
+        if items:
+            yield Line(f"{title}:", "quiet")
+            yield from listing(items, marker="-")
+
+
+def compilation_page(report: CompileReport) -> Iterator[Block]:
+    """Yield the functions and the facts, and tables of all recompilations, graph breaks and skipped graphs."""
+    yield _HEADING
+    yield from _facts(report)
+    yield _functions(report, EVERY_ROW)
+    yield table(
+        ("function", "cause", "failed guard", "count", "time", "steps"),
+        (
+            (
+                frame_name(frame),
+                group.cause,
+                group.guard,
+                group.count,
+                group.time_ns,
+                step_range(group.first_step, group.last_step).removeprefix("in step").removeprefix("s").strip(),
+            )
+            for frame in report.frames
+            for group in sorted(frame.recompilations, key=lambda group: -group.time_ns)
+        ),
+        "Recompilations",
+        "code text text count duration text",
+        definition="recompilation",
+        definitions={"failed guard": "guard"},
+    )
+    yield table(
+        ("line", "code", "reason", "compilations", "per step"),
+        (
+            (line_name(each.file, each.line), each.code, each.reason, each.compilations, each.calls_per_step)
+            for each in report.breaks
+        ),
+        "Graph breaks",
+        "code code text count count",
+        definition="graph-break",
+    )
+    yield table(
+        ("reason", "graphs", "functions"),
+        ((each.reason, each.count, ", ".join(each.functions)) for each in report.skipped_graphs),
+        "Without a CUDA graph",
+        "text count code",
+        definition="skipped-cuda-graph",
+    )
+
+
+def _functions(report: CompileReport, top: int) -> Table:
+    return table(
+        ("function", "time", "backend", "versions", "breaks", "guards", "checks per step"),
+        map(_frame, report.frames[:top]),
+        kinds="code duration duration count figure count duration",
+        definitions={
+            "backend": "backend-time",
+            "breaks": "graph-break",
+            "guards": "guard",
+            "checks per step": "guard-checks",
+        },
+        extra=("checks per step",),
+    )
+
+
+def _facts(report: CompileReport) -> Iterator[Line]:
     moments = (
         (report.before_ns, "before training"),
         (report.first_step_ns, "in the first step"),
@@ -42,16 +115,6 @@ def compilation_section(report: CompileReport, top: int) -> Iterator[Block]:
         if report.recorded_ns_per_step:
             parts.append(f"{format_duration(report.recorded_ns_per_step)} in compilation")
         yield Line(f"Per recorded step: {', '.join(parts)}.")
-    rows = [(frame, group) for frame in report.frames for group in frame.recompilations]
-    rows.sort(key=lambda row: -row[1].time_ns)
-    for title, items in (
-        ("Recompilations", [_recompilation(*row) for row in rows[:top]]),
-        ("Graph breaks", list(map(_break, report.breaks[:top]))),
-        ("Without a CUDA graph", [f"{each.count:,} × {each.reason}" for each in report.skipped_graphs[:top]]),
-    ):
-        if items:
-            yield Line(f"{title}:", "quiet")
-            yield from listing(items, marker="-")
 
 
 def _frame(frame: CompiledFrame) -> TableRow:
@@ -61,8 +124,9 @@ def _frame(frame: CompiledFrame) -> TableRow:
         frame.time_ns,
         frame.backend_ns,
         frame.compilations,
-        f"{frame.breaks:,}" if frame.breaks else "",
+        Cell(f"{frame.breaks:,}" if frame.breaks else "", frame.breaks),
         frame.guards,
+        frame.check_ns_per_step,
     )
 
 

@@ -41,10 +41,10 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
         waits = analysis.sync_points
         time = format_duration(waits.wait_ns / max(waits.steps, 1))
         yield Heading(f"Waits of the host for the device: {time} {of_what}")
-        yield _waits(waits)
+        yield sync_table(waits)
     if analysis.autocast is not None and analysis.autocast.count:
         yield Heading(f"Casts between floating types, {of_what}")
-        yield from map(Line, _autocast(analysis.autocast))
+        yield from map(Line, cast_sentences(analysis.autocast))
     if analysis.communication is not None:
         yield Heading(f"Communication, {of_what}")
         yield from _communication(analysis.communication, max(analysis.breakdown.averaged_steps, 1), top)
@@ -117,7 +117,8 @@ def _idle(idle: Idle, *, marked: bool) -> Iterator[Block]:
         yield Line(f"Long gap: {text}{f', in {place}' if place else ''}", "quiet")
 
 
-def _waits(waits: SyncPoints) -> Table:
+def sync_table(waits: SyncPoints) -> Table:
+    """Return the places where the host waits for the device."""
     steps = max(waits.steps, 1)
     return table(
         ("in", "phase", "calls", "wait", "device\nidle after", "saving\nat most"),
@@ -134,7 +135,8 @@ def _waits(waits: SyncPoints) -> Table:
     )
 
 
-def _autocast(autocast: AutocastTax) -> Iterator[str]:
+def cast_sentences(autocast: AutocastTax) -> Iterator[str]:
+    """Yield the number and the time of casts, and how many of them repeat others."""
     steps = max(autocast.steps, 1)
     of = "device compute" if autocast.on_device else "the step"
     time = format_duration(autocast.time_ns / steps)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.analysis.comparability import Comparability
@@ -28,13 +29,39 @@ STYLES: dict[str, Style] = {
 
 def diff_blocks(compared: Compared, top: int) -> Iterator[Block]:
     """Yield the blocks of a comparison of two recordings, its tables cut to their first rows."""
-    step, diff, checked = compared.diff.step, compared.diff, compared.comparability
+    diff, checked = compared.diff, compared.comparability
     if checked.mismatches:
         yield from _mismatches(checked)
-        yield Line(f"{compared.headline}. Neither is called faster.")
-    else:
-        ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
-        yield Line((f"{compared.headline}{ratio}: ", Span(step.verdict, STYLES[step.verdict])))
+    yield _headline(compared)
+    yield from _remarks(compared)
+    yield from map(note, compared.notes)
+    yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
+    yield Details("Figures", tuple(_figures(compared, top)))
+
+
+def diff_parts(compared: Compared) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of the page of two recordings, except the long tables of its changes."""
+    checked = compared.comparability
+    return {
+        "mismatches": [Heading("Not comparable"), *_mismatches(checked)] if checked.mismatches else [],
+        "step": _step(compared),
+        "memory": (block for memory in compared.memory for block in _memory(memory)),
+        "fit": [] if compared.fit is None else _fit_sentences(compared.fit),
+        "compilation": _compilation(compared),
+    }
+
+
+def _headline(compared: Compared) -> Line:
+    step = compared.diff.step
+    if compared.comparability.mismatches:
+        return Line(f"{compared.headline}. Neither is called faster.")
+    ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
+    return Line((f"{compared.headline}{ratio}: ", Span(step.verdict, STYLES[step.verdict])))
+
+
+def _remarks(compared: Compared) -> Iterator[Line]:
+    """Yield the throughput, the limits of one pair of recordings, and the prediction of mixed precision."""
+    diff, checked = compared.diff, compared.comparability
     if checked.throughput is not None:
         yield Line(throughput_sentence(checked.throughput))
     yield Line(
@@ -46,9 +73,17 @@ def diff_blocks(compared: Compared, top: int) -> Iterator[Block]:
         yield Line(f"Not recorded by both, so not checked: {', '.join(checked.unchecked)}.", "quiet")
     if compared.mixed_precision is not None:
         yield _prediction(compared.mixed_precision)
-    yield from map(note, compared.notes)
-    yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
-    yield Details("Figures", tuple(_figures(compared, top)))
+
+
+def _step(compared: Compared) -> Iterator[Block]:
+    """Yield the outcome for the step time, and the figures that it comes from."""
+    step = compared.diff.step
+    yield Heading("Step time", definition="difference-of-two-runs")
+    yield replace(_headline(compared), style="strong")
+    yield Line(f"{format_duration(step.before_ns)} in {', '.join(compared.before)}", label="Before")
+    yield Line(f"{format_duration(step.after_ns)} in {', '.join(compared.after)}", label="After")
+    yield Line(f"{'+' if step.change_ns > 0 else ''}{format_duration(step.change_ns)}", label="Change")
+    yield from _remarks(compared)
 
 
 def _figures(compared: Compared, top: int) -> Iterator[Block]:
@@ -64,8 +99,12 @@ def _figures(compared: Compared, top: int) -> Iterator[Block]:
         yield from _memory(memory)
     if compared.fit is not None:
         yield from _fit(compared.fit)
+    yield from _compilation(compared)
+
+
+def _compilation(compared: Compared) -> Iterator[Block]:
     if compared.compilation is not None:
-        yield Heading("Compilation")
+        yield Heading("Compilation", definition="compilation")
         yield Line(compared.compilation.summary)
 
 
@@ -77,7 +116,10 @@ def _mismatches(checked: Comparability) -> Iterator[Block]:
 
 
 def _memory(memory: MemoryDiff) -> Iterator[Block]:
-    yield Heading(f"Memory at the peak, {'host' if memory.device is None else f'device {memory.device}'}")
+    yield Heading(
+        f"Memory at the peak, {'host' if memory.device is None else f'device {memory.device}'}",
+        definition="peak-memory",
+    )
     parts = [(part.category, part.before_bytes, part.after_bytes) for part in memory.parts]
     rows: list[TableRow] = []
     for category, before, after in (*parts, ("all", memory.before_bytes, memory.after_bytes)):
@@ -89,6 +131,10 @@ def _memory(memory: MemoryDiff) -> Iterator[Block]:
 
 def _fit(fit: FitDiff) -> Iterator[Block]:
     yield from _section("Time of the whole fit", fit.groups, len(fit.groups.rows), {})
+    yield from _fit_sentences(fit)
+
+
+def _fit_sentences(fit: FitDiff) -> Iterator[Line]:
     sentences = []
     if fit.steps_before != fit.steps_after:
         sentences.append(f"The fits have {fit.steps_before:,} and {fit.steps_after:,} steps.")

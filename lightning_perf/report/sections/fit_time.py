@@ -35,7 +35,7 @@ def fit_sentence(fit: FitTime) -> str:
 
 def fit_time_section(fit: FitTime) -> Iterator[Block]:
     """Yield the groups of a fit with their largest parts, and the figures of the whole fit."""
-    yield Heading("Time of the whole fit")
+    yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
     rows: list[TableRow] = []
     for group in fit.groups:
         rows.append((group.group, group.time_ns, group.share, _calls(group)))
@@ -44,6 +44,26 @@ def fit_time_section(fit: FitTime) -> Iterator[Block]:
             continue
         rows += [(f"  {part.name}", part.time_ns, part.share, _count(part)) for part in shown]
     yield table(("", "time", "share", "calls"), rows, kinds="name duration share figure")
+    yield from _facts(fit)
+
+
+def fit_time_page(fit: FitTime) -> Iterator[Block]:
+    """Yield the figures of the whole fit, and every part of its groups."""
+    yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
+    yield from _facts(fit)
+    yield table(
+        ("group", "part", "time", "share", "calls"),
+        (
+            (group.group, part.name or "all of it", part.time_ns, part.share, part.count or None)
+            for group in fit.groups
+            for part in group.parts
+        ),
+        "Parts of the fit",
+        "name text duration share count",
+    )
+
+
+def _facts(fit: FitTime) -> Iterator[Line]:
     facts = [f"{format_duration(fit.wall_ns)} in all", count_of(fit.steps, "step"), count_of(fit.epochs, "epoch")]
     if fit.first_step_ns is not None:
         facts.append(f"first step complete after {format_duration(fit.first_step_ns)}")
@@ -63,7 +83,7 @@ def fit_time_section(fit: FitTime) -> Iterator[Block]:
 
 def step_times_section(times: StepTimes) -> Iterator[Block]:
     """Yield percentiles of the step time, the wait for data, throughput, and changes over the run."""
-    yield Heading("Step times without the profiler")
+    yield Heading("Step times without the profiler", definition="step-timer")
     rows: list[TableRow] = [
         ("step", times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns),
         ("data wait", times.data_wait_mean_ns, "", times.data_wait_p90_ns, ""),

@@ -16,13 +16,13 @@ from lightning_perf.units import format_count, format_duration, format_flops, fo
 def language_model_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
     """Yield tokens and FLOPs of a language model, its attention, and the forward work that the backward repeats."""
     if analysis.language_model is not None:
-        yield Heading("Language model")
+        yield Heading("Language model", definition="tokens")
         yield from _language_model(analysis.language_model)
     if analysis.attention is not None:
-        yield Heading(f"Attention, {each(analysis)}")
+        yield Heading(f"Attention, {each(analysis)}", definition="attention")
         yield from _attention(analysis.attention, top)
     if analysis.recompute is not None:
-        yield Heading("Gradient checkpointing")
+        yield Heading("Gradient checkpointing", definition="repeated-forward-work")
         yield _recompute(analysis.recompute, analysis)
 
 

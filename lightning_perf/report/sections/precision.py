@@ -1,41 +1,71 @@
-"""The precision of a run, and its effect on loss and gradients."""
+"""The precision of a run, its loss scale, gradient underflow, and mistakes in its use."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
+from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
 from lightning_perf.run_files.numerics.precision import (
-    BadRun,
-    LayerDrift,
     LayerUnderflow,
     LossScaleHistory,
-    NumericsDrift,
     PrecisionMistake,
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
 )
-from lightning_perf.run_files.numerics.samples import OverflowOrigin
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Span, TableRow, listing, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
-MAX_ORIGINS = 3
 MAX_KEPT = 6
 
 
 def precision_section(precision: RunPrecision, top: int) -> Iterator[Block]:
-    """Yield the precision, the loss scale, gradient underflow, and the comparison with FP32."""
+    """Yield the precision, the loss scale and gradient underflow."""
     yield Heading("Precision")
     yield from _setting(precision.setting)
     if precision.loss_scale is not None:
         yield from _loss_scale(precision.loss_scale)
     if precision.underflow is not None:
         yield from _underflow(precision.underflow, top)
+
+
+def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of the page on the precision."""
+    parts: dict[str, Iterable[Block]] = {"setting": [Heading("Setting"), *_setting(precision.setting)]}
+    if precision.bad_run is not None:
+        parts["diagnosis"] = [Heading("Diagnosis"), *bad_run_blocks(precision.bad_run)]
+    if precision.mistakes:
+        parts["mistakes"] = mistakes_section(precision.mistakes)
+    if (history := precision.loss_scale) is not None:
+        heading = Heading("Loss scale", definition="loss-scale")
+        parts["loss_scale"] = [heading, *_loss_scale(history), _scale_events(history)]
+    if precision.underflow is not None:
+        heading = Heading("Gradient underflow by layer", definition="subnormal-share")
+        parts["underflow"] = [heading, *_underflow(precision.underflow, EVERY_ROW)]
     if precision.numerics is not None:
-        yield from _numerics(precision.numerics)
+        heading = Heading("Compared with FP32", definition="seed-noise")
+        parts["numerics"] = [heading, *first_steps(precision.numerics)]
+    return parts
+
+
+def _scale_events(history: LossScaleHistory) -> Table:
+    return table(
+        ("step", "change", "new scale", "wasted", "where"),
+        (
+            (
+                event.step,
+                "overflow: step skipped" if event.kind == "overflow" else event.kind,
+                event.scale,
+                event.wasted_ns or None,
+                "" if event.origin is None else origin_text(event.origin),
+            )
+            for event in history.events
+        ),
+        "Changes of the loss scale",
+        "count text count duration text",
+    )
 
 
 def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
@@ -45,12 +75,6 @@ def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
         yield Line(mistake_text(mistake), label=f"{number}.", gap=1)
         yield from listing([*mistake.evidence, Line((Span("Fix: ", "good"), mistake.action))], indent=3)
     yield Line(("About a mistake: ", Span(f"lightning-perf explain {mistakes[0].kind}", "command")))
-
-
-def bad_run_blocks(found: BadRun) -> Iterator[Block]:
-    """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
-    yield Line(found.title, "bad")
-    yield from listing([*found.evidence, Line((Span("Fix: ", "good"), found.action))], indent=3)
 
 
 def mistake_text(mistake: PrecisionMistake) -> tuple[str | Span, ...]:
@@ -89,15 +113,6 @@ def _loss_scale(history: LossScaleHistory) -> Iterator[Line]:
             "steps, so the schedule is that far ahead of the weights.",
             "warning",
         )
-    located = [(event.step, event.origin) for event in history.events if event.origin is not None]
-    for step, origin in located[:MAX_ORIGINS]:
-        yield Line(f"Step {step} overflowed: {_origin(origin)}.")
-
-
-def _origin(origin: OverflowOrigin) -> str:
-    if not origin.module:
-        return f"the loss itself was {origin.value}"
-    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
 
 
 def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
@@ -109,9 +124,13 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
         + (f" · the scale may double {found.headroom_doublings}×" if found.headroom_doublings is not None else ""),
         "warning" if named else "plain",
     )
-    shown = [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
-    heads = ("layer", "computed in", "subnormal", "zero", "median", "headroom")
-    yield table(heads, map(_layer, shown), kinds="name figure figure share figure figure")
+    shown = rows if top == EVERY_ROW else [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
+    yield table(
+        ("layer", "computed in", "subnormal", "zero", "median", "headroom"),
+        map(_layer, shown),
+        kinds="code figure figure share figure figure",
+        definitions={"subnormal": "subnormal-share", "zero": "zero-share", "headroom": "scale-headroom"},
+    )
     if found.advice is not None:
         yield Line(f"{found.advice.text}.", "strong")
 
@@ -122,33 +141,12 @@ def _layer(row: LayerUnderflow) -> TableRow:
     return (
         Cell(row.name, troubled=row.underflows),
         row.arithmetic,
-        Cell("all vanished" if row.vanished else format_share(row.subnormal_share), row.subnormal_share),
+        Cell(
+            "all vanished" if row.vanished else format_share(row.subnormal_share),
+            row.subnormal_share,
+            bar=row.subnormal_share,
+        ),
         row.zero_share,
         Cell(median, row.median_exponent),
         Cell(headroom, row.headroom_doublings),
     )
-
-
-def _numerics(drift: NumericsDrift) -> Iterator[Line]:
-    beyond = drift.beyond_seed_noise
-    yield Line(
-        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
-        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
-        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
-        "warning" if beyond else "plain",
-    )
-    if drift.layers:
-        worst = max(drift.layers, key=_error)
-        yield Line(
-            f"Outputs of {worst.name} are NaN or infinite."
-            if worst.relative_error is None
-            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
-        )
-
-
-def _error(layer: LayerDrift) -> float:
-    return math.inf if layer.relative_error is None else layer.relative_error
-
-
-def _loss(value: float | None) -> str:
-    return "NaN or infinite" if value is None else f"{value:.4g}"

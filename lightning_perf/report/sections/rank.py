@@ -52,6 +52,11 @@ def _work_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
     if analysis.modules is not None and analysis.modules.rows:
         yield Heading(f"Modules, {each(analysis)}")
         yield from _modules(analysis.modules, top)
+    yield from device_regions(analysis, top)
+
+
+def device_regions(analysis: RankAnalysis, top: int) -> Iterator[Block]:
+    """Yield the named regions of CUDA graphs, and the samples of hardware counters."""
     if analysis.graph_regions is not None:
         yield Heading(f"Regions of CUDA graphs, {each(analysis)}")
         yield from _graph_regions(analysis.graph_regions, top)
@@ -204,9 +209,10 @@ def _graph_regions(regions: GraphRegionTable, top: int) -> Iterator[Block]:
 
 def _counters(counters: HardwareCounters) -> Iterator[Block]:
     rows = (
-        (row.name, str(row.device), row.mean, f"{format_count(row.minimum)}–{format_count(row.maximum)}")
+        (row.name, str(row.device), row.mean, f"{format_count(row.minimum)}–{format_count(row.maximum)}", row.samples)
         for row in counters.rows
     )
-    yield table(("counter", "device", "mean", "minimum–maximum"), rows, kinds="name figure count figure")
+    heads = ("counter", "device", "mean", "minimum–maximum", "samples")
+    yield table(heads, rows, kinds="name figure count figure count", extra=("samples",))
     if counters.step_energy_j is not None:
         yield Line(f"Energy: {format_count(counters.step_energy_j)} J per step.")

@@ -17,9 +17,9 @@ from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
 from lightning_perf.report.sections.fp8_layers import fp8_section
-from lightning_perf.report.sections.precision import bad_run_blocks, mistakes_section, precision_section
+from lightning_perf.report.sections.fp32_comparison import fp32_section
+from lightning_perf.report.sections.precision import mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
-from lightning_perf.report.sections.shadow import shadow_section
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
@@ -48,9 +48,9 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
         yield Line(_device_line(report, lead), "quiet")
     yield from map(note, report.notes)
     if report.out_of_memory:
-        yield from _out_of_memory(report.out_of_memory)
+        yield from out_of_memory_blocks(report.out_of_memory)
     if report.trust is not None:
-        yield _trust(report.trust)
+        yield trust_block(report.trust)
     if report.findings:
         yield Heading("Findings")
         yield from findings_blocks(report.findings, lead)
@@ -59,9 +59,8 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
         yield from findings_blocks(report.fit_findings, lead, start=len(report.findings) + 1)
     if report.held_back:
         yield from _held_back(report.held_back)
-    if report.precision is not None and report.precision.bad_run is not None:
-        yield Heading("Diagnosis")
-        yield from bad_run_blocks(report.precision.bad_run)
+    if _diagnosed(report):
+        yield from fp32_section(report.precision, report.shadow, top)
     if report.precision is not None and report.precision.mistakes:
         yield from mistakes_section(report.precision.mistakes)
     yield Details("Figures", tuple(_figures(report, lead, top)))
@@ -86,14 +85,19 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
         yield from _captures(report.captures)
     if report.precision is not None:
         yield from precision_section(report.precision, top)
+    if not _diagnosed(report):
+        yield from fp32_section(report.precision, report.shadow, top)
     if report.fp8 is not None:
         yield from fp8_section(report.fp8, top)
-    if report.shadow is not None:
-        yield from shadow_section(report.shadow, top)
     if report.forecast is not None:
         yield from forecast_section(report.forecast, top)
     if report.sources:
         yield from _sources(report.sources)
+
+
+def _diagnosed(report: PerfReport) -> bool:
+    """Return whether the run went wrong in 16 bits: all that is known of it then comes before the figures."""
+    return report.precision is not None and report.precision.bad_run is not None
 
 
 def findings_blocks(findings: Sequence[Finding], lead: RankAnalysis | None, start: int = 1) -> Iterator[Block]:
@@ -130,8 +134,9 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
     return " · ".join(parts)
 
 
-def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
-    yield Heading("Out of memory")
+def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
+    """Yield the state of each rank that ran out of memory, and the fixes."""
+    yield Heading("Out of memory", definition="out-of-memory")
     for failure in failures:
         yield Line(failure.sentence)
         yield Line(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes))
@@ -141,7 +146,7 @@ def _out_of_memory(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
         yield Line(failure.message, "quiet")
 
 
-def _trust(trust: Trust) -> Line:
+def trust_block(trust: Trust) -> Line:
     """Say how far the figures can be trusted, in yellow if only partly."""
     doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
     return Line((Span("Trust ", "warning" if doubtful else "good"), trust_line(trust)))

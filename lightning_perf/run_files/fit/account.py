@@ -10,18 +10,6 @@ from lightning_perf.errors import TraceError
 from lightning_perf.project import install_command
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = [
-    "MAX_STARTS",
-    "AccountEntry",
-    "AccountFacts",
-    "FitAccount",
-    "Group",
-    "LoaderStart",
-    "account_paths",
-    "read_account",
-    "write_account",
-]
-
 VERSION = 1
 
 MAX_STARTS = 200
@@ -178,23 +166,12 @@ account_paths = _ACCOUNTS.paths
 
 
 def write_account(folder: Path, account: FitAccount) -> None:
-    """Write the account of a rank, atomically.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write the account of a rank, atomically."""
     _ACCOUNTS.replace(folder, account.rank, account)
 
 
 def read_account(path: str | Path) -> FitAccount:
-    """Read the account of a fit.
-
-    Args:
-        path: An ``account.rank0.jsonl`` file.
-
-    Raises:
-        TraceError: It cannot be read, is no account, or comes from a newer lightning-perf.
-    """
+    """Read the account of a fit."""
     accounts = _ACCOUNTS.read(path)
     if not accounts:
         raise TraceError(path, "is empty or incomplete", "Remove it")

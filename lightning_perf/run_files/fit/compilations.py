@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = ["COMPILATIONS", "Compilation", "GraphBreak", "Moment"]
-
 Moment: TypeAlias = Literal["before training", "first step", "step", "between steps"]
 """The part of the fit in which a compilation ran. Validation and epoch boundaries are between steps."""
 

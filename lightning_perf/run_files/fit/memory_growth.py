@@ -8,8 +8,6 @@ from typing import Literal
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = ["GrowthRecord", "MemorySample", "TensorCensus", "TensorGroup", "read_growth", "write_growth"]
-
 
 @dataclass(frozen=True)
 class MemorySample:
@@ -78,11 +76,7 @@ _RECORDS: RankLog[GrowthRecord] = RankLog(GrowthRecord, "memory", "memory over t
 
 
 def write_growth(folder: Path, record: GrowthRecord) -> None:
-    """Write the record of a rank, atomically.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write the record of a rank, atomically."""
     _RECORDS.replace(folder, record.rank, record)
 
 

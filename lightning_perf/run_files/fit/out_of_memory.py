@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 from lightning_perf.run_files.jsonl import Count, RankLog
 from lightning_perf.units import format_bytes
 
-__all__ = ["MemoryPhase", "OutOfMemory", "has_out_of_memory", "read_out_of_memory", "write_out_of_memory"]
-
 MemoryPhase: TypeAlias = Literal[
     "fetch", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other"
 ]
@@ -103,11 +101,7 @@ read_out_of_memory = _FILES.read_all
 
 
 def write_out_of_memory(folder: Path, report: OutOfMemory) -> Path:
-    """Write the report of a rank, and return its path.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write the report of a rank, and return its path."""
     return _FILES.replace(folder, report.rank, report)
 
 

@@ -14,27 +14,6 @@ from typing import Literal
 
 from lightning_perf.run_files.jsonl import RankLog
 
-__all__ = [
-    "FORECAST",
-    "FP8",
-    "GRADIENT_SAMPLES",
-    "LOWEST_EXPONENT",
-    "SCALE_EVENTS",
-    "SHADOW",
-    "Arithmetic",
-    "Fp8Sample",
-    "Fp8Tensor",
-    "GradientSample",
-    "LayerGradients",
-    "LayerSample",
-    "LayerShadow",
-    "OverflowOrigin",
-    "RoundedCounts",
-    "ScaleEvent",
-    "ShadowSample",
-    "TensorSample",
-]
-
 LOWEST_EXPONENT = -40
 """Gradients below this power of two are counted with it."""
 

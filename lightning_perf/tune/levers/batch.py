@@ -10,8 +10,6 @@ from lightning_perf.tune.levers.input import change_loader, rebuilt, training_lo
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["BatchSize", "FewerMicroBatches"]
-
 
 @dataclass(frozen=True)
 class BatchSize:

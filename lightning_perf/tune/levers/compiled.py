@@ -10,8 +10,6 @@ from lightning_perf.machine.environment import has_cpp_compiler
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["Compiled"]
-
 
 @dataclass(frozen=True)
 class Compiled:

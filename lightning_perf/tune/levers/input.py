@@ -13,16 +13,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = [
-    "PinnedMemory",
-    "Workers",
-    "change_loader",
-    "fetch_cpu_share",
-    "rebuilt",
-    "training_loader",
-]
-
-
 _KEPT = (
     "num_workers",
     "collate_fn",
@@ -51,9 +41,6 @@ FETCH_SAMPLES = 64
 def fetch_cpu_share(training: Training) -> float | None:
     """Measure for which share of the time the processor works while samples are loaded.
 
-    Args:
-        training: The training. A few samples of its data set are loaded.
-
     Returns:
         The share, or None for a data set without an index or with samples in memory.
     """
@@ -75,11 +62,7 @@ def fetch_cpu_share(training: Training) -> float | None:
 
 
 def training_loader(training: Training) -> DataLoader[Any] | str:
-    """Return the DataLoader that the training would use, or the reason why it cannot be changed.
-
-    Args:
-        training: The training. Its module or LightningDataModule is prepared and set up once.
-    """
+    """Return the DataLoader that the training would use, or the reason why it cannot be changed."""
     loader: DataLoader[Any] | str | None = training.loader
     if loader is None:
         loader = training.loader = _find_loader(training)
@@ -87,12 +70,7 @@ def training_loader(training: Training) -> DataLoader[Any] | str:
 
 
 def change_loader(training: Training, change: Callable[[DataLoader[Any]], DataLoader[Any]]) -> None:
-    """Make the training use a changed DataLoader.
-
-    Args:
-        training: Changed in place.
-        change: Makes the new DataLoader from the user's.
-    """
+    """Make the training use a changed DataLoader."""
     training.loader = None
     owner = _owner(training)
     if owner is None:
@@ -109,10 +87,6 @@ def change_loader(training: Training, change: Callable[[DataLoader[Any]], DataLo
 
 def rebuilt(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Return the same loader with other settings.
-
-    Args:
-        loader: A plain DataLoader.
-        changes: Arguments of `DataLoader` that differ.
 
     Example:
         >>> loader = rebuilt(DataLoader([1, 2, 3], batch_size=2), batch_size=3)
@@ -159,7 +133,6 @@ class Workers:
     """Batches made by worker processes that stay alive over epochs.
 
     Attributes:
-        count: Worker processes.
         prefetch: Batches that each of them prepares in advance.
     """
 

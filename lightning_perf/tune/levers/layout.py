@@ -8,8 +8,6 @@ from torch import nn
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["ChannelsLast", "CudnnBenchmark"]
-
 
 class ChannelsLast:
     """Weights of 2-D convolutions in the order that convolution kernels prefer; activations follow."""

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from lightning_perf.tune.training import Training
 
-__all__ = ["Change", "Lever", "Machine"]
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -56,7 +54,6 @@ class Lever:
     Attributes:
         name: Its name in tables and in ``--levers``, e.g. ``channels-last``.
         family: At most one lever of a family is kept, e.g. one precision.
-        change: Its change of a training.
         addresses: Kinds of findings with a predicted saving that this lever may bring.
         changes_training: Whether the result is another training (batch size). Such a lever is measured, but never kept
             automatically.

@@ -7,8 +7,6 @@ from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["KeptMemory"]
-
 
 class KeptMemory:
     """glibc keeps freed memory for the next step, instead of giving it back to the system."""

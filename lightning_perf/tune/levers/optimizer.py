@@ -14,8 +14,6 @@ from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["FusedOptimizer", "clipping_excludes_fusing", "has_fused_optimizer"]
-
 _FUSABLE = (SGD, Adagrad, Adam, AdamW)
 _FLAGS = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
 """Attributes that the constructors set with ``fused=True``; which of them differs by class and version."""
@@ -79,10 +77,6 @@ def clipping_excludes_fusing(training: Training, precision: Any) -> str | None:
 
     Its mixed-precision plugin does not clip the gradients of an optimizer that may unscale them inside its step. It
     checks the optimizer only, so it also raises under ``bf16-mixed``.
-
-    Args:
-        training: The training.
-        precision: The Trainer's precision.
     """
     if not training.trainer.get("gradient_clip_val"):
         return None

@@ -10,8 +10,6 @@ from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.optimizer import clipping_excludes_fusing, has_fused_optimizer
 from lightning_perf.tune.training import Training
 
-__all__ = ["TF32", "MixedPrecision"]
-
 _FULL = ("32-true", "32", 32, None)
 _BF16_CAPABILITY = (8, 0)
 """From Ampere on Tensor Cores take bfloat16 and TF32 (NVIDIA's A100 whitepaper)."""
@@ -19,11 +17,7 @@ _BF16_CAPABILITY = (8, 0)
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Autocast to a 16-bit type.
-
-    Attributes:
-        precision: Lightning's name of it.
-    """
+    """Autocast to a 16-bit type."""
 
     precision: str
 

@@ -14,8 +14,6 @@ from lightning_perf.tune.levers.memory import KeptMemory
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.levers.precision import TF32, MixedPrecision
 
-__all__ = ["LEVERS", "find_lever", "find_levers"]
-
 _PRECISION = ("half-precision", "tensor-cores", "cpu-bf16")
 _COMPILE = ("launch-bound", "small-kernels")
 _BATCH_SIZE = ("memory-spare", "cpu-overhead")
@@ -46,12 +44,6 @@ LEVERS: tuple[Lever, ...] = (
 def find_levers(names: Sequence[str]) -> tuple[Lever, ...]:
     """Return the levers of these names, or all if no name is given.
 
-    Args:
-        names: Names of levers or families.
-
-    Raises:
-        TuneError: A name is unknown.
-
     Example:
         >>> [lever.name for lever in find_levers(["precision", "channels-last"])]
         ['bf16-mixed', '16-mixed', 'channels-last']
@@ -65,9 +57,5 @@ def find_levers(names: Sequence[str]) -> tuple[Lever, ...]:
 
 
 def find_lever(name: str) -> Lever:
-    """Return the lever of that name.
-
-    Raises:
-        TuneError: The name is unknown.
-    """
+    """Return the lever of that name."""
     return next(lever for lever in find_levers([name]) if lever.name == name)

@@ -66,5 +66,5 @@ def test_the_console_and_json():
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert rows["100"] == ["100", "1.010", "1.000", "0.95000", "1.0200"]
     assert rows["body"] == ["body", "0.95000", "100", "0.97000", "1.500–1.500"]
-    assert "Shadow steps in FP32" in report.to_markdown()
+    assert "Comparison with FP32" in report.to_markdown()
     assert msgspec.json.decode(report.to_json(), type=type(report)).shadow == report.shadow

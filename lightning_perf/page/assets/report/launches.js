@@ -1,14 +1,14 @@
 // The view "Launches & idle": the cost of launches, and the waits of the device and of the host.
 
 import { chart, ink } from "../components/chart.js";
+import { part } from "../components/blocks.js";
 import * as column from "../components/column.js";
-import { columns, facts, missing, notice, section, tiles, timeStack } from "../components/parts.js";
+import { columns, missing, notice, section, tiles, timeStack } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
-import { graphRegions, hardwareCounters } from "./sections/graph_regions.js";
-import { idlePart, syncPart } from "./sections/idle.js";
+import { idlePart } from "./sections/idle.js";
 
 export const launches = { id: "launches", title: "Launches & idle", kinds: ["run", "trace"], missing: reason, render };
 
@@ -20,16 +20,16 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const { rank } = context;
+  const { report, rank } = context;
   const why = reason(context);
-  const host = rank && columns(loading(rank), optimizer(rank));
+  const own = (name) => part(report, `${name}.${report.ranks.indexOf(rank)}`);
+  const host = columns(own("loading"), own("optimizer"));
   if (why) return [missing(why), host];
   return [
     rank.launches?.calls ? launchPart(rank) : missing("This recording has no launch calls."),
     rank.idle?.idle_ns ? idlePart(rank) : null,
-    syncPart(rank),
-    graphRegions(rank),
-    hardwareCounters(rank),
+    own("sync"),
+    own("regions"),
     host,
   ];
 }
@@ -133,44 +133,4 @@ function streams(queue, steps) {
       column.share("empty_share", "Empty", { bar: (row) => row.empty_share }),
     ],
   });
-}
-
-/** How batches are fetched and moved; null if the recording does not show it. */
-function loading(rank) {
-  const { loading: found } = rank;
-  if (!found) return null;
-  const steps = Math.max(found.steps, 1);
-  const who = { in_process: "the training process itself (num_workers=0)", workers: "worker processes" }[found.loader];
-  return section(
-    "Batch loading",
-    { definition: "batch-loading", aside: per(rank) },
-    facts([
-      ["Batches made by", who ?? "not in the recording"],
-      ["Fetches", format.count(found.fetches / steps)],
-      ["Time in fetches", format.duration(found.fetch_ns / steps)],
-      ["of it in operators", format.duration(found.operator_ns / steps)],
-      found.pageable_copies > 0 && [
-        "Copies from pageable memory",
-        `${format.count(found.pageable_copies / steps)}, ${format.bytes(found.pageable_bytes / steps)} in ${format.duration(found.pageable_ns / steps)}`,
-      ],
-    ]),
-  );
-}
-
-/** The cost of the optimizer; null without an optimizer. */
-function optimizer(rank) {
-  const { optimizer: found } = rank;
-  if (!found) return null;
-  const steps = Math.max(found.steps, 1);
-  return section(
-    "Optimizer",
-    { definition: "optimizer-step", aside: per(rank) },
-    facts([
-      ["Optimizer", `${found.name}${found.implementation ? ` (${found.implementation})` : ""}`],
-      ["Operators", format.count(found.operators / steps)],
-      ["Launches", format.count(found.launches / steps)],
-      ["On the host", format.duration(found.host_ns / steps)],
-      found.launches > 0 && ["On the device", format.duration(found.device_ns / steps)],
-    ]),
-  );
 }

@@ -1,9 +1,10 @@
 // The view "Memory": memory over time, and its contents at the peak.
 
-import { chart, ink } from "../components/chart.js";
+import { part } from "../components/blocks.js";
+import { chart, ink, peakMark } from "../components/chart.js";
 import * as column from "../components/column.js";
 import { term } from "../components/definitions.js";
-import { facts, notice, section, stack, tiles, unlessMissing } from "../components/parts.js";
+import { section, stack, tiles, unlessMissing } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
@@ -20,38 +21,11 @@ function reason({ report, rank }) {
 
 function render(context) {
   const { report, rank } = context;
+  const batch = (device) => part(report, `batch_${device}.${report.ranks.indexOf(rank)}`);
   return [
-    (report.out_of_memory ?? []).map((failure) => outOfMemory(failure)),
-    (rank?.memory?.devices ?? []).map((device) => one(device, rank)),
+    part(report, "out_of_memory"),
+    (rank?.memory?.devices ?? []).map((device, i) => one(device, rank, batch(i))),
   ];
-}
-
-function outOfMemory(failure) {
-  const module = failure.module === null ? null : `${failure.module || "the model"} (${failure.module_class})`;
-  const sizes = [
-    ["Allocation that failed", failure.asked_bytes],
-    ["Parameters", failure.parameters_bytes],
-    ["Gradients", failure.gradients_bytes],
-    ["Optimizer state", failure.optimizer_state_bytes],
-    ["All tensors", failure.allocated_bytes],
-    ["Reserved", failure.reserved_bytes],
-    ["Free", failure.free_bytes],
-    ["Total", failure.total_bytes],
-  ];
-  return section(
-    `Out of memory: rank ${failure.rank}`,
-    { definition: "out-of-memory", aside: failure.message },
-    failure.fixes.map((fix) => notice(fix, "high")),
-    facts([
-      ["Device", failure.device],
-      ["Step", failure.step],
-      ["Phase", label("phases", failure.phase)],
-      ["Module", module],
-      ["Batch size", failure.batch_size],
-      ...sizes.map(([name, size]) => [name, size === null ? null : format.bytes(size)]),
-      ["Snapshot of the allocator", failure.snapshot],
-    ]),
-  );
 }
 
 const RECORDED_ONLY =
@@ -59,7 +33,7 @@ const RECORDED_ONLY =
 const LISTED_ONLY =
   "These figures do not include memory that was allocated before the recording, except for parameters, gradients and optimizer state.";
 
-function one(device, rank) {
+function one(device, rank, batch) {
   const name = device.device === null ? "Host" : `Device ${device.device}`;
   const bound = device.absolute ? null : "at least";
   return section(
@@ -85,7 +59,7 @@ function one(device, rank) {
       },
     ]),
     curve(device, rank, name),
-    device.batch ? largerBatch(device.batch) : null,
+    batch && [h("h3", {}, term("Other batch sizes", "memory-of-a-batch")), batch],
     device.alive?.length ? alive(device, name) : null,
     device.operators?.length ? operators(device, name) : null,
   );
@@ -94,7 +68,7 @@ function one(device, rank) {
 function curve(device, rank, name) {
   if (device.allocated.time_ns.length === 0) return null;
   const axis = format.timeAxis(rank.recording_ns);
-  const unit = axisUnit(Math.max(device.peak_allocated_bytes, device.peak_reserved_bytes ?? 0));
+  const unit = format.bytesAxis(Math.max(device.peak_allocated_bytes, device.peak_reserved_bytes ?? 0));
   const line = (series, title, settings) => ({
     type: "scatter",
     mode: "lines",
@@ -125,19 +99,7 @@ function curve(device, rank, name) {
       xaxis: { title: `${axis.name} since the start of the recording` },
       yaxis: { title: unit.name, rangemode: "tozero" },
       shapes: boundaries(rank, axis),
-      annotations: [
-        {
-          x: device.peak_ns / axis.size_ns,
-          y: device.peak_allocated_bytes / unit.size,
-          text: "peak",
-          showarrow: true,
-          arrowhead: 0,
-          ax: 0,
-          ay: -18,
-          arrowcolor: ink("ink-soft"),
-          font: { size: 11 },
-        },
-      ],
+      annotations: [peakMark(device.peak_ns / axis.size_ns, device.peak_allocated_bytes / unit.size)],
     },
   });
   return chart({
@@ -145,12 +107,6 @@ function curve(device, rank, name) {
     draw,
     height: 260,
   });
-}
-
-// The largest unit in which the maximum of the curve is at least 1.
-function axisUnit(most) {
-  const units = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
-  return units.findLast((unit) => most >= unit.size) ?? units[0];
 }
 
 function boundaries(rank, axis) {
@@ -172,29 +128,6 @@ const PART_COLORS = {
   temporary: "temporaries",
   other: "before_recording",
 };
-
-function largerBatch(batch) {
-  const range = (low, high, show) => (low === high ? show(low) : `${show(low)} to ${show(high)}`);
-  const fits =
-    batch.available_bytes === null
-      ? null
-      : batch.largest_low === null || batch.largest_high === null
-        ? "memory does not limit it"
-        : range(batch.largest_low, batch.largest_high, format.count);
-  return [
-    h("h3", {}, term("Other batch sizes", "memory-of-a-batch")),
-    facts([
-      ["Recorded batch size", format.count(batch.batch_size)],
-      [
-        `Tensors with a batch of ${format.count(2 * batch.batch_size)}`,
-        range(batch.doubled_low_bytes, batch.doubled_high_bytes, format.bytes),
-      ],
-      ["Per sample in large batches", format.bytes(batch.sample_bytes)],
-      ["Room for tensors", format.bytes(batch.available_bytes)],
-      ["Largest batch that fits", fits],
-    ]),
-  ];
-}
 
 function alive(device, name) {
   return [

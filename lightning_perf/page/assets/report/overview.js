@@ -1,5 +1,6 @@
 // The view "Overview": the verdict first, then its evidence and the largest parts of the step.
 
+import { part } from "../components/blocks.js";
 import { suggestion } from "../components/copy.js";
 import { chartAndTable, facts, notes, section, tiles } from "../components/parts.js";
 import { h } from "../core/dom.js";
@@ -7,13 +8,9 @@ import * as format from "../text/format.js";
 import { units } from "../text/vendor.js";
 import { arithmetic } from "./sections/arithmetic.js";
 import { capturesPart } from "./sections/captures.js";
-import { compilation } from "./sections/compilation.js";
 import { firstFinding, heldBackList, otherFindings } from "./sections/findings.js";
-import { fitTime } from "./sections/fit_time.js";
-import { attentionPart, languageModel, recomputePart } from "./sections/language_model.js";
-import { stepTimes } from "./sections/step_times.js";
+import { compilationBar, fitBar } from "./sections/fit_time.js";
 import { breakdown, phases, steps } from "./sections/steps.js";
-import { trustLine, windowsPart } from "./sections/trust.js";
 
 export const overview = { id: "overview", title: "Overview", kinds: ["run", "trace"], render };
 
@@ -38,14 +35,12 @@ function render(context) {
       ? section("Held back", { definition: "held-back" }, heldBackList(report.held_back))
       : null,
     rank && [phases(rank), arithmetic(rank)],
-    rank?.language_model && languageModel(rank.language_model),
-    rank?.attention && attentionPart(rank.attention),
-    rank?.recompute && recomputePart(rank.recompute),
+    part(report, `language_model.${report.ranks.indexOf(rank)}`),
     capturesPart(report.captures),
-    report.fit_time && fitTime(report.fit_time),
-    report.compilation && compilation(report.compilation),
-    report.step_times && stepTimes(report.step_times),
-    windowsPart(report.trust),
+    report.fit_time && part(report, "fit_time", { before: fitBar(report.fit_time) }),
+    report.compilation && part(report, "compilation", { before: compilationBar(report.compilation) }),
+    part(report, "step_times"),
+    part(report, "windows"),
     notRecorded(context),
     sources(report),
   ];
@@ -145,7 +140,7 @@ function summary(report, rank) {
     efficiency && efficiency.mfu === null && efficiency.mfu_missing && times.has_device
       ? h("p", { class: "aside" }, `No MFU: ${efficiency.mfu_missing}.`)
       : null,
-    report.trust ? trustLine(report.trust) : null,
+    part(report, "trust"),
   );
 }
 

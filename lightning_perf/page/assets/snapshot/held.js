@@ -1,9 +1,8 @@
 // The view "Memory": who held the memory of a snapshot, over time, at the peak and at the end.
 
-import { chart, chartText, ink } from "../components/chart.js";
-import * as column from "../components/column.js";
-import { facts, missing, notes, notice, section, stack, tiles } from "../components/parts.js";
-import { table } from "../components/table.js";
+import { part } from "../components/blocks.js";
+import { chart, chartText, ink, peakMark } from "../components/chart.js";
+import { missing, notes, section, stack, tiles } from "../components/parts.js";
 import { h } from "../core/dom.js";
 import { largest } from "../core/numbers.js";
 import { read, write } from "../core/state.js";
@@ -13,20 +12,18 @@ import { label } from "../text/labels.js";
 export const held = { id: "held", title: "Memory", kinds: ["snapshot"], render };
 
 const LINE_COLORS = ["arm-1", "arm-2", "arm-3", "arm-4", "arm-5", "before_recording"];
-const SETTINGS = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "expandable_segments", "max_split_size"];
-const UNITS = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
 
 function render({ report }) {
   if (report.devices.length === 0) return missing("The snapshot holds no memory and no events.");
-  return [notes(report.notes), report.devices.map((device) => one(device, report))];
+  return [notes(report.notes), report.devices.map((device, place) => one(device, place, report))];
 }
 
-function one(device, report) {
+function one(device, place, report) {
   const name = report.devices.length > 1 ? `Device ${device.device}` : "Memory of the device";
   const recorded = device.history.state !== "none";
   const fragmented = sum(device.pools, "fragmented_bytes");
   return [
-    device.out_of_memory.map((error) => notice(errorText(error), "high")),
+    part(report, `errors_${place}`),
     section(
       name,
       { definition: "memory-snapshots", aside: recorded ? extent(device.history) : null },
@@ -50,23 +47,10 @@ function one(device, report) {
       recorded ? uses(device.peak, "at the peak", name) : null,
       uses(device.end, "at the end", name),
     ),
-    device.growth ? growth(device) : null,
-    groups(device, name),
-    settings(report.settings),
+    part(report, `growth_${place}`),
+    part(report, `groups_${place}`),
+    part(report, "settings"),
   ];
-}
-
-function errorText(error) {
-  const where = error.module ? `${error.line} [${error.module}]` : error.line;
-  const advice = error.fragmented
-    ? " In one piece they would have sufficed. Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    : "";
-  return (
-    `Out of memory: ${where} asked for ${format.bytes(error.requested_bytes)}. ${format.bytes(error.allocated_bytes)} ` +
-    `were allocated, ${format.bytes(error.device_free_bytes)} were free on the device, and ` +
-    `${format.bytes(error.cached_bytes)} were free in the allocator. The largest usable piece had ` +
-    `${format.bytes(error.largest_free_bytes)}.${advice}`
-  );
 }
 
 function extent(history) {
@@ -80,12 +64,12 @@ function moment({ event, time_ns }) {
 
 function curve(device, name) {
   const byLine = read().areas === "lines";
-  const { curve: data } = device;
+  const { curve: data, peak } = device;
   const areas = byLine ? data.lines : data.categories;
   const title = (area) => (byLine ? area.name : label("memory", area.name));
   const color = (area, i) => (byLine ? (LINE_COLORS[i] ?? "unknown") : area.name);
   const most = Math.max(largest(data.reserved_bytes), device.peak.allocated_bytes);
-  const unit = UNITS.findLast((item) => most >= item.size) ?? UNITS[0];
+  const unit = format.bytesAxis(most);
   const axis = data.time_ns === null ? { name: "events", size_ns: 1 } : format.timeAxis(device.history.time_ns);
   const x = (data.time_ns ?? data.event).map((value) => value / axis.size_ns);
   const trace = (label_, bytes, settings) => ({
@@ -114,7 +98,7 @@ function curve(device, name) {
       legend: { orientation: "h", y: -0.25, x: 0, font: { size: 11 }, traceorder: "normal" },
       xaxis: { title: data.time_ns === null ? "events" : `${axis.name} since the first event` },
       yaxis: { title: unit.name, rangemode: "tozero" },
-      annotations: [mark(device, axis, unit)],
+      annotations: [peakMark((peak.time_ns ?? peak.event) / axis.size_ns, peak.allocated_bytes / unit.size)],
     },
   });
   return [
@@ -141,21 +125,6 @@ function curve(device, name) {
   ];
 }
 
-function mark(device, axis, unit) {
-  const { peak } = device;
-  return {
-    x: (peak.time_ns ?? peak.event) / axis.size_ns,
-    y: peak.allocated_bytes / unit.size,
-    text: "peak",
-    showarrow: true,
-    arrowhead: 0,
-    ax: 0,
-    ay: -18,
-    arrowcolor: ink("ink-soft"),
-    font: { size: 11 },
-  };
-}
-
 function uses(at, when, name) {
   return [
     h("h3", {}, `Use ${when}`),
@@ -170,70 +139,6 @@ function uses(at, when, name) {
       { title: `${name}: use of the memory ${when}` },
     ),
   ];
-}
-
-function growth(device) {
-  const { growth_bytes: bytes, steps, rows } = device.growth;
-  return section(
-    "Growth from step to step",
-    {
-      definition: "growth-over-steps",
-      aside: `${format.bytes(bytes)} over ${format.countOf(steps, "step")}, and never less: possibly a leak`,
-    },
-    table({
-      id: `growth-${device.device}`,
-      caption: "Lines that hold more at each step",
-      rows,
-      sort: "growth_bytes",
-      columns: [
-        column.text("line", "Line", { code: true }),
-        column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
-        column.bytes("growth_bytes", "Growth"),
-      ],
-    }),
-  );
-}
-
-function groups(device, name) {
-  const failed = device.groups.some((row) => row.out_of_memory_bytes !== null);
-  const recorded = device.history.state !== "none";
-  const left = device.left_out_groups;
-  return section(
-    "Who held the memory",
-    {
-      definition: "line-of-memory",
-      aside: left ? `The largest ${format.count(device.groups.length)} of ${format.countOf(device.groups.length + left, "line")}` : null,
-    },
-    table({
-      id: `groups-${device.device}`,
-      caption: `${name}: allocations by line`,
-      rows: device.groups,
-      sort: recorded ? "peak_bytes" : "end_bytes",
-      columns: [
-        column.text("line", "Line", { code: true }),
-        ...(recorded
-          ? [
-              column.bytes("peak_bytes", "At the peak", {
-                bar: (row) => row.peak_bytes / (device.peak.allocated_bytes || 1),
-              }),
-            ]
-          : []),
-        ...(failed ? [column.bytes("out_of_memory_bytes", "At the error")] : []),
-        column.bytes("end_bytes", "At the end", { bar: (row) => row.end_bytes / (device.end.allocated_bytes || 1) }),
-        column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
-        column.text("phase", "Phase", { optional: 1100 }),
-        column.text("module", "Module", { optional: 1100 }),
-        column.count("peak_blocks", "Blocks", { optional: 1100 }),
-        column.count("allocations", "Allocations", { optional: 1100 }),
-        column.bytes("allocated_bytes", "Allocated in all", { optional: 1300 }),
-      ],
-    }),
-  );
-}
-
-function settings(values) {
-  const rows = SETTINGS.map((name) => [name, values[name]]).filter(([, value]) => value && value !== "-1");
-  return rows.length ? section("Allocator", {}, facts(rows)) : null;
 }
 
 function sum(rows, key) {

@@ -1,8 +1,9 @@
 // The view "Segments": the memory that the allocator took from the device, and its contents at the end.
 
+import { part } from "../components/blocks.js";
 import * as column from "../components/column.js";
 import { legend, section } from "../components/parts.js";
-import { table, tableSection } from "../components/table.js";
+import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import { largest } from "../core/numbers.js";
 import { paint } from "../core/theme.js";
@@ -14,32 +15,19 @@ export const segments = {
   title: "Segments",
   kinds: ["snapshot"],
   missing: ({ report }) => (report.devices.some((device) => device.segments.length) ? null : "The snapshot has no segments."),
-  render: ({ report }) => report.devices.map((device) => one(device, report.devices.length > 1)),
+  render: ({ report }) => report.devices.map((device, place) => one(device, place, report)),
 };
 
 const OTHERS = { free: ["free", "sunken"], mixed: ["blocks of several uses", "ink-soft"] };
 
-function one(device, named) {
+function one(device, place, report) {
+  const named = report.devices.length > 1;
   const title = named ? `Device ${device.device}` : "Segments";
   const shown = new Set(device.segments.flatMap((segment) => segment.runs.map((run) => run.category)));
   const most = largest(device.segments.map((segment) => segment.reserved_bytes), 1);
   const left = device.left_out_segments;
   return [
-    tableSection(named ? `Device ${device.device}: free memory` : "Free memory", {
-      id: `pools-${device.device}`,
-      caption: "Free memory by pool at the end",
-      definition: "fragmented-memory",
-      rows: device.pools,
-      columns: [
-        column.text("size", "Segments", { value: poolName }),
-        column.bytes("reserved_bytes", "Reserved"),
-        column.bytes("free_bytes", "Free"),
-        column.bytes("largest_free_bytes", "Largest free"),
-        column.bytes("fragmented_bytes", "In used segments", { definition: "fragmented-memory", optional: 560 }),
-        column.bytes("releasable_bytes", "Releasable", { definition: "releasable-memory", optional: 560 }),
-        column.count("segments", "Count", { optional: 560 }),
-      ],
-    }),
+    part(report, `pools_${place}`),
     section(
       title,
       {

@@ -29,13 +29,6 @@ export function metricTitle(name) {
   return METRICS[name]?.title ?? name;
 }
 
-/** The title of a metric as the heading of a column, with its unit if the values do not have one. */
-export function metricHead(name) {
-  const title = metricTitle(name);
-  const unit = METRICS[name]?.unit === "samples/s" ? ", samples/s" : "";
-  return `${title[0]?.toUpperCase() ?? ""}${title.slice(1)}${unit}`;
-}
-
 /** A value of a metric, with its unit. For a throughput the unit is in the heading of the column. */
 export function metricValue(name, value) {
   return Number.isFinite(value) ? (SHOWN[METRICS[name]?.unit] ?? format.digits)(value) : format.NOT_AVAILABLE;
@@ -67,14 +60,6 @@ export function signedPercent(ratio) {
   const size = Math.abs(change);
   if (size < 0.005) return "±0 %";
   return `${sign(change)}${size.toFixed(size >= 99.95 ? 0 : size >= 0.995 ? 1 : 2)} %`;
-}
-
-/** The smallest detectable change: of a ratio minus 1, or of a difference. */
-export function detectableText(name, value) {
-  if (!Number.isFinite(value)) return format.NOT_AVAILABLE;
-  if (isRatio(name) && 1 + value >= 10) return factorText(1 + value);
-  const size = 100 * value;
-  return `${size >= 9.95 ? size.toFixed(0) : Number(size.toPrecision(2))} ${isRatio(name) ? "%" : "pt"}`;
 }
 
 function factorText(factor) {

@@ -1,8 +1,9 @@
 // The view "Runs": the runs of a study one by one, in their blocks, in order, and summarized by arm.
 
+import { part } from "../components/blocks.js";
 import { unlessMissing } from "../components/parts.js";
+import { armName } from "./arms.js";
 import { blockLines, orderOfRuns } from "./run_order.js";
-import { armsPart, runs, scatter, summaries } from "./tables.js";
 
 export const studyRuns = { id: "runs", title: "Runs", kinds: ["study"], ...unlessMissing(reason, render) };
 
@@ -10,7 +11,8 @@ function reason({ report }) {
   return report.state === "unfair" ? "The arms were not compared, because the comparison would be unfair." : null;
 }
 
-function render(context) {
-  const { report } = context;
-  return [armsPart(report), summaries(report), blockLines(report), orderOfRuns(report), scatter(report), runs(report)];
+function render({ report }) {
+  const name = (arm) => armName(report.arms, arm);
+  const draw = (id) => part(report, id, { show: { arm: name, candidate: name } });
+  return [draw("arms"), draw("metrics"), blockLines(report), orderOfRuns(report), draw("scatter"), draw("runs")];
 }

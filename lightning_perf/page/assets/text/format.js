@@ -37,6 +37,12 @@ export function duration(time_ns) {
   return scaled(time_ns, TIMES);
 }
 
+/** The largest unit in which `most` bytes are at least 1: {name, size}. */
+export function bytesAxis(most) {
+  const units = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
+  return units.findLast((unit) => most >= unit.size) ?? units[0];
+}
+
 /** The unit of an axis of times up to a maximum: {name, size_ns}, at least milliseconds. */
 export function timeAxis(most_ns) {
   return most_ns >= 1e10 ? { name: "s", size_ns: 1e9 } : { name: "ms", size_ns: 1e6 };

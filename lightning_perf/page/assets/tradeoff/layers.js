@@ -1,9 +1,8 @@
 // The view "Layers": the cost of one forward pass of the original by layer, and the shortest time that it can take.
 
+import { part } from "../components/blocks.js";
 import { chart, chartText, ink } from "../components/chart.js";
-import * as column from "../components/column.js";
 import { legend, notice, section, tiles, unlessMissing } from "../components/parts.js";
-import { tableSection } from "../components/table.js";
 import * as format from "../text/format.js";
 import { latencyOf } from "./limits.js";
 
@@ -19,8 +18,7 @@ function reason({ report }) {
 
 function render(context) {
   const { count, roofline, rows, cells } = context.report;
-  const bounds = new Map(roofline?.layers.map((layer) => [layer.path, layer]));
-  return [summary(count, roofline, rows[0], cells[0]), roofline && least(roofline), layerTable(count, bounds)];
+  return [summary(count, roofline, rows[0], cells[0]), roofline && least(roofline), part(context.report, "layers")];
 }
 
 function summary(count, roofline, original, cell) {
@@ -105,45 +103,6 @@ function least({ layers: all, peaks }) {
       height: 64 + BAR_PX * shown.length,
     }),
   );
-}
-
-function layerTable(count, bounds) {
-  const known = bounds.size > 0;
-  return tableSection("Layers", {
-    definition: "macs",
-    aside: "figures sum to those of the model",
-    id: "layers",
-    caption: "Cost of each layer",
-    rows: count.layers,
-    sort: "flops",
-    columns: [
-      column.text("path", "Layer", { code: true, value: (row) => row.path || "(the model)" }),
-      column.text("kind", "Kind"),
-      column.text("output", "Output", { value: (row) => row.output_shape.join("×") }),
-      column.count("calls", "Calls"),
-      column.count("parameters", "Parameters"),
-      column.number("macs", "MACs", { show: macs }),
-      column.number("flops", "FLOPs", {
-        show: format.flops,
-        bar: (row) => (count.flops ? row.flops / count.flops : null),
-      }),
-      column.share("share", "Share", { value: (row) => (count.flops ? row.flops / count.flops : null) }),
-      column.bytes("bytes_moved", "Moved", { definition: "bytes-moved" }),
-      column.number("arithmetic_intensity", "FLOPs/B", { show: digits, definition: "bytes-moved" }),
-      ...(known
-        ? [
-            column.timeMs("least_time_ms", "Least time", {
-              value: (row) => bounds.get(row.path)?.bound_ms ?? null,
-              definition: "least-time",
-            }),
-            column.text("limit", "Bound by", { value: (row) => bounds.get(row.path)?.limit ?? null }),
-          ]
-        : []),
-      ...(count.layers.some((layer) => layer.uncounted.length)
-        ? [column.text("uncounted", "Not counted", { value: (row) => row.uncounted.join(", "), code: true })]
-        : []),
-    ],
-  });
 }
 
 function unused(count) {

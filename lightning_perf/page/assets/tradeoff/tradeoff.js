@@ -1,5 +1,6 @@
 // The view "Trade-off": accuracy against latency and size, and the variant to deploy.
 
+import { part } from "../components/blocks.js";
 import * as column from "../components/column.js";
 import { legend, missing, notes, notice, section } from "../components/parts.js";
 import { table } from "../components/table.js";
@@ -12,7 +13,7 @@ export const tradeoff = { id: "tradeoff", title: "Trade-off", kinds: ["inference
 
 function render({ report }) {
   const cell = chosenCell(report);
-  if (!cell) return [recommendation(report), missing("Nothing was measured."), failures(report)];
+  if (!cell) return [recommendation(report), missing("Nothing was measured."), part(report, "failures")];
   const limits = () => chosenLimits(report);
   const picture = tradeoffChart(report, cell, limits);
   const rows = h("div", {});
@@ -35,7 +36,7 @@ function render({ report }) {
   filter();
   return [
     recommendation(report),
-    h("p", { class: "aside" }, context(report)),
+    part(report, "context"),
     notes(report.notes),
     section(
       "Accuracy against latency",
@@ -60,43 +61,13 @@ function render({ report }) {
       picture ?? notice("Nothing was measured with this batch size and number of threads."),
     ),
     section("Variants", { definition: "variant", aside: cellText(cell) }, rows),
-    failures(report),
+    part(report, "failures"),
   ];
 }
 
-function recommendation({ recommendation: found }) {
-  if (!found) return null;
-  const { max_latency_ms: most, max_accuracy_drop_points: drop } = found;
-  const limits = [
-    most === null ? null : `p90 latency at most ${format.duration(most * 1e6)}`,
-    drop === null ? null : `accuracy drop at most ${drop} ${drop === 1 ? "point" : "points"}`,
-  ].filter(Boolean);
-  return h(
-    "section",
-    { class: "part", "aria-label": "Recommendation" },
-    h(
-      "dl",
-      { class: "verdict" },
-      [h("dt", {}, "Deploy"), h("dd", { class: found.variant ? "next" : null }, found.variant ?? "none of them")],
-      [h("dt", {}, "Why"), h("dd", {}, found.reason)],
-      limits.length ? [h("dt", {}, "Limits"), h("dd", {}, limits.join("; "))] : null,
-    ),
-  );
-}
-
-function context({ model, input_shape: shape, machine, tool_version: tool }) {
-  const library = machine.versions.torch ? `torch ${machine.versions.torch}` : null;
-  return [
-    model,
-    `inputs ${shape.join("×")}`,
-    "float32 originals",
-    machine.device,
-    machine.device === machine.cpu ? null : machine.cpu,
-    library,
-    `lightning_perf ${tool}`,
-  ]
-    .filter(Boolean)
-    .join(" · ");
+function recommendation(report) {
+  const found = part(report, "recommendation");
+  return found && h("section", { class: "part", "aria-label": "Recommendation" }, found);
 }
 
 function variantTable(report, cell, limits) {
@@ -146,20 +117,6 @@ function variantTable(report, cell, limits) {
     }),
   ];
   return table({ id: "variants", caption: "Variants", columns, rows: recommendedFirst(report, report.rows) });
-}
-
-function failures({ rows }) {
-  const failed = rows.filter((row) => row.reason !== null);
-  if (failed.length === 0) return null;
-  return section(
-    "Not or only partly measured",
-    {},
-    h(
-      "ul",
-      { class: "sentences" },
-      failed.map((row) => h("li", {}, h("b", {}, row.variant), ` ${row.reason}`)),
-    ),
-  );
 }
 
 function speedup(row, cell) {

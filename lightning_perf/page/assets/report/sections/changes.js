@@ -73,7 +73,7 @@ export function changesPart({ id, title, changes, noun, labels = null, definitio
 }
 
 /** The outcome of a time (faster, slower, same), in its color. */
-export function outcome(verdict) {
+function outcome(verdict) {
   return verdict === "incomparable" ? null : h("span", { class: `outcome ${verdict}` }, verdict);
 }
 

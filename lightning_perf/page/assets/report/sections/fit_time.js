@@ -1,8 +1,6 @@
-// The time of the whole fit: one bar with all groups, and a table of their parts.
+// The time of the whole fit, and of compilations, as one bar each.
 
-import * as column from "../../components/column.js";
-import { facts, notice, section, stack } from "../../components/parts.js";
-import { table } from "../../components/table.js";
+import { stack } from "../../components/parts.js";
 import * as format from "../../text/format.js";
 
 const COLORS = {
@@ -21,52 +19,26 @@ const COLORS = {
   "tear-down": "other",
 };
 
-const ENDS = {
-  report: "The account ends where the report was made. The tear-down of the Trainer came after it.",
-  exception: "The account ends at the error that ended the fit.",
-};
+const MOMENTS = [
+  ["before_ns", "before training", "runtime_alloc"],
+  ["first_step_ns", "first step", "backward"],
+  ["step_ns", "later steps", "forward"],
+  ["between_ns", "between steps", "validation"],
+];
 
 /** Where the time of a whole fit went. */
-export function fitTime(fit) {
-  const rows = fit.groups.flatMap((group) =>
-    group.parts.map((part) => ({ ...part, group: group.group, name: part.name || "all of it", count: part.count || null })),
-  );
-  return section(
-    "Time of the whole fit",
-    {
-      definition: "time-of-the-whole-fit",
-      aside: `${format.duration(fit.wall_ns)} in all · ${format.countOf(fit.steps, "step")} · ${format.countOf(fit.epochs, "epoch")}`,
-    },
-    stack(
-      fit.groups.map((group) => ({
-        label: group.group,
-        value: group.time_ns,
-        color: COLORS[group.group] ?? "other",
-        text: `${format.duration(group.time_ns)}, ${format.share(group.share)}`,
-      })),
-      { title: "Time of the whole fit", total: fit.wall_ns },
-    ),
-    facts([
-      fit.first_step_ns === null ? null : ["Time to the first step", format.duration(fit.first_step_ns)],
-      fit.samples_per_second === null
-        ? null
-        : ["Over the whole fit", format.rate(fit.samples_per_second, "samples")],
-      fit.tokens_per_second ? ["Tokens over the whole fit", format.rate(fit.tokens_per_second, "tokens")] : null,
-      fit.before_ns === null ? null : ["Process before the fit", format.duration(fit.before_ns)],
-      fit.compile_ns === null ? null : ["Compilation in the first step", format.duration(fit.compile_ns)],
-    ]),
-    ENDS[fit.end] ? notice(ENDS[fit.end]) : null,
-    table({
-      id: "fit-time",
-      caption: "Parts of the fit",
-      rows,
-      columns: [
-        column.text("group", "Group"),
-        column.text("name", "Part"),
-        column.time("time_ns", "Time", { csv: "time_ns" }),
-        column.share("share", "Share"),
-        column.count("count", "Calls"),
-      ],
-    }),
-  );
+export function fitBar(fit) {
+  const groups = fit.groups.map(({ group, time_ns }) => ({ label: group, time_ns, color: COLORS[group] ?? "other" }));
+  return bar("Time of the whole fit", groups, fit.wall_ns);
+}
+
+/** When compilations ran. */
+export function compilationBar(report) {
+  const moments = MOMENTS.map(([key, label, color]) => ({ label, time_ns: report[key], color }));
+  return bar("Time of compilations", moments, report.time_ns);
+}
+
+function bar(title, parts, total) {
+  const text = (time_ns) => `${format.duration(time_ns)}, ${format.share(time_ns / total)}`;
+  return stack(parts.map(({ label, time_ns, color }) => ({ label, value: time_ns, color, text: text(time_ns) })), { title, total });
 }

@@ -2,7 +2,7 @@
 
 import * as column from "../../components/column.js";
 import { section, timeStack } from "../../components/parts.js";
-import { table, tableSection } from "../../components/table.js";
+import { table } from "../../components/table.js";
 import { h } from "../../core/dom.js";
 import { link } from "../../core/state.js";
 import * as format from "../../text/format.js";
@@ -67,28 +67,4 @@ export function idlePart(rank) {
 function instantLink({ start_ns: start, length_ns: length }) {
   const middle = Math.round(start + length / 2);
   return link({ view: "timeline", "time.from": start - length, "time.to": start + 2 * length, "time.at": middle });
-}
-
-/** The places where the host waits for the device; null if it never does. */
-export function syncPart(rank) {
-  const { sync_points: found } = rank;
-  if (!found?.points.length) return null;
-  const steps = Math.max(found.steps, 1);
-  const time = (key, title) => column.perStep(steps, column.time(key, title));
-  return tableSection("Waits of the host for the device", {
-    definition: "sync-point",
-    aside: per(rank),
-    id: "sync",
-    caption: "Where the host waits for the device",
-    rows: found.points,
-    columns: [
-      column.text("operator", "In", { code: true, value: (row) => row.operator ?? "(no operator)" }),
-      column.text("call", "Call", { code: true }),
-      column.text("phase", "Phase", { value: (row) => label("phases", row.phase) }),
-      column.perStep(steps, column.count("calls", "Calls")),
-      time("wait_ns", "Wait"),
-      time("drained_ns", "Device idle after"),
-      time("regained_ns", "Saving at most"),
-    ],
-  });
 }

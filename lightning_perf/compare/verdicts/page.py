@@ -1,0 +1,169 @@
+"""The parts of a comparison's page, and of a refusal's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lightning_perf.compare.records.metrics import METRICS, Metric
+from lightning_perf.compare.verdicts.blocks import gate_table, results_table
+from lightning_perf.report.labels import count_of
+from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, table
+from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, format_ratio, format_share
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
+    from lightning_perf.compare.verdicts.refusal import Unfair
+
+WAY_OUT = (
+    "If you test one of these facts, name it with --treatment. If a difference does not matter, name it with --allow."
+)
+
+
+def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of a comparison's page."""
+    return {
+        "context": [Line(" · ".join(_context(comparison)), "quiet")],
+        "gates": [replace(gate_table(comparison.gates), definition="gate")],
+        "results": [results_table(comparison, paged=True)],
+        "differences": [_differences(comparison)],
+        "arms": [_arms(comparison)],
+        "metrics": [_metrics(comparison)],
+        "scatter": [_scatter(comparison)],
+        "runs": [_runs(comparison)],
+    }
+
+
+def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
+    """Return the blocks of a refusal's page."""
+    rows = ((row.fact, row.arm, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows)
+    heads = ("fact", "candidate", refusal.baseline, "candidate's value")
+    title = "Differences beyond the setting being tested"
+    return {
+        "refusal": [
+            Heading("Refused as unfair", definition="fair-comparison"),
+            Line(refusal.message, "bad"),
+            Line(WAY_OUT),
+        ],
+        "differences": [table(heads, rows, title, "code text text text", definition="fair-comparison")],
+    }
+
+
+def _context(comparison: Comparison) -> Iterator[str]:
+    used = {arm.used for arm in comparison.arms}
+    if len(used) == 1:
+        yield f"{count_of(used.pop(), 'run')} per arm"
+    else:
+        yield f"runs: {', '.join(f'{arm.used} of {arm.name}' for arm in comparison.arms)}"
+    yield "in blocks" if comparison.blocked else "not in blocks"
+    if comparison.treatment:
+        yield f"tested: {', '.join(comparison.treatment)}"
+    yield ", ".join(comparison.hardware) or "hardware not recorded"
+
+
+def _differences(comparison: Comparison) -> Table:
+    rows = (
+        (row.fact, candidate.arm, ", ".join(row.baseline), ", ".join(row.candidate), row.allowed_by or "")
+        for candidate in comparison.candidates
+        for row in candidate.differences
+    )
+    heads = ("fact", "candidate", comparison.baseline, "candidate's value", "allowed as")
+    title = "Differences between the arms, all of them declared"
+    return table(heads, rows, title, "code name text text text", definition="fair-comparison")
+
+
+def _arms(comparison: Comparison) -> Table:
+    fisher = {candidate.arm: candidate.collapse_p for candidate in comparison.candidates}
+    goal = comparison.accuracy_goal
+    rows: list[TableRow] = []
+    for arm in comparison.arms:
+        left_out = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items()) or "none"
+        collapsed = Cell(_collapsed(arm), arm.collapsed.value)
+        rows.append((arm.name, arm.used, left_out, collapsed, _p(fisher.get(arm.name)), *_goal(arm, goal)))
+    heads = ("arm", "runs used", "left out", "collapsed", "Fisher p")
+    reached = () if goal is None else (f"reached {goal:g}", "median time to goal")
+    kinds = "name count text figure figure count figure"
+    return table((*heads, *reached), rows, "Arms", kinds, definition="arm", definitions={"collapsed": "collapsed"})
+
+
+def _goal(arm: Arm, goal: float | None) -> TableRow:
+    if goal is None:
+        return ()
+    median_s = arm.median_time_to_accuracy_s
+    time = Cell("fewer than half") if median_s is None else Cell(format_duration(1e9 * median_s), median_s)
+    return arm.reached_goal, time
+
+
+def _collapsed(arm: Arm) -> str:
+    share = arm.collapsed
+    if share.value is None or share.low is None:
+        return format_share(share.value)
+    return f"{format_share(share.value)} ({format_share(share.low)} to {format_share(share.high)})"
+
+
+def _metrics(comparison: Comparison) -> Table:
+    """Return mean, spread and quartiles of every metric and arm."""
+    rows: list[TableRow] = []
+    for name, metric in METRICS.items():
+        summaries = {arm.name: arm.metrics[name] for arm in comparison.arms if arm.metrics[name].n}
+        largest = [summary.max for summary in summaries.values()]
+        for arm, s in summaries.items():
+            values = (s.mean, s.sd, s.min, s.q1, s.median, s.q3, s.p90, s.max)
+            rows.append((metric.title, arm, s.n, *(_value(metric, value, largest) for value in values)))
+    heads = ("metric", "arm", "runs", "mean", "SD", "minimum", "q1", "median", "q3", "p90", "maximum")
+    title = "Metrics over the runs used"
+    return table(heads, rows, title, "name name count" + " figure" * 8, definition="box-and-whisker")
+
+
+def _scatter(comparison: Comparison) -> Table:
+    rows: list[TableRow] = []
+    for candidate in comparison.candidates:
+        for what, spread in (("step time", candidate.time_spread), ("accuracy", candidate.accuracy_spread)):
+            if spread is None:
+                continue
+            ratio, needed = spread.ratio, spread.runs_needed
+            ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+            runs = NOT_AVAILABLE if spread.power is None else "more than 200" if needed is None else str(needed)
+            interval = ends if ratio.low is not None else spread.reason or NOT_AVAILABLE
+            figures = ratio.value, interval, _p(spread.p), spread.power, Cell(runs, needed)
+            rows.append((what, candidate.arm, *figures))
+    heads = ("of", "candidate", "ratio", "interval", "Brown–Forsythe p", "power", "runs needed")
+    title = "Scatter of the runs: SD of the candidate divided by that of the baseline"
+    return table(heads, rows, title, "name name ratio text figure share figure", definition="scatter")
+
+
+def _runs(comparison: Comparison) -> Table:
+    """Return every run in order of start, including those left out."""
+    every = {name: [run.values[name] for run in comparison.runs] for name in METRICS}
+    known = {name: values for name, values in every.items() if any(value is not None for value in values)}
+    blocks = ("block",) if comparison.blocked else ()
+    rows = (
+        (
+            run.run_id,
+            run.arm,
+            *((run.block,) if blocks else ()),
+            _counted(run),
+            *(_value(METRICS[name], run.values[name], values) for name, values in known.items()),
+        )
+        for run in comparison.runs
+    )
+    heads = ("run", "arm", *blocks, "counted", *(METRICS[name].title for name in known))
+    kinds = f"code name{' count' if blocks else ''} text" + " figure" * len(known)
+    return table(heads, rows, "Runs in order of start", kinds, definition="run-of-a-study")
+
+
+def _counted(run: Run) -> Cell:
+    if run.left_out is not None:
+        return Cell(f"no: {run.left_out}", style="warning")
+    return Cell("collapsed", style="bad") if run.collapsed else Cell("yes")
+
+
+def _value(metric: Metric, value: float | None, values: Sequence[float | None]) -> Cell:
+    """Return a value of a metric with its unit: that of the largest value."""
+    figures = column_format(metric.unit, values)
+    return Cell(NOT_AVAILABLE if value is None else f"{figures.value(value)} {figures.unit}".rstrip(), value)
+
+
+def _p(p: float | None) -> Cell:
+    return Cell(NOT_AVAILABLE if p is None else f"{p:.3g}", p)

@@ -1,0 +1,152 @@
+"""Batches that were run again: diagnosis of a bad run, origins of overflows, first steps in FP32, shadow steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
+from lightning_perf.report.labels import count_of
+from lightning_perf.run_files.numerics.precision import (
+    BadRun,
+    LayerDrift,
+    LossScaleHistory,
+    NumericsDrift,
+    RunPrecision,
+)
+from lightning_perf.run_files.numerics.samples import OverflowOrigin
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Block,
+    Cell,
+    Heading,
+    Line,
+    Span,
+    Table,
+    TableRow,
+    listing,
+    rest,
+    table,
+)
+from lightning_perf.units import NOT_AVAILABLE, format_share
+
+MAX_ORIGINS = 3
+MAX_POINTS = 8
+
+
+def fp32_section(precision: RunPrecision | None, shadow: ShadowDrift | None, top: int) -> Iterator[Block]:
+    """Yield all that batches showed when they were run again; nothing if none was."""
+    blocks: list[Block] = []
+    bad_run = precision.bad_run if precision is not None else None
+    if bad_run is not None:
+        blocks += bad_run_blocks(bad_run)
+    if precision is not None and precision.loss_scale is not None:
+        blocks += _origins(precision.loss_scale)
+    if precision is not None and precision.numerics is not None:
+        blocks += first_steps(precision.numerics)
+    if shadow is not None:
+        blocks += _shadow_steps(shadow, top)
+    if blocks:
+        yield Heading("Comparison with FP32" if bad_run is None else "Diagnosis")
+        yield from blocks
+
+
+def bad_run_blocks(found: BadRun) -> Iterator[Block]:
+    """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
+    yield Line(found.title, "bad")
+    yield from listing([*found.evidence, Line((Span("Fix: ", "good"), found.action))], indent=3)
+
+
+def _origins(history: LossScaleHistory) -> Iterator[Block]:
+    located = [(event.step, event.origin) for event in history.events if event.origin is not None]
+    for step, origin in located[:MAX_ORIGINS]:
+        yield Line(f"Step {step} overflowed: {origin_text(origin)}.")
+
+
+def origin_text(origin: OverflowOrigin) -> str:
+    """Return where an overflow began."""
+    if not origin.module:
+        return f"the loss itself was {origin.value}"
+    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
+
+
+def first_steps(drift: NumericsDrift) -> Iterator[Line]:
+    """Yield how far the first steps are from those in FP32."""
+    beyond = drift.beyond_seed_noise
+    yield Line(
+        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
+        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
+        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
+        "warning" if beyond else "plain",
+    )
+    if drift.layers:
+        worst = max(drift.layers, key=_error)
+        yield Line(
+            f"Outputs of {worst.name} are NaN or infinite."
+            if worst.relative_error is None
+            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
+        )
+
+
+def _error(layer: LayerDrift) -> float:
+    return math.inf if layer.relative_error is None else layer.relative_error
+
+
+def _loss(value: float | None) -> str:
+    return "NaN or infinite" if value is None else f"{value:.4g}"
+
+
+def shadow_page(drift: ShadowDrift) -> Iterator[Block]:
+    """Yield the summary of the shadow steps and all layers."""
+    yield Heading("Shadow steps in FP32", definition="shadow-step")
+    yield from _summary(drift)
+    yield _layers(drift, EVERY_ROW)
+
+
+def _shadow_steps(drift: ShadowDrift, top: int) -> Iterator[Block]:
+    yield from _summary(drift)
+    last = len(drift.points) - 1
+    shown = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
+    yield table(
+        ("step", "loss", "loss in FP32", "cosine", "norm ratio"),
+        (
+            (
+                str(point.step),
+                _number(point.loss, "#.4g"),
+                _number(point.fp32_loss, "#.4g"),
+                _number(point.cosine, ".5f"),
+                _number(point.norm_ratio, ".4f"),
+            )
+            for point in (drift.points[i] for i in shown)
+        ),
+    )
+    yield _layers(drift, top)
+    yield from rest(len(drift.layers) - top, "", hint="")
+
+
+def _summary(drift: ShadowDrift) -> Iterator[Line]:
+    cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
+    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
+    yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
+
+
+def _layers(drift: ShadowDrift, top: int) -> Table:
+    rows: list[TableRow] = []
+    for layer in drift.layers[:top]:
+        low = layer.lowest_cosine is not None and layer.lowest_cosine < LOW_COSINE
+        lowest, highest = _number(layer.lowest_norm_ratio, ".3f"), _number(layer.highest_norm_ratio, ".3f")
+        step = Cell(NOT_AVAILABLE if layer.lowest_step is None else str(layer.lowest_step), layer.lowest_step)
+        cosines = _number(layer.lowest_cosine, ".5f"), step, _number(layer.mean_cosine, ".5f")
+        ratios = Cell(f"{lowest.text}–{highest.text}", layer.lowest_norm_ratio)
+        rows.append((Cell(layer.name, troubled=low), *cosines, ratios, layer.unknown))
+    return table(
+        ("layer", "lowest cosine", "at step", "mean cosine", "norm ratio", "unknown"),
+        rows,
+        kinds="code figure figure figure figure count",
+        definitions={"lowest cosine": "gradient-cosine", "mean cosine": "gradient-cosine", "norm ratio": "norm-ratio"},
+        extra=("unknown",),
+    )
+
+
+def _number(value: float | None, pattern: str) -> Cell:
+    return Cell(NOT_AVAILABLE if value is None else format(value, pattern), value)
