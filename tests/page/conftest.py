@@ -14,6 +14,7 @@ from lightning_perf.page.html import Kind, render_html
 from lightning_perf.report.document import PerfReport
 from tests.page.server import Server
 
+WINDOW = {"width": 1280, "height": 720}
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -68,7 +69,6 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
     A document takes the place of the one opened before. Only settings of a touch screen need a page of its own.
     """
     opened: list[Opened] = []
-    window = tab.viewport_size
 
     def open_(
         document: PerfReport | bytes,
@@ -76,15 +76,15 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
         kind: Kind = "run",
         view: str | None = None,
         viewport: dict[str, int] | None = None,
-        color_scheme: str | None = None,
+        color_scheme: str = "light",
         **settings: Any,
     ) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
         data = document if isinstance(document, bytes) else page_json(document)
         file.write_bytes(render_html(data, kind, title))
         result = Opened(browser.new_page(**settings) if settings else tab)
-        result.page.set_viewport_size(viewport or window)
-        result.page.emulate_media(color_scheme=color_scheme)
+        result.page.set_viewport_size(viewport or WINDOW)
+        result.page.emulate_media(media="null", color_scheme=color_scheme)
         result.listen()
         opened.append(result)
         result.page.set_default_timeout(20_000)
