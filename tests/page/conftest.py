@@ -96,7 +96,6 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
     for result in opened:
         if result.page is tab:
             tab.goto("about:blank")
-            tab.set_viewport_size(window)
             result.listen(False)
         else:
             result.page.close()
