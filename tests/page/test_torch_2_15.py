@@ -14,12 +14,12 @@ def test_regions_of_graphs_and_counters_are_shown(tmp_path: Path, open_page: Any
     page = open_page(report, view="launches").page
     rows = [
         [cell.strip() for cell in row.locator("th, td").all_inner_texts()]
-        for row in page.locator("#table-graph-regions tbody tr, #table-hardware-counters tbody tr").all()
+        for row in page.locator("#table-regions tbody tr, #table-regions-2 tbody tr").all()
     ]
     assert rows == [
-        ["encoder", "400 µs", "300 µs", "2"],
-        ["decoder.norm", "40.0 µs", "0 ns", "1"],
-        ["Power (W)", "0", "400", "300", "500", "3"],
-        ["SM Active (%)", "1", "80.5", "80.5", "80.5", "1"],
+        ["encoder", "2", "400 µs", "78.4 %", "300 µs"],
+        ["decoder.norm", "1", "40.0 µs", "7.8 %", "0 ns"],
+        ["Power (W)", "0", "400", "300–500", "3"],
+        ["SM Active (%)", "1", "80.5", "80.5–80.5", "1"],
     ]
     assert "0.360 J per step" in page.inner_text("main")

@@ -50,7 +50,7 @@ def count_contents(batch: Any) -> Batch:
 
     Example:
         >>> count_contents({"image": torch.zeros(2, 3), "names": ["a", "b"]})
-        Batch(tensors=1, tensor_bytes=24, objects=4, object_bytes=2, complete=True)
+        Batch(tensors=1, tensor_bytes=24, objects=6, object_bytes=12, complete=True)
     """
     waiting, seen = [batch], set[int]()
     tensors = tensor_bytes = objects = object_bytes = 0

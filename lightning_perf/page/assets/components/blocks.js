@@ -26,7 +26,7 @@ export function part({ parts }, name, { before = null, show = {} } = {}) {
   const group = (title, definition, headed = false) => groups.push({ title, definition, headed, content: [] });
   const add = (...content) => {
     if (groups.length === 0) group(null);
-    groups.at(-1).content.push(...content);
+    for (const node of content) groups.at(-1).content.push(node);
   };
   for (const block of parts?.[name] ?? []) {
     if (block.block === "table") {
