@@ -221,7 +221,8 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     """
     processor = processor_of(analysis)
     cores = processor.cores
-    count, evidence = DEFAULT_WORKERS, list[str]()
+    count = needed = DEFAULT_WORKERS
+    evidence = list[str]()
     fetch_ns = step.batch_ns * step.fetches
     if cores:
         needed = math.ceil(fetch_ns / step.rest_ns) if step.rest_ns > 0 else cores
@@ -232,7 +233,7 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
             f"{'is' if cores == 1 else 'are'} {counted(cores, 'core')}."
         )
     transfer = batch_transfer(analysis)
-    low_ns, high_ns = _worker_saving(analysis, step, transfer, count)
+    low_ns, high_ns = _worker_saving(analysis, step, transfer, count, max(count, needed))
     if transfer is not None:
         evidence.append(transfer.text)
         if (low_ns + high_ns) / 2 < MIN_SHARE * step.step_ns:
@@ -270,11 +271,14 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     return Advice(action, (low_ns, high_ns), model, tuple(evidence))
 
 
-def _worker_saving(analysis: RankAnalysis, step: _Step, transfer: Transfer | None, workers: int) -> tuple[float, float]:
+def _worker_saving(
+    analysis: RankAnalysis, step: _Step, transfer: Transfer | None, workers: int, most_workers: int
+) -> tuple[float, float]:
     """Return the least and the most that worker processes save. The least is negative if they may cost time.
 
     A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
-    the training an unknown time, so the least is half of that.
+    the training an unknown time, so the least is half of that. Workers that wait, e.g. for a disk, need no core, so the
+    most is that of as many workers as keep up.
     """
     sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
     if transfer is not None:
@@ -283,7 +287,8 @@ def _worker_saving(analysis: RankAnalysis, step: _Step, transfer: Transfer | Non
         least_ns = 0.0 if analysis.breakdown.has_device else step.fetches * transfer.received_ns[0]
         received_ns = (least_ns, step.fetches * transfer.received_ns[1])
     fetch_ns = step.batch_ns * step.fetches
-    low_ns, high_ns = (step.step_ns - (fetch_ns + sent) / workers for sent in reversed(sent_ns))
+    low_ns = step.step_ns - (fetch_ns + sent_ns[1]) / workers
+    high_ns = step.step_ns - (fetch_ns + sent_ns[0]) / most_workers
     low_ns = min(step.wait_ns, low_ns) / 2 - received_ns[1]
     high_ns = min(_most_ns(analysis, step.wait_ns), high_ns) - received_ns[0]
     return (min(low_ns, high_ns) if transfer is not None else 0.0), max(0.0, high_ns)
