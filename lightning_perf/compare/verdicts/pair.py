@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
@@ -14,8 +16,10 @@ from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.location import (
     Difference,
     interval,
+    mean_ratio,
     paired_difference,
     paired_ratio,
+    skewness,
     unpaired_difference,
     unpaired_ratio,
 )
@@ -32,6 +36,16 @@ RANK_BLOCKS = 10
 A fixed number, so the choice does not depend on the data. It comes from simulations of nine kinds of noise, see
 ``benchmarks/results/verdict_noise.md``. With fewer blocks the rank interval detects less on average. With more it
 detects up to twice as much where some runs are outliers, and loses little elsewhere."""
+
+MOST_SKEW = 0.6
+"""Skewness of the blocks' log ratios from which the signed-rank interval is extended to that of the ratio of means.
+
+A typical ratio does not show rare slow runs: the total time does. The same simulations give the value."""
+
+WITH_MEAN = "Walsh averages, signed-rank interval, extended to that of the ratio of means"
+
+FAR = 3.5 * 1.4826
+"""A block is far from the others beyond so many median absolute deviations (Iglewicz and Hoaglin, 1993)."""
 
 Values = list[float | None]
 
@@ -69,8 +83,9 @@ class Pair:
         base, candidate = self.values(metric, of_collapsed=of_collapsed)
         if METRICS[metric].scale is Scale.RATIO:
             if not self.blocked:
-                estimate = unpaired_ratio(*self.by_session(metric, base, candidate), self.confidence)
-                if estimate.low is None and self.is_one_session and METRICS[metric].is_timed:
+                timed = METRICS[metric].is_timed
+                estimate = unpaired_ratio(*self.by_session(metric, base, candidate), self.confidence, timed=timed)
+                if estimate.low is None and self.is_one_session and timed:
                     return replace(estimate, value=unpaired_ratio(base, candidate).value, reason=ONE_SESSION)
                 return estimate
             return self._ratio(base, candidate, timed=METRICS[metric].is_timed)
@@ -91,9 +106,19 @@ class Pair:
         estimate = paired_ratio(base, candidate, self.confidence, timed=timed)
         if not timed or not RANK_BLOCKS <= estimate.n <= MAX_RUNS or estimate.low is None:
             return estimate
-        ranks = walsh_interval(_gaps(logarithms(base), logarithms(candidate)), self.confidence)
+        gaps = _gaps(logarithms(base), logarithms(candidate))
+        ranks = walsh_interval(gaps, self.confidence).map(math.exp)
+        if ranks.low is None or ranks.high is None:
+            return estimate
         # Ranks are discrete, so the interval covers a little more than the confidence.
-        return replace(ranks.map(math.exp), confidence=self.confidence) if ranks.low is not None else estimate
+        ranks = replace(ranks, confidence=self.confidence)
+        mean = mean_ratio(base, candidate, self.confidence, paired=True)
+        if mean.value is None or (ranks.low <= mean.value <= ranks.high and abs(skewness(finite(gaps))) <= MOST_SKEW):
+            return ranks
+        if mean.low is None or mean.high is None:
+            return replace(ranks, low=None, high=None, reason=mean.reason)
+        low, high = min(ranks.low, mean.low), max(ranks.high, mean.high)
+        return replace(ranks, low=low, high=high, method=WITH_MEAN)
 
     def collapsed(self) -> CollapseCounts:
         """Count the collapsed runs of both arms."""
@@ -216,7 +241,17 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     if metric.scale is Scale.RATIO:
         robust = robust.map(math.exp)
         detectable = _expm1(detectable)
-    return MetricResult(name, estimate, exact, robust, deterministic, detectable)
+    mean = mean_ratio(*pair.by_session(name, *pair.values(name)), pair.confidence, paired=pair.blocked)
+    far = far_blocks(gaps) if pair.blocked and estimate.method == WITH_MEAN else None
+    total = mean if metric.is_timed else None
+    return MetricResult(name, estimate, exact, robust, deterministic, detectable, total, far)
+
+
+def far_blocks(gaps: Sequence[float]) -> tuple[int, int]:
+    """Count the blocks in which the baseline, and those in which the candidate, was far slower than in the others."""
+    apart = np.asarray(gaps) - np.median(gaps)
+    limit = FAR * float(np.median(np.abs(apart)))
+    return int((apart < -limit).sum()), int((apart > limit).sum())
 
 
 def _gaps(base: Values, candidate: Values) -> list[float]:

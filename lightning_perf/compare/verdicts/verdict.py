@@ -177,6 +177,32 @@ OUTCOMES: tuple[Callable[[Evidence], _Outcome | None], ...] = (
 """The first rule that applies gives the verdict."""
 
 
+def _total_details(evidence: Evidence) -> Iterator[str]:
+    """Report the total cost, and which rare slow runs the interval allows for or cannot exclude."""
+    time = evidence.time
+    if time is None or time.mean is None:
+        return
+    name = METRICS[time.metric].title
+    if time.mean.low is None or time.mean.high is None:
+        yield f"The mean {name} of all runs changed by {format_change(time.mean.value)}."
+    else:
+        ends = f"{format_change(time.mean.low)} to {format_change(time.mean.high)}"
+        level = f"{100 * time.mean.confidence:.3g} %"
+        yield f"The mean {name} of all runs changed by {format_change(time.mean.value)} ({level} interval {ends})."
+    n = time.estimate.n
+    if time.far_blocks is not None:
+        slow = zip((evidence.baseline, evidence.candidate), time.far_blocks, strict=True)
+        where = [f"{arm} was far slower than usual in {count} of {n} blocks" for arm, count in slow if count]
+        cause = " and ".join(where) or "a few blocks differ more than the others, all in one direction"
+        yield f"{cause[0].upper() + cause[1:]}, so the interval of the verdict also covers the mean."
+    elif evidence.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT) and n > 1:
+        share = 100 * (1 - (1 - time.estimate.confidence) ** (1 / n))
+        yield (
+            f"{n} runs cannot exclude rarer slow runs of {evidence.candidate}: fewer than {share:.0f} % of its runs, "
+            f"with {100 * time.estimate.confidence:.3g} % confidence."
+        )
+
+
 def _busy_details(evidence: Evidence) -> Iterator[str]:
     yield from evidence.busy
 
@@ -263,6 +289,7 @@ def _fast_steps_details(evidence: Evidence) -> Iterator[str]:
 
 
 DETAILS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
+    _total_details,
     _busy_details,
     _learned_details,
     _unfinished_details,
