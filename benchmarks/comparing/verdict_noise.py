@@ -263,6 +263,14 @@ def _false(interval: Interval) -> float:
     return sum(verdicts(interval, 0.0))
 
 
+def _called_faster(interval: Interval) -> float:
+    return verdicts(interval, 0.0)[0]
+
+
+def _passes(interval: Interval) -> float:
+    return float(np.mean(interval[1] <= np.log(1.05)))
+
+
 def rare_slow_runs(studies: int) -> list[str]:
     """Count the verdicts on a candidate of which a few runs are far slower, although the others are 2 % faster."""
     lines = ["## Rare slow runs", ""]
@@ -281,7 +289,7 @@ def rare_slow_runs(studies: int) -> list[str]:
             runs[..., 1] += np.log(0.98) + np.log(factor) * slow
             seen = runs[slow.any(axis=1)]
             cells = []
-            for measure in (lambda ends: verdicts(ends, 0.0)[0], lambda ends: float(np.mean(ends[1] <= np.log(1.05)))):
+            for measure in (_called_faster, _passes):
                 one, other = (_percent(measure(rule(seen))) for rule in (earlier_interval, chosen_interval))
                 cells.append(f"{one} → {other}")
             mean = 0.98 * (1 + share * (factor - 1)) - 1

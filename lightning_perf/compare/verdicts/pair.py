@@ -107,18 +107,10 @@ class Pair:
         if not timed or not RANK_BLOCKS <= estimate.n <= MAX_RUNS or estimate.low is None:
             return estimate
         gaps = _gaps(logarithms(base), logarithms(candidate))
-        ranks = walsh_interval(gaps, self.confidence).map(math.exp)
-        if ranks.low is None or ranks.high is None:
-            return estimate
         # Ranks are discrete, so the interval covers a little more than the confidence.
-        ranks = replace(ranks, confidence=self.confidence)
+        ranks = replace(walsh_interval(gaps, self.confidence).map(math.exp), confidence=self.confidence)
         mean = mean_ratio(base, candidate, self.confidence, paired=True)
-        if mean.value is None or (ranks.low <= mean.value <= ranks.high and abs(skewness(finite(gaps))) <= MOST_SKEW):
-            return ranks
-        if mean.low is None or mean.high is None:
-            return replace(ranks, low=None, high=None, reason=mean.reason)
-        low, high = min(ranks.low, mean.low), max(ranks.high, mean.high)
-        return replace(ranks, low=low, high=high, method=WITH_MEAN)
+        return estimate if ranks.low is None else _with_mean(ranks, mean, skewness(finite(gaps)))
 
     def collapsed(self) -> CollapseCounts:
         """Count the collapsed runs of both arms."""
@@ -252,6 +244,17 @@ def far_blocks(gaps: Sequence[float]) -> tuple[int, int]:
     apart = np.asarray(gaps) - np.median(gaps)
     limit = FAR * float(np.median(np.abs(apart)))
     return int((apart < -limit).sum()), int((apart > limit).sum())
+
+
+def _with_mean(ranks: Estimate, mean: Estimate, skew: float) -> Estimate:
+    """Extend the interval of the ranks to that of the mean if the blocks are skewed or the two contradict."""
+    if ranks.low is None or ranks.high is None or mean.value is None:
+        return ranks
+    if ranks.low <= mean.value <= ranks.high and abs(skew) <= MOST_SKEW:
+        return ranks
+    if mean.low is None or mean.high is None:
+        return replace(ranks, low=None, high=None, reason=mean.reason)
+    return replace(ranks, low=min(ranks.low, mean.low), high=max(ranks.high, mean.high), method=WITH_MEAN)
 
 
 def _gaps(base: Values, candidate: Values) -> list[float]:
