@@ -77,12 +77,16 @@ class FactsAdded(msgspec.Struct, frozen=True, tag="facts"):
 
 
 class EpochEnded(msgspec.Struct, frozen=True, tag="epoch"):
-    """The end of an epoch and its validation: training time since the start of the fit, and the metrics."""
+    """The end of an epoch and its validation: training time since the start of the fit, and the metrics.
+
+    `higher_is_better` has the directions that torchmetrics knows.
+    """
 
     epoch: int
     train_time_s: float
     steps: int
     metrics: dict[str, float | None]
+    higher_is_better: dict[str, bool] = {}
 
 
 class HealthSeen(msgspec.Struct, frozen=True, tag="health"):
@@ -144,13 +148,16 @@ class RunRecorder:
         """Complete the fingerprint."""
         RUN_RECORD.append(self.path, FactsAdded(dict(facts)))
 
-    def epoch_ends(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
+    def epoch_ends(
+        self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
+    ) -> None:
         """Record an epoch with its validation.
 
         Args:
             metrics: The metrics of the Trainer; entries that are not numbers are left out.
         """
-        RUN_RECORD.append(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics)))
+        directions = dict(higher_is_better or {})
+        RUN_RECORD.append(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics), directions))
 
     def health(self, problem: str, *, invalid: bool = True) -> None:
         """Record an observation of the device, and whether it makes the times of the run invalid."""

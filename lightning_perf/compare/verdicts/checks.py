@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.records.metrics import best_logged
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
 from lightning_perf.compare.verdicts.facts import Facts, without_warm_up
 from lightning_perf.compare.verdicts.refusal import UnfairError
@@ -165,13 +166,20 @@ def _profiled_unequally(facts: Facts) -> Iterator[str]:
 
 def _quality_of_runs(facts: Facts) -> Iterator[str]:
     quality = facts.quality
-    if quality is None:
-        yield (
-            "Whether the candidates still learn was not checked, because the runs share no metric such as val_acc or "
-            "val_loss. Log one, or name another metric with --quality."
-        )
-    elif quality.in_percent:
+    if quality is not None and quality.in_percent:
         yield f"{quality.name} was logged in per cent and is divided by 100 here. Goal and margin are shares."
+    if quality is not None:
+        return
+    best = best_logged(facts.runs)
+    if best is None:
+        why = "the runs share no metric such as val_acc or val_loss. Log one, or name another metric with --quality"
+    else:
+        lack = {name: sum(not best.is_in(run) for run in runs) for name, runs in facts.used.items()}
+        counts = ", ".join(
+            f"{count} of {len(facts.used[name])} runs of {name}" for name, count in lack.items() if count
+        )
+        why = f"{best.name} is missing in {counts}. Log it in all, or name another metric with --quality"
+    yield f"Whether the candidates still learn was not checked, because {why}."
 
 
 def _single_runs(facts: Facts) -> Iterator[str]:
