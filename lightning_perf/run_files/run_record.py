@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -28,6 +29,19 @@ FOLDER_VARIABLE = "LIGHTNING_PERF_DIR"
 """Environment variable with the folder for the files of a run in a study."""
 
 FactValue: TypeAlias = str | int | float | bool | None
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def without_addresses(facts: Mapping[str, FactValue]) -> dict[str, FactValue]:
+    """Return facts without the addresses of objects in their text, which differ in every process.
+
+    Example:
+        >>> without_addresses({"data.pin_memory": "<built-in method pin_memory of Tensor object at 0x7f1c>"})
+        {'data.pin_memory': '<built-in method pin_memory of Tensor object>'}
+    """
+    return {name: _ADDRESS.sub("", value) if isinstance(value, str) else value for name, value in facts.items()}
 
 
 class Outcome(str, Enum):
@@ -138,7 +152,7 @@ class RunRecorder:
         started = time.time()
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
         place = study_place() if _is_study_folder(folder) else None
-        RUN_RECORD.append(self.path, RunStarted(run_id, started, dict(facts), dict(notes), place))
+        RUN_RECORD.append(self.path, RunStarted(run_id, started, without_addresses(facts), dict(notes), place))
 
     def training_begins(self) -> None:
         """Restart the clock of training time, so that preparations do not count."""
@@ -146,7 +160,7 @@ class RunRecorder:
 
     def add_facts(self, facts: Mapping[str, FactValue]) -> None:
         """Complete the fingerprint."""
-        RUN_RECORD.append(self.path, FactsAdded(dict(facts)))
+        RUN_RECORD.append(self.path, FactsAdded(without_addresses(facts)))
 
     def epoch_ends(
         self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None

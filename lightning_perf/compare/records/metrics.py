@@ -14,54 +14,14 @@ from lightning_perf.statistics.censored import ReachTime
 
 ACCURACY_WORDS = frozenset(("acc", "accuracy"))
 LOWER_WORDS = frozenset(
-    [
-        "loss",
-        "losses",
-        "err",
-        "error",
-        "errors",
-        "perplexity",
-        "ppl",
-        "nll",
-        "bpb",
-        "bpc",
-        "wer",
-        "cer",
-        "mae",
-        "mse",
-        "rmse",
-        "mape",
-        "fid",
-        "brier",
-        "distance",
-        "dist",
-        "divergence",
-        "kl",
-        "inaccuracy",
-        "ece",
-    ]
+    re.findall(
+        r"\w+",
+        "loss losses err error errors inaccuracy perplexity ppl nll bpb bpc wer cer mae mse rmse mape fid brier ece kl "
+        "distance dist divergence",
+    )
 )
-HIGHER_WORDS = frozenset(
-    [
-        "auc",
-        "auroc",
-        "f1",
-        "iou",
-        "miou",
-        "dice",
-        "map",
-        "ap",
-        "bleu",
-        "rouge",
-        "psnr",
-        "ssim",
-        "r2",
-        "score",
-        "precision",
-        "recall",
-    ]
-)
-OTHER_WORDS = frozenset(["scale", "weight", "time", "lr", "s", "ms", "grad", "norm"])
+HIGHER_WORDS = frozenset(re.findall(r"\w+", "auc auroc f1 iou miou dice map ap bleu rouge psnr ssim r2 score recall"))
+OTHER_WORDS = frozenset(("scale", "weight", "time", "lr", "s", "ms", "grad", "norm"))
 """Whole words in a metric's name that show its better direction. Other words show that it is something else, and lower
 words outweigh higher ones: a dice loss is a loss."""
 

@@ -5,6 +5,7 @@ A record without its last line, `RunEnded`, belongs to a run that was interrupte
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +30,15 @@ from lightning_perf.run_files.run_record import (
     Place,
     RunEnded,
     RunStarted,
+    without_addresses,
 )
 from lightning_perf.run_files.steps import STEPS
 
 GIVEN_UP = "its block was given up"
 """The problem of a run that is left out because another run of its block failed."""
+
+
+CRASHED_AT_START = "it crashed at its start, and left an empty record"
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,12 @@ class RunRecord:
     fit_samples_per_second: float | None = None
     first_step_s: float | None = None
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The run ID and the content: a copied folder has the same."""
+        total_ns = self.steps.total_ns if self.steps is not None else None
+        return self.run_id, self.started_unix_s, self.train_time_s, total_ns, repr(self.epochs)
+
 
 def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run."""
@@ -120,7 +131,7 @@ def read_record(path: str | Path) -> RunRecord:
         path=path,
         started_unix_s=started.started_unix_s,
         place=started.place,
-        facts=facts,
+        facts=without_addresses(facts),
         notes=started.notes,
         epochs=tuple(line for line in lines if isinstance(line, EpochEnded)),
         outcome=ended.outcome if ended else Outcome.INTERRUPTED,
@@ -152,7 +163,8 @@ def _account(folder: Path) -> FitAccount | None:
 def find_records(path: str | Path) -> tuple[RunRecord, ...]:
     """Read all run records in a folder and its subfolders.
 
-    Files without a single complete line are skipped: such a run crashed, or the disk was full, at its start.
+    A file without a single complete line is the record of a run that failed: it crashed, or the disk was full, at its
+    start.
 
     Args:
         path: A folder, or a single ``run.jsonl``.
@@ -173,13 +185,34 @@ def find_records(path: str | Path) -> tuple[RunRecord, ...]:
         raise CompareError(
             f"{path}: no run record ({RECORD_NAME}) in it or below it. Runs with PerfCallback write one."
         )
-    records = [read_record(file) for file in files if _has_begun(file)]
-    if not records:
+    records = [read_record(file) if _has_begun(file) else _crashed_at_start(file) for file in files]
+    if all(record.error == CRASHED_AT_START for record in records):
         raise CompareError(
             f"{path}: every {RECORD_NAME} is empty or truncated: the runs crashed at startup. "
             "Read their output, fix the cause and run them again."
         )
     return tuple(sorted(records, key=lambda record: record.started_unix_s))
+
+
+def _crashed_at_start(path: Path) -> RunRecord:
+    where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    return RunRecord(
+        run_id=f"no-record-{where}",
+        path=path,
+        started_unix_s=path.stat().st_mtime,
+        place=None,
+        facts={},
+        notes={},
+        epochs=(),
+        outcome=Outcome.FAILED,
+        error=CRASHED_AT_START,
+        train_time_s=None,
+        peak_device_bytes=None,
+        peak_host_bytes=None,
+        problems=(),
+        remarks=(),
+        steps=None,
+    )
 
 
 def _has_begun(path: Path) -> bool:

@@ -42,6 +42,11 @@ def _given_twice(facts: Facts) -> CompareError | None:
     for path, count in counts.items():
         if count > 1:
             return CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
+    arms = {name: {run.identity: run.path for run in runs} for name, runs in facts.arms.items()}
+    for name, runs in list(arms.items())[1:]:
+        for identity in runs.keys() & arms[facts.baseline].keys():
+            original = arms[facts.baseline][identity]
+            return CompareError(f"{runs[identity]}: a copy of {original}. Give {name} runs of its own.")
     return None
 
 

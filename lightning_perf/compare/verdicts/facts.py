@@ -180,10 +180,13 @@ class Facts:
 def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Path, str]]:
     """Return for each arm the runs that do not count, by their files, with the reason.
 
-    A run does not count if it is a warm-up, did not finish, belongs to a repeated block, or is invalid.
+    A run does not count if it is a warm-up, did not finish, belongs to a repeated block, is invalid, or is a copy.
     """
     last = _last_attempts([run for runs in arms.values() for run in runs])
     reasons = {name: {run.path: _reason(run, last) for run in runs} for name, runs in arms.items()}
+    for name, runs in arms.items():
+        first = {run.identity: run.path for run in reversed(runs)}
+        reasons[name] |= {run.path: "a copy of another run" for run in runs if first[run.identity] != run.path}
     return {name: {path: why for path, why in of_arm.items() if why is not None} for name, of_arm in reasons.items()}
 
 
