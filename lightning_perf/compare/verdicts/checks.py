@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.records.metrics import best_logged
+from lightning_perf.compare.records.metrics import METRICS, best_logged
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
 from lightning_perf.compare.verdicts.facts import Facts, without_warm_up
+from lightning_perf.compare.verdicts.gates import ALLOW_WORK
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.compare.verdicts.work import drift_lines
 from lightning_perf.units import format_duration
 
 FAR_APART_S = 3600.0
@@ -169,6 +171,14 @@ def _profiled_unequally(facts: Facts) -> Iterator[str]:
         )
 
 
+def _different_work(facts: Facts) -> Iterator[str]:
+    for name, pair in facts.pairs.items():
+        for metric, reason in pair.different_work.items():
+            title = METRICS[metric].title
+            yield f"The {title} of {name} is not compared: {reason}. If this does not matter, add --allow {ALLOW_WORK}."
+    yield from drift_lines(facts.used)
+
+
 def _quality_of_runs(facts: Facts) -> Iterator[str]:
     quality = facts.quality
     if quality is not None and quality.in_percent:
@@ -208,6 +218,7 @@ NOTES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _arms_far_apart,
     _only_profiled,
     _profiled_unequally,
+    _different_work,
     _quality_of_runs,
     _single_runs,
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -44,6 +44,9 @@ A typical ratio does not show rare slow runs: the total time does. The same simu
 
 WITH_MEAN = "Walsh averages, signed-rank interval, extended to that of the ratio of means"
 
+NOT_COMPARABLE = "not comparable"
+"""The method of an estimate without an interval, because the arms did different work."""
+
 FAR = 3.5 * 1.4826
 """A block is far from the others beyond so many median absolute deviations (Iglewicz and Hoaglin, 1993)."""
 
@@ -59,6 +62,7 @@ class Pair:
         records: Their records, in the same order.
         blocked: Whether runs are paired by block.
         sessions: The session of each run, see `find_sessions`; None where runs count as independent.
+        different_work: Metrics that do not compare the same work, with the reason.
     """
 
     points: tuple[list[Run], ...]
@@ -66,6 +70,7 @@ class Pair:
     blocked: bool
     confidence: float
     sessions: tuple[list[int], list[int]] | None
+    different_work: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
         """Return one value per run, for both arms.
@@ -217,10 +222,13 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     if metric.scale is Scale.RATIO:
         base, candidate = (logarithms(values) for values in pair.by_session(name, base, candidate))
     deterministic = all(summary.constant and not summary.missing for summary in summaries)
+    reason, value = pair.different_work.get(name), estimate.value
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
         # Leaving out the runs that missed the goal would favor the arm that misses it more often.
         reason = "not every run reached the goal; the median of each arm treats such runs as censored"
-        unknown = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
+        value = None
+    if reason is not None:
+        unknown = Estimate(value, None, None, pair.confidence, estimate.n, NOT_COMPARABLE, reason)
         return MetricResult(name, unknown, Probability(None, estimate.n, "none", reason=reason), unknown, False, None)
     difference = pair.difference(base, candidate)
     if pair.blocked:
