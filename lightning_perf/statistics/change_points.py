@@ -51,8 +51,11 @@ OUTLIER_SDS = 4
 BETTER_THAN_LINE = 4.0
 """A change reduces the sum of squares of a straight line by at least this many times the variance of the noise."""
 
-LONGEST_EXCURSION = 7
+LONGEST_EXCURSION = 10
 """Values at another level before the series returns."""
+
+SHORTEST_START = 7
+"""Values at the start at another level that count as an excursion, if five times as many follow at the next level."""
 
 RETURNED = 0.35
 """Difference of the levels before and after an excursion, as a share of it."""
@@ -135,10 +138,10 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
     tamed, excursions = _without_outliers(values), list[tuple[int, int]]()
     cuts = _find_cuts(tamed)
     while (place := _excursion(tamed, cuts)) is not None:
-        start, end, offset = place
+        start, end, offsets = place
         values, tamed = values.copy(), tamed.copy()
-        values[start:end] -= offset
-        tamed[start:end] -= offset
+        values[start:end] -= offsets
+        tamed[start:end] -= offsets
         excursions.append((start, end - 1))
         cuts = _find_cuts(tamed)
     smooth = bool(cuts) and _is_smooth(tamed, cuts)
@@ -231,16 +234,24 @@ def _squares(values: Float64Array) -> float:
     return float(((values - values.mean()) ** 2).sum())
 
 
-def _excursion(values: Float64Array, cuts: list[int]) -> tuple[int, int, float] | None:
-    """Return start, end and offset of a short segment whose neighbors have nearly the same level."""
+def _excursion(values: Float64Array, cuts: list[int]) -> tuple[int, int, Float64Array] | None:
+    """Return start, end and offsets of short segments after which the level before them returns.
+
+    A few values at the start of a long series count too: the level before them is not known.
+    """
     bounds = [0, *cuts, len(values)]
-    levels = [float(values[start:end].mean()) for start, end in pairwise(bounds)]
-    for number in range(1, len(levels) - 1):
-        start, end = bounds[number], bounds[number + 1]
-        before, level, after = levels[number - 1 : number + 2]
-        least = min(abs(level - before), abs(level - after))
-        if end - start <= LONGEST_EXCURSION and abs(after - before) < RETURNED * least:
-            return start, end, level - (before + after) / 2
+    levels = np.array([values[start:end].mean() for start, end in pairwise(bounds)])
+    lengths = np.diff(bounds)
+    if cuts and lengths[0] <= SHORTEST_START and lengths[1] > 5 * lengths[0]:
+        return 0, cuts[0], np.full(cuts[0], levels[0] - levels[1])
+    for first in range(1, len(levels) - 1):
+        for last in range(first, len(levels) - 1):
+            start, end = bounds[first], bounds[last + 1]
+            before, after = levels[first - 1], levels[last + 1]
+            inside = levels[first : last + 1]
+            apart = float(np.abs(inside - (before + after) / 2).max())
+            if end - start <= LONGEST_EXCURSION and abs(after - before) < RETURNED * apart:
+                return start, end, np.repeat(inside - (before + after) / 2, lengths[first : last + 1])
     return None
 
 

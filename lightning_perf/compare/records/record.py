@@ -6,7 +6,7 @@ A record without its last line, `RunEnded`, belongs to a run that was interrupte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,8 @@ from lightning_perf.run_files.steps import STEPS
 GIVEN_UP = "its block was given up"
 """The problem of a run that is left out because another run of its block failed."""
 
+
+PROGRESS_RUNS = 1000
 
 CRASHED_AT_START = "it crashed at its start, and left an empty record"
 
@@ -160,7 +162,7 @@ def _account(folder: Path) -> FitAccount | None:
         return None
 
 
-def find_records(path: str | Path) -> tuple[RunRecord, ...]:
+def find_records(path: str | Path, progress: Callable[[str], None] | None = None) -> tuple[RunRecord, ...]:
     """Read all run records in a folder and its subfolders.
 
     A file without a single complete line is the record of a run that failed: it crashed, or the disk was full, at its
@@ -168,6 +170,7 @@ def find_records(path: str | Path) -> tuple[RunRecord, ...]:
 
     Args:
         path: A folder, or a single ``run.jsonl``.
+        progress: Gets a line for every `PROGRESS_RUNS` runs.
 
     Returns:
         The records by start time.
@@ -185,7 +188,11 @@ def find_records(path: str | Path) -> tuple[RunRecord, ...]:
         raise CompareError(
             f"{path}: no run record ({RECORD_NAME}) in it or below it. Runs with PerfCallback write one."
         )
-    records = [read_record(file) if _has_begun(file) else _crashed_at_start(file) for file in files]
+    records = []
+    for number, file in enumerate(files):
+        if progress is not None and number and not number % PROGRESS_RUNS:
+            progress(f"read {number:,} of {len(files):,} runs in {path}")
+        records.append(read_record(file) if _has_begun(file) else _crashed_at_start(file))
     if all(record.error == CRASHED_AT_START for record in records):
         raise CompareError(
             f"{path}: every {RECORD_NAME} is empty or truncated: the runs crashed at startup. "

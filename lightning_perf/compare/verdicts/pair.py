@@ -180,21 +180,30 @@ def find_sessions(base: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> 
     """
     arms = (base, candidate)
     order = sorted((run.started_unix_s, arm, place) for arm in (0, 1) for place, run in enumerate(arms[arm]))
+    spans = [(start, start + (arms[arm][place].train_time_s or 0.0), arm) for start, arm, place in order]
     numbers: tuple[list[int], list[int]] = ([0] * len(base), [0] * len(candidate))
     number, before = 0, -1
-    for _, arm, place in order:
-        overlaps = any(_overlap(arms[arm][place], other) for other in arms[1 - arm])
+    for (_, arm, place), overlaps in zip(order, _overlapping(spans), strict=True):
         number += arm != before or overlaps
         numbers[arm][place] = number
         before = -1 if overlaps else arm
     return numbers
 
 
-def _overlap(one: RunRecord, other: RunRecord) -> bool:
-    first, second = sorted((one, other), key=lambda run: run.started_unix_s)
-    if first.started_unix_s == second.started_unix_s:
-        return True
-    return first.started_unix_s + (first.train_time_s or 0.0) > second.started_unix_s
+def _overlapping(spans: Sequence[tuple[float, float, int]]) -> list[bool]:
+    """Return for each run, in order of start, whether it overlaps with a run of the other arm."""
+    found = [False] * len(spans)
+    for order, sign in ((range(len(spans)), 1), (range(len(spans) - 1, -1, -1), -1)):
+        bound = [-math.inf, -math.inf]  # per arm: the last end of earlier runs, or minus the first start of later ones
+        for number in order:
+            start, end, arm = spans[number]
+            edge, reach = (start, end) if sign == 1 else (-end, -start)
+            found[number] |= bound[1 - arm] > edge
+            bound[arm] = max(bound[arm], reach)
+    starts: dict[float, set[int]] = {}
+    for start, _, arm in spans:
+        starts.setdefault(start, set()).add(arm)
+    return [overlaps or len(starts[span[0]]) == 2 for overlaps, span in zip(found, spans, strict=True)]
 
 
 def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> list[float | None]:
