@@ -287,9 +287,7 @@ def _series_note(trend: Trend) -> str | None:
         count = "1 row" if len(trend.rows) == 1 else f"{len(trend.rows)} rows"
         notes.append(f"{count}: a change point needs at least {FEWEST_VALUES}.")
     if trend.segments.smooth:
-        notes.append(
-            "A trend or a season explains the rows better than changes at single commits, so none is reported."
-        )
+        notes.append("A trend or a season fits the rows better than changes at single commits, so none is reported.")
     for first, last in trend.segments.excursions:
         notes.append(f"Rows {first + 1} to {last + 1} were at another level, and the series returned.")
     pooled = [

@@ -94,7 +94,7 @@ class Segmentation:
         df: Its degrees of freedom, reduced for autocorrelation.
         autocorrelation: Correlation of neighboring values within segments, at least `LEAST_AUTOCORRELATION`.
         excursions: First and last index of each excursion from a level.
-        smooth: Whether changes were dropped because a trend with a season explains the series better.
+        smooth: Whether a trend with a season explains the series better than changes, which are then left out.
     """
 
     changes: tuple[ChangePoint, ...]
@@ -144,7 +144,7 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
         tamed[start:end] -= offsets
         excursions.append((start, end - 1))
         cuts = _find_cuts(tamed)
-    smooth = bool(cuts) and _is_smooth(tamed, cuts)
+    smooth = bool(_candidates(tamed)) and _is_smooth(tamed, cuts)
     if smooth:
         cuts = []
     bounds = [0, *cuts, len(values)]
