@@ -131,8 +131,8 @@ def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, 
 def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, paired: bool) -> Estimate:
     """Return the ratio of the mean times, candidate / baseline: the total cost, in which rare slow runs count fully.
 
-    Each end of the interval of paired times has the deviation of the blocks on its side, if that is larger than the
-    standard deviation, so that a long tail widens the side that it is on.
+    A long tail of paired times widens the side of the interval that it is on: each end has the deviation of the blocks
+    on its side, if that is larger than the standard deviation.
 
     Example:
         >>> base, candidate = [10.0, 10.1, 9.9, 10.0, 10.0, 10.0], [9.8, 9.9, 9.7, 9.8, 9.8, 30.0]

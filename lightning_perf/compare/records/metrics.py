@@ -183,7 +183,7 @@ def _read_quality(runs: Sequence[RunRecord], text: str) -> Quality:
 
 
 def _kind(name: str, runs: Sequence[RunRecord] = ()) -> str | None:
-    """Return the entry of `METRICS` for a logged name: by what torchmetrics says, else by its words, else None."""
+    """Return the entry of `METRICS` for a logged name: by torchmetrics, else by its words, else None."""
     recorded = {epoch.higher_is_better[name] for run in runs for epoch in run.epochs if name in epoch.higher_is_better}
     words = _words(name)
     if recorded in ({True}, {False}):
@@ -261,7 +261,7 @@ def _read_scale(runs: Sequence[RunRecord], name: str, *, mixed: bool = False) ->
             return None
         raise CompareError(
             f"{name}: some runs logged shares of 1 (up to {share:.4g}), others per cent (up to {max(percent):.4g}). "
-            f"Log it in one scale. To compare the values as they are, give --quality {name}:max."
+            f"Log it in one scale. To compare the values unchanged, give --quality {name}:max."
         )
     return Quality(name, in_percent=bool(percent))
 

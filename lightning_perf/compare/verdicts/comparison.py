@@ -126,8 +126,8 @@ class MetricResult:
         detectable: The smallest difference that these runs detect with 80 % power, as a ratio minus 1 or as a
             difference.
         mean: Ratio of the mean times of all runs, the total cost; None for a metric that is not a time or a throughput.
-        far_blocks: Numbers of blocks in which the baseline and the candidate were far slower than in the other blocks,
-            if `estimate` was extended to the interval of `mean` because the blocks are skewed; otherwise None.
+        far_blocks: Numbers of blocks in which the baseline and the candidate were far slower than in the others. None
+            unless `estimate` was extended to the interval of `mean` because the blocks are skewed.
     """
 
     metric: str

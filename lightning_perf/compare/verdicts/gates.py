@@ -21,8 +21,8 @@ ALLOW_FAILURES = "failures"
 ALLOW_DIVERGENCE = "divergence"
 ALLOW_SESSIONS = "sessions"
 ALLOW_WORK = "work"
-"""Entries of `Settings.allow` that are not facts. A candidate may fail or diverge more often than the baseline, the
-arms may have run one after the other, and their times may be for different numbers of samples or epochs."""
+"""Entries of `Settings.allow` that are not facts. A candidate may fail or diverge more often than the baseline. The
+arms may have run one after the other, and may have trained on different numbers of samples or epochs."""
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 

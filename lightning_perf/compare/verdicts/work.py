@@ -1,4 +1,4 @@
-"""Whether two arms did the same work: samples per step, epochs, and steps whose time changes during a run."""
+"""Compare the work of two arms: samples per step, epochs, and steps that become slower during a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORK: tuple[tuple[str, str, Callable[[RunRecord], float | None], float], ...] =
     ("train_time", "epochs", _epochs, SAME_SHARE),
     ("train_time", "samples", _samples, SAME_SAMPLES),
 )
-"""The metric, what its times depend on, that amount in a run, and the share by which it may differ."""
+"""Per row a metric, the name of an amount that its times depend on, that amount, and the share by which it may differ."""
 
 
 def different_work(baseline: Runs, candidate: Runs) -> Mapping[str, str]:

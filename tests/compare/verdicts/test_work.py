@@ -18,6 +18,7 @@ from tests.compare.support import AMP_MS, BASE_MS
 
 def with_steps(run: RunRecord, samples: int, *, growth: float = 0.0) -> RunRecord:
     """Let the steps of a run have so many samples, and become slower by a share."""
+    assert run.steps is not None
     mean_ns = run.steps.mean_ns
     steps = [StepSample(n, round(mean_ns * (1 + growth * (n / 99 - 0.5))), 0, None, samples, False) for n in range(100)]
     (run.path.parent / "steps.rank0.jsonl").write_bytes(STEPS.encode(*steps))
@@ -57,7 +58,7 @@ def with_epochs(run: RunRecord, count: int) -> RunRecord:
     epochs = tuple(
         msgspec.structs.replace(run.epochs[0], epoch=number, steps=10 * (number + 1)) for number in range(count)
     )
-    return dataclasses.replace(run, steps=None, epochs=epochs, train_time_s=run.train_time_s * count)
+    return dataclasses.replace(run, steps=None, epochs=epochs, train_time_s=(run.train_time_s or 0.0) * count)
 
 
 def test_steps_that_become_slower_in_one_arm_only_are_noted(arms):
