@@ -131,8 +131,8 @@ def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, 
 def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, paired: bool) -> Estimate:
     """Return the ratio of the mean times, candidate / baseline: the total cost, in which rare slow runs count fully.
 
-    A long tail of paired times widens the side of the interval that it is on: each end has the deviation of the blocks
-    on its side, if that is larger than the standard deviation.
+    For paired times, each end of the interval has the deviation of the blocks on its side, if that is larger than the
+    standard deviation. A long tail then widens its side.
 
     Example:
         >>> base, candidate = [10.0, 10.1, 9.9, 10.0, 10.0, 10.0], [9.8, 9.9, 9.7, 9.8, 9.8, 30.0]

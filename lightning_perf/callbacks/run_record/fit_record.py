@@ -257,7 +257,7 @@ class FitRecord(LoopRecord):
 
 
 def directions(trainer: Trainer, names: Iterable[str]) -> dict[str, bool]:
-    """Return whether higher is better, for the logged metrics of which torchmetrics knows it."""
+    """Return whether higher is better, for the logged metrics that torchmetrics knows."""
     known: dict[str, bool] = {}
     epoch_loop = trainer.fit_loop.epoch_loop
     for loop in (epoch_loop, epoch_loop.val_loop):
