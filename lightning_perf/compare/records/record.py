@@ -100,7 +100,8 @@ class RunRecord:
     def identity(self) -> tuple[object, ...]:
         """The run ID and the content: a copied folder has the same."""
         total_ns = self.steps.total_ns if self.steps is not None else None
-        return self.run_id, self.started_unix_s, self.train_time_s, total_ns, repr(self.epochs)
+        facts = repr(sorted(self.facts.items()))
+        return self.run_id, self.started_unix_s, self.train_time_s, total_ns, facts, repr(self.epochs)
 
 
 def read_record(path: str | Path) -> RunRecord:
