@@ -58,8 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=ASCII_FALLBACK)  # a terminal without Unicode gets the nearest ASCII
-    words = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
-    options = _parser(words[0]).parse_args(words)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = _parser(words[0] if words else "")
+    if not words:
+        parser.print_help(sys.stderr)
+        return ExitCode.USAGE
+    options = parser.parse_args(words)
     code: int = ExitCode.SUCCESS
     try:
         code = options.run(options)
