@@ -15,6 +15,8 @@ from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
+from lightning_perf.saved_json import decode_json
+
 if TYPE_CHECKING:
     from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
@@ -170,7 +172,7 @@ class SavedDocument(Document):
         """
         form = cls._format
         try:
-            version = msgspec.json.decode(data, type=_Head).schema_version
+            version = decode_json(data, _Head).schema_version
         except msgspec.DecodeError as error:
             raise form.error(f"this is not a {form.name} ({error})") from error
         if version != form.version:
@@ -178,9 +180,10 @@ class SavedDocument(Document):
             wanted = f"this lightning-perf reads {form.version}"
             raise form.error(f"the {form.short_name} has schema version {version}, {wanted}: {action}")
         try:
-            return msgspec.json.decode(data, type=cls)
+            document: _Saved = decode_json(data, cls)
         except msgspec.DecodeError as error:
             raise form.error(f"the {form.short_name} is damaged ({error})") from error
+        return document
 
     @classmethod
     def load(cls: type[_Saved], path: str | os.PathLike[str]) -> _Saved:

@@ -12,6 +12,7 @@ from typing import BinaryIO, Generic, TypeVar
 import msgspec
 
 from lightning_perf.errors import TraceError
+from lightning_perf.saved_json import decode_json
 
 T = TypeVar("T")
 
@@ -90,12 +91,13 @@ class JsonFile(Generic[T]):
         return read_json(path, self._kind, self._problem)
 
 
-def read_json(path: str | Path, kind: type[T], problem: str) -> T:
+def read_json(path: str | Path, kind: type[T], problem: str, action: str = "Remove it") -> T:
     """Read a JSON file of a run."""
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=kind)
+        found: T = decode_json(Path(path).read_bytes(), kind)
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
         raise TraceError(path, reason, f"Pass the path of a {Path(path).name} file") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(path, f"{problem} ({error})", "Remove it") from error
+    except msgspec.DecodeError as error:
+        raise TraceError(path, f"{problem} ({error})", action) from error
+    return found

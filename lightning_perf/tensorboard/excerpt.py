@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from lightning_perf.saved_json import decode_json
+
 TableName = Literal["operators", "kernels"]
 TABLES: tuple[TableName, ...] = ("operators", "kernels")
 
@@ -77,7 +79,8 @@ class ReportTables(msgspec.Struct):
 
 def read_tables(report: Path) -> ReportTables:
     """Read the long tables of a whole report."""
-    return msgspec.json.decode(report.read_bytes(), type=ReportTables)
+    tables: ReportTables = decode_json(report.read_bytes(), ReportTables)
+    return tables
 
 
 def read_rows(
