@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.lazy_imports import MissingExtraError
+from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.schema import schema_text
 
 PLOTS = (".png", ".svg", ".pdf")
@@ -367,7 +368,7 @@ def write_output(path: Path, text: str) -> None:
     """Write a file that the user asked for, and make its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_named_file(path, text.encode())
     except OSError as cause:
         raise UserError(f"{path}: cannot be written ({cause.strerror}). Give another file.") from cause
 

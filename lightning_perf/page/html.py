@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_perf.errors import UserError
+from lightning_perf.run_files.atomic import write_named_file
 
 Kind = Literal["run", "trace", "diff", "study", "inference", "history", "snapshot", "snapshot-diff"]
 
@@ -101,7 +102,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
 def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None:
     """Write a document as a page. The arguments are those of `render_html`."""
     try:
-        path.write_bytes(render_html(document_json, kind, title))
+        write_named_file(path, render_html(document_json, kind, title))
     except OSError as error:
         raise PageError(
             f"Cannot write {path} ({error.strerror}). Choose a file in a folder that you can write to."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
     try:
         with file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine may leave the new name with an empty file
         if mode is not None:
             partial.chmod(mode)
         partial.replace(path)
@@ -50,6 +53,16 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file atomically."""
     with atomic_file(path) as file:
+        file.write(content)
+
+
+def write_named_file(path: Path, content: bytes) -> None:
+    """Write a file that the user named: atomically, unless it is a pipe or a device. A link stays a link."""
+    if Path("/dev") in path.parents or (path.exists() and not path.is_file()):
+        path.write_bytes(content)
+        return
+    path = path.resolve()
+    with atomic_file(path, mode=stat.S_IMODE(path.stat().st_mode) if path.exists() else None) as file:
         file.write(content)
 
 
