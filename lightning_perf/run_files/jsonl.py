@@ -118,9 +118,10 @@ class JsonLines(Generic[Value]):
             return self._decode(line)
         except msgspec.DecodeError:
             begin = line.rfind(self._restart, 1) if self._restart is not None else -1
-            if begin < 0:
-                raise
-            return self._decode(line[begin:])
+            if begin > 0:
+                with suppress(msgspec.DecodeError):
+                    return self._decode(line[begin:])
+            raise
 
 
 class RankLog(JsonLines[Value]):
