@@ -42,7 +42,7 @@ from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
-from lightning_perf.run_files.run_folder import FULL_NOTE, outgrew_disk
+from lightning_perf.run_files.run_folder import full_disk_notes
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.units import format_duration, format_share
@@ -113,11 +113,7 @@ def analyze(
         traces = find_traces(path)
     except TraceError:
         logs = STEPS.paths(Path(path))
-        if not logs and live is None and not has_out_of_memory(Path(path)):
-            if outgrew_disk(Path(path)):
-                raise TraceError(
-                    path, "holds no recorded steps: the disk was full", "Free space, and train again"
-                ) from None
+        if not logs and live is None and not has_out_of_memory(Path(path)) and not full_disk_notes(Path(path)):
             raise
         traces = ()  # a run that was too short to be profiled
     else:
@@ -132,7 +128,7 @@ def analyze(
         precision = None
         if run.folder is not None:
             run.notes += run.read("The callback's notes are", read_notes, run.folder) or ()
-            run.notes += [FULL_NOTE] if outgrew_disk(run.folder) else []
+            run.notes += full_disk_notes(run.folder)
             if (run.folder / PRECISION_NAME).exists():
                 precision = run.read("The run's precision is", read_precision, run.folder / PRECISION_NAME)
     build = functools.partial(

@@ -25,11 +25,6 @@ START_NAME = ".profile-at"
 _FULL_NAME = ".disk-full"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-FULL_NOTE = (
-    "The disk was full while this run wrote its files, so some of them are incomplete or missing. Free space, or move "
-    "the folder with dirpath, and train again."
-)
-
 
 def mark_full_disk(folder: Path, error: BaseException) -> None:
     """Leave an empty file in the folder of a run if an error says that its disk is full. It takes no space."""
@@ -38,9 +33,13 @@ def mark_full_disk(folder: Path, error: BaseException) -> None:
             (folder / _FULL_NAME).touch()
 
 
-def outgrew_disk(folder: Path) -> bool:
-    """Whether the disk was full when the run wrote its files."""
-    return (folder / _FULL_NAME).exists()
+def full_disk_notes(folder: Path) -> list[str]:
+    """Return the note on a run whose disk was full when it wrote its files; none for any other run."""
+    note = (
+        "The disk was full while this run wrote its files, so some of them are incomplete or missing. Free space, or "
+        "choose another folder with dirpath, and train again."
+    )
+    return [note] if (folder / _FULL_NAME).exists() else []
 
 
 def make_run_folder(path: str) -> Path:

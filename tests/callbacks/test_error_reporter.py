@@ -32,7 +32,7 @@ def test_no_error_where_warnings_are_errors(caplog: pytest.LogCaptureFixture) ->
     ("number", "steps", "said"),
     [
         (errno.ENOSPC, True, "Note The disk was full while this run wrote its files"),
-        (errno.EDQUOT, False, "holds no recorded steps: the disk was full"),
+        (errno.EDQUOT, False, "Note The disk was full while this run wrote its files"),
         (errno.EIO, True, ""),
     ],
 )
@@ -46,8 +46,7 @@ def test_a_run_that_outgrew_its_disk_says_so(
     if steps:
         samples = [StepSample(step, 10_000_000, 0, None, 2, False) for step in range(20)]
         (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
-    assert main(["analyze", str(tmp_path)]) == (0 if steps else 2)
-    streams = capsys.readouterr()
-    shown = " ".join((streams.out + streams.err).split())
+    assert main(["analyze", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
     assert said in shown
     assert ("disk was full" in shown) == bool(said)
