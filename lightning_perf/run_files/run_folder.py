@@ -34,7 +34,7 @@ def mark_full_disk(folder: Path, error: BaseException) -> None:
 
 
 def full_disk_notes(folder: Path) -> list[str]:
-    """Return the note on a run whose disk was full when it wrote its files; none for any other run."""
+    """Return a note if the disk was full when the run wrote its files."""
     note = (
         "The disk was full while this run wrote its files, so some of them are incomplete or missing. Free space, or "
         "choose another folder with dirpath, and train again."
