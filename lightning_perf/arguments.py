@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.lazy_imports import MissingExtraError
-from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.schema import schema_text
 
 PLOTS = (".png", ".svg", ".pdf")
@@ -366,6 +365,8 @@ def progress_printer(quiet: bool) -> Callable[[str], None]:
 
 def write_output(path: Path, text: str) -> None:
     """Write a file that the user asked for, and make its folder."""
+    from lightning_perf.run_files.atomic import write_named_file  # not needed for --help
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_named_file(path, text.encode())
