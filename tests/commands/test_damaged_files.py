@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf import cli
 from lightning_perf.cli import main
+from lightning_perf.commands import demo
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.run_record import Place
@@ -85,7 +85,7 @@ def test_a_bug_is_not_a_failed_gate(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     def fail(_: object) -> int:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(cli.demo, "run", fail)
+    monkeypatch.setattr(demo, "run", fail)
     assert main(["demo"]) == 2
     err = capsys.readouterr().err
     assert "RecursionError: too deep" in err

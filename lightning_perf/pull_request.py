@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lightning_perf.arguments import at_least, print_progress
+from lightning_perf.arguments import print_progress
 from lightning_perf.errors import LocatedError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.saved_json import decode_json
@@ -29,7 +29,6 @@ MAX_CHARACTERS = 60_000
 REFUSED = ("FORBIDDEN", "NOT_FOUND")
 """Errors of a token without the permission. GitHub also says that private repositories do not exist."""
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TOKEN = re.compile(r"[!-~]+")
 _HOST = re.compile(r"[\w.-]+(:\d+)?", re.ASCII)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -92,31 +91,6 @@ class _Numbered(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     pull_request: _Numbered | None = None
-
-
-def add_comment(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the comment."""
-    group = parser.add_argument_group(
-        "comment",
-        "Write a file into a comment on the pull request of a GitHub Actions workflow, and exit. The next call updates "
-        "the comment. It needs GitHub's command line 'gh', and a token in GITHUB_TOKEN or GH_TOKEN with the permission "
-        "'pull-requests: write'. Without that permission and in workflows of other events, gate writes no comment, "
-        "prints the reason, and exits with 0.",
-    )
-    group.add_argument("--comment", type=Path, metavar="FILE", help="run nothing, and write this Markdown as a comment")
-    group.add_argument(
-        "--key",
-        type=_key,
-        default="gate",
-        metavar="NAME",
-        help="identifies the comment. Give each job a key of its own if several comment (default: %(default)s)",
-    )
-    group.add_argument(
-        "--pull-request",
-        type=at_least(1),
-        metavar="N",
-        help="number of the pull request (default: that of the event, from GITHUB_EVENT_PATH)",
-    )
 
 
 def comment(options: argparse.Namespace) -> int:
@@ -224,9 +198,3 @@ def _token(environment: Mapping[str, str]) -> str:
     if not _TOKEN.fullmatch(token):
         raise CommentError(name, "has a space, a line break or another character that no token has", "Copy it again")
     return token
-
-
-def _key(text: str) -> str:
-    if not _KEY.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a key: use letters, digits, dots, dashes and underscores")
-    return text
