@@ -44,7 +44,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str], start: object = ma
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    (subparsers,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    (subparsers,) = (a for a in _parser("")._actions if isinstance(a, argparse._SubParsersAction))
     yield from subparsers.choices.items()
 
 
@@ -166,7 +166,7 @@ def test_no_option_swallows_the_argument_after_it() -> None:
 
 
 def parse(*arguments: str) -> argparse.Namespace:
-    return _parser().parse_args(arguments)
+    return _parser(arguments[0]).parse_args(arguments)
 
 
 def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:

@@ -524,7 +524,7 @@ def data(
 
     Runs the user's code. Needs a server started with --allow-run. Outcomes: measured, refused.
     """
-    from lightning_perf.loading.source import measure_source
+    from lightning_perf.loading import measure_source
 
     report = measure_source(resolve_source(source, folders), seconds=seconds, step_ms=step_ms)
     return _result("measured", report.advice, report, "limit", "stages", "needed_workers")

@@ -196,6 +196,7 @@ def is_snapshot(path: str | os.PathLike[str]) -> bool:
 
 
 _Size = Annotated[int, Meta(ge=0, le=MOST_SIZE_BYTES)]
+_Time = Annotated[int, Meta(ge=-(1 << 52), le=1 << 52)]  # within 142 years of 1970: any difference fits 64 bits as ns
 
 
 class _Past(Struct, gc=False):
@@ -242,16 +243,16 @@ class _Event(Struct, gc=False):
     addr: _Integer | UnsetType = UNSET
     device_free: _Integer = 0
     stream: _Integer = 0
-    time_us: _Integer | UnsetType = UNSET
+    time_us: _Time | UnsetType = UNSET
     frames: Any = ()
 
 
 class _Mark(Struct, gc=False):
     """The start or the end of a named range."""
 
-    device: int
+    device: _Integer
     name: str
-    time_us: int
+    time_us: _Time
     stage: Any = None
 
 

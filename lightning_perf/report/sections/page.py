@@ -9,9 +9,8 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.report.sections.compilation import compilation_page
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
-from lightning_perf.report.sections.fp8_layers import fp8_section
 from lightning_perf.report.sections.fp32_comparison import shadow_page
-from lightning_perf.report.sections.precision import precision_pages
+from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank_page import rank_parts
 from lightning_perf.report.sections.report import out_of_memory_blocks, trust_block
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Line, Table, table

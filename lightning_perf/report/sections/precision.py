@@ -1,9 +1,10 @@
-"""The precision of a run, its loss scale, gradient underflow, and mistakes in its use."""
+"""The precision of a run, its loss scale, gradient underflow, FP8 layers, and mistakes in its use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
@@ -149,4 +150,31 @@ def _layer(row: LayerUnderflow, *, barred: bool) -> TableRow:
         row.zero_share,
         Cell(median, row.median_exponent),
         Cell(headroom, row.headroom_doublings),
+    )
+
+
+def fp8_section(found: Fp8Layers, top: int) -> Iterator[Block]:
+    """Yield the summary, and the tensors that saturate or underflow most."""
+    yield Heading("FP8 layers", definition="fp8-layers")
+    yield Line(found.summary, "warning" if any(row.troubled for row in found.rows) else "plain")
+    yield Line(f"{count_of(found.samples, 'sampled step')}, {found.library}.", "quiet")
+    yield table(
+        ("layer", "tensor", "format", "smallest maximum", "largest", "scale", "flushed", "saturated", "steps"),
+        (
+            (
+                Cell(row.layer, troubled=row.troubled),
+                row.tensor,
+                row.format,
+                Cell(f"{row.smallest_largest:.3g}", row.smallest_largest),
+                Cell(f"{row.largest:.3g}", row.largest),
+                Cell(f"{row.scale:.3g}", row.scale),
+                row.flushed,
+                row.saturated,
+                Cell(f"{row.saturated_steps} of {row.samples}", row.saturated_steps),
+            )
+            for row in found.rows[:top]
+        ),
+        kinds="code figure figure figure figure figure share share figure",
+        definitions={"flushed": "flushed-share", "saturated": "saturated-share"},
+        extra=("smallest maximum",),
     )

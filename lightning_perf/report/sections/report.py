@@ -16,9 +16,8 @@ from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_te
 from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
-from lightning_perf.report.sections.fp8_layers import fp8_section
 from lightning_perf.report.sections.fp32_comparison import fp32_section
-from lightning_perf.report.sections.precision import mistakes_section, precision_section
+from lightning_perf.report.sections.precision import fp8_section, mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
