@@ -79,6 +79,9 @@ def test_a_history_names_the_lines_that_it_skips(kind: str, folder: Path, capsys
         file.write(BAD[kind][0] + b"\n")
     assert main(["history", "--store=h"]) == 0
     assert "Skipped 1 entry that cannot be read: history.jsonl, line 5." in " ".join(capsys.readouterr().out.split())
+    (folder / "h" / "history.jsonl").write_bytes(BAD[kind][0] + b"\n")
+    assert main(["history", "--store=h"]) == 2
+    assert "Skipped 1 entry that cannot be read: history.jsonl, line 1." in capsys.readouterr().err
 
 
 def test_a_bug_is_not_a_failed_gate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
