@@ -86,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        near = get_close_matches(str(value), choices, n=1)
+        near = get_close_matches(str(value), choices, n=1) or [c for c in choices if c.startswith(f"{value}-")]
         hint = f" Did you mean {near[0]}?" if near else ""
         raise argparse.ArgumentError(action, f"unknown value {value!r}.{hint} Choose from {', '.join(choices)}.")
 

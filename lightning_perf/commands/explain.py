@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         document = _read(options)
     except UnknownRuleError as error:
-        print_error(safe(str(error)))
         sys.stderr.write(_list(explain()))
+        print_error(safe(str(error)))  # last, so that the long list does not hide it
         return ExitCode.USAGE
     show(document, options)
     return ExitCode.SUCCESS
