@@ -109,7 +109,8 @@ def findings_blocks(findings: Sequence[Finding], lead: RankAnalysis | None, star
         title = (Span(finding.title, STYLES[finding.severity]), "  [", rule_link(finding), severity)
         yield Line(title, label=f"{number}.", gap=1)
         saving = saving_text(finding, lead)
-        lines: list[str | Line] = [*finding.evidence, Line((Span("Fix: ", "good"), finding.action))]
+        lines: list[str | Line] = [Line(finding.warning, "warning")] if finding.warning else []
+        lines += [*finding.evidence, Line((Span("Fix: ", "good"), finding.action))]
         lines += [Line(f"{saving} {finding.model}", "quiet")] if saving else []
         yield from listing(lines, indent=3)
     yield Line(("About a finding: ", Span(f"lightning-perf explain {findings[0].kind}", "command")))
