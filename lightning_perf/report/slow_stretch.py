@@ -64,7 +64,7 @@ def _options(lead: RankAnalysis) -> list[str]:
 
 def _with(lead: RankAnalysis) -> str:
     options = _options(lead)
-    return f" (with {', '.join(options)})" if options else ""
+    return f" ({', '.join(options)})" if options else ""
 
 
 def _unmeasured_options(lead: RankAnalysis) -> list[str]:
@@ -75,7 +75,7 @@ def _unmeasured_options(lead: RankAnalysis) -> list[str]:
         return []
     return [
         (
-            f"The host recorded every Python call (with {', '.join(_options(lead))}), which makes it slower, and the "
+            f"The host recorded every Python call ({', '.join(_options(lead))}), which makes it slower, and the "
             "step waits for it. Its true shares are smaller than those shown. Record without with_stack to measure "
             "them."
         )
