@@ -38,7 +38,7 @@ CHANGES = {
 
 
 def for_inference(finding: Finding, analysis: RankAnalysis) -> Finding:
-    """Return the finding with the fix for inference, if that is what was recorded."""
+    """Return the finding, with the fix for inference if the recording shows no training."""
     if analysis.workload.trains is not False:
         return finding
     return replace(

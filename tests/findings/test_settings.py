@@ -25,7 +25,8 @@ SETTINGS: dict[str, Any] = {"detect_anomaly": True, "deterministic": False, "cud
 
 def checking(nodes: int = 4, **settings: Any) -> TraceBuilder:
     """Three steps of 10 ms on a processor: 5 ms of forward, and a backward in which each node checks for 50 µs."""
-    builder = on_processor(**{SETTINGS_KEY: {**SETTINGS, **settings}})
+    builder = on_processor()
+    builder.top_level[SETTINGS_KEY] = {**SETTINGS, **settings}
     for step in range(3):
         at = 10_000 * step
         builder.step(step, at, 10_000).annotation("perf::forward", at, 5000).annotation(
@@ -64,7 +65,7 @@ def test_the_checks_show_in_a_recording_without_notes(tmp_path: Path) -> None:
 def test_the_checks_of_torch_itself_are_counted(tmp_path: Path, anomalies: bool) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
     path = tmp_path / "rank0.pt.trace.json"
-    mode = torch.autograd.set_detect_anomaly(anomalies)  # type: ignore[no-untyped-call]
+    mode = torch.autograd.set_detect_anomaly(anomalies)
     with mode, profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorder:
         for step in range(2):
             with record_function(f"ProfilerStep#{step}"):
@@ -131,7 +132,7 @@ def test_it_leads_although_others_save_more() -> None:
 def test_recordings_note_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
-    with torch.autograd.set_detect_anomaly(True):  # type: ignore[no-untyped-call]
+    with torch.autograd.set_detect_anomaly(True):
         facts = setting_facts()
     builder = TraceBuilder(**{SETTINGS_KEY: facts}).op("aten::mm", 0, 10)
     settings = read_trace(builder.write(tmp_path / "trace.json")).metadata.settings
