@@ -34,7 +34,7 @@ SIXTEEN_BITS = "products round to 16 bits, so compare your metric over several r
 LARGER_BATCH = "a larger batch makes fewer updates per epoch, so compare your metric at the same number of epochs"
 ONLY_LARGER_BATCH = "only a larger batch does, since it makes fewer updates per epoch"
 ANOTHER_MODEL = "another size or dropout is another model, so train it again and compare your metric"
-SKIPPED_WORK = "only if the training depends on that work, such as an average of the weights"
+SKIPPED_WORK = "only if you skip work that the training needs, such as an average of the weights"
 """How fixes of several rules change results."""
 
 
