@@ -12,6 +12,8 @@ FIXES = {
     "lightning-perf infer measures speed and agreement of such variants.",
     "channels-last": "Keep model and inputs in channels last: model.to(memory_format=torch.channels_last), and "
     "images = images.contiguous(memory_format=torch.channels_last).",
+    "cpu-channels-last": "Keep images in channels last: model.to(memory_format=torch.channels_last). Activations "
+    "follow the weights.",
     "cold-start": "Call the model a few times before you record, or with torch.profiler schedule(skip_first=20, …).",
     "cudnn-benchmark": "If you recorded the first calls, record later ones. If shapes change from call to call, turn "
     "the measurements off: torch.backends.cudnn.benchmark = False.",

@@ -104,10 +104,11 @@ def _is_unaligned(kind: AttentionKind, found: Attention) -> bool:
     return found.on_device and alignment is not None and bool(kind.query and kind.query[-1] % alignment)
 
 
+GIVEN_MASK = " Give ~mask for masked_fill(mask, …), or the bias that your code adds. If it is causal, give is_causal=True instead."
 WITH_MASK = {
-    True: ("attn_mask=mask", " If the mask is causal, give is_causal=True instead of it."),
+    True: ("attn_mask=…", GIVEN_MASK),
     False: ("", ""),
-    None: ("", " If your code masks scores, add attn_mask=mask."),
+    None: ("", " If your code masks scores, add attn_mask=…"),
 }
 """The argument for a mask, and a sentence about it, by whether a mask was seen."""
 

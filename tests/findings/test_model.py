@@ -92,8 +92,8 @@ def test_attention_in_the_models_own_code_names_the_function_to_call() -> None:
     ("mask", "causal", "dropout", "call"),
     [
         (False, False, 0.0, "(query, key, value)."),
-        (None, None, 0.0, "(query, key, value). If your code masks scores, add attn_mask=mask."),
-        (True, None, 0.0, "(query, key, value, attn_mask=mask). If the mask is causal, give is_causal=True"),
+        (None, None, 0.0, "(query, key, value). If your code masks scores, add attn_mask=…"),
+        (True, None, 0.0, "(query, key, value, attn_mask=…). Give ~mask for masked_fill(mask, …)"),
         (True, True, 0.0, "(query, key, value, is_causal=True)."),
         (True, True, None, "(query, key, value, is_causal=True, dropout_p=…)."),
     ],
