@@ -104,7 +104,7 @@ def _is_unaligned(kind: AttentionKind, found: Attention) -> bool:
     return found.on_device and alignment is not None and bool(kind.query and kind.query[-1] % alignment)
 
 
-GIVEN_MASK = " Give ~mask for masked_fill(mask, …), or the bias that your code adds. If it is causal, give is_causal=True instead."
+GIVEN_MASK = " Give ~mask for masked_fill(mask, …), or the bias that your code adds; if causal, is_causal=True instead."
 WITH_MASK = {
     True: ("attn_mask=…", GIVEN_MASK),
     False: ("", ""),
