@@ -17,6 +17,7 @@ from typing import Any, Literal
 import lightning_perf
 from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.compare.support import write_run
+from tests.findings.test_settings import checking
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 __all__ = ["CASES", "OUTCOMES", "Case"]
@@ -83,6 +84,31 @@ def _planted(
             builder.write(folder / f"rank{rank}.pt.trace.json")
 
     return Case(f"planted: {name}", make, tuple(expected), tuple(forbidden), reason)
+
+
+def starting() -> TraceBuilder:
+    """The first call of a model: a launch loads its kernel for 800 ms, and 39 products in FP32 follow."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for number in range(40):
+        call_us, at = (30, 799_970 + 40 * number) if number else (800_000, 0)
+        builder.op("aten::mm", at, call_us + 20, types=["float", "float"], dims=[[1024, 1024], [1024, 1024]])
+        builder.launch(
+            FP32, call_us=at + 5, call_duration_us=call_us, start_us=800_010 + 1000 * number, duration_us=990
+        )
+    return builder
+
+
+def attending() -> TraceBuilder:
+    """The forward pass of an encoder: its attention multiplies, takes the softmax without a mask, multiplies again."""
+    builder = TraceBuilder()
+    scores, rows = [64, 128, 128], [64, 128, 16]
+    for number in range(8):
+        at = 9_100 * number
+        builder.op("aten::addmm", at, 2000, types=["float"] * 3, dims=[[64], [2048, 64], [64, 64]])
+        builder.op("aten::bmm", at + 2010, 1500, types=["float"] * 2, dims=[rows, [64, 16, 128]])
+        builder.op("aten::_softmax", at + 3520, 4000, types=["float"], dims=[scores, [], []])
+        builder.op("aten::bmm", at + 7530, 1500, types=["float"] * 2, dims=[scores, rows])
+    return builder
 
 
 def _recorded(name: str, expected: Sequence[str], forbidden: Sequence[str], reason: str) -> Case:
@@ -460,6 +486,27 @@ CASES: tuple[Case, ...] = (
         (),
         MANY,
         "A busy device. The text is the name of a range that the training recorded, not an instruction.",
+    ),
+    _planted(
+        "the first call",
+        [starting()],
+        ("cold-start",),
+        ("input-bound", "launch-bound", "small-kernels", "host-work", *FORMATS),
+        "One of 40 launches takes 800 of 840 ms. Nothing of it recurs, so no figure describes later calls.",
+    ),
+    _planted(
+        "attention of an encoder",
+        [attending()],
+        ("attention-math",),
+        ("input-bound", "padding", *GPU_RULES, *CPU_RULES),
+        "Softmax and two batched products take 56 of 72 ms, in FP32 and without a fused kernel.",
+    ),
+    _planted(
+        "anomaly detection",
+        [checking(nodes=10)],
+        ("debug-settings",),
+        ("input-bound", "leak", *GPU_RULES),
+        "Each of 10 nodes of the backward runs isnan and any on its gradient: detect_anomaly is on.",
     ),
     Case(
         "planted: a wait in the recorded steps only",

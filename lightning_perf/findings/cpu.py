@@ -11,7 +11,7 @@ from lightning_perf.analysis.host.pauses import PhasePause
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.contention import is_busy
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     RECORD_STACKS,
@@ -133,6 +133,7 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
         f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
         saving,
+        changes=SIXTEEN_BITS,
     )
 
 
@@ -254,6 +255,7 @@ def cpu_overhead(analysis: RankAnalysis) -> Problem | None:
         ),
         fix.action,
         fix.saving,
+        changes=LARGER_BATCH if "batch" in fix.action else "",
     )
 
 
@@ -418,6 +420,7 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
         ),
         _pause_fix(analysis, pause, cause),
         SavingRange((time_ns / 2, time_ns), "Half to all of the pauses go away."),
+        changes=SKIPPED_WORK if cause and not cause.startswith("the logger") else "",
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import MIN_SHARE, Basis, Problem, SavingRange
+from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
 from lightning_perf.findings.kernels import is_benchmarking
 from lightning_perf.findings.rules import log_rule, rule
 from lightning_perf.findings.savings import (
@@ -73,6 +74,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
         ),
         _launch_fix(analysis, saving.basis),
         saving,
+        changes=ONLY_LARGER_BATCH if batch_can_grow(analysis) else "",
     )
 
 
@@ -186,10 +188,36 @@ COLD_LAUNCH_NS = 100_000
 that waits for room in a full queue takes longer, but then the device works."""
 
 
+COLD_STEP = 3.0
+"""Ratio of a training's first step to the median of the next recorded ones from which it starts up in that step."""
+
+LEAST_STEPS = 3
+"""Complete recorded steps that are needed to tell a slow first step."""
+
+
 def is_cold(analysis: RankAnalysis) -> bool:
-    """Return whether launches are so slow that they must be loading kernels."""
-    launches = analysis.launches
-    return launches is not None and _launch_ns(launches) >= COLD_LAUNCH_NS
+    """Return whether launches are so slow that they must be loading kernels, or the training's first step is slow."""
+    return _cold_launch_ns(analysis) > 0 or bool(_cold_step(analysis))
+
+
+def _cold_launch_ns(analysis: RankAnalysis) -> float:
+    """Return the time per launch if it is so long that launches must be loading kernels; otherwise 0."""
+    launch_ns = _launch_ns(analysis.launches) if analysis.launches is not None else 0.0
+    return launch_ns if launch_ns >= COLD_LAUNCH_NS else 0.0
+
+
+def _cold_step(analysis: RankAnalysis) -> str:
+    """Return a sentence about a slow first step of the training; empty if it was not recorded, or not slow."""
+    steps = [step for step in analysis.breakdown.steps if step.complete]
+    if not analysis.breakdown.marked or len(steps) < LEAST_STEPS or steps[0].number > 1:
+        return ""
+    first_ns, usual_ns = steps[0].wall_ns, median(step.wall_ns for step in steps[1:])
+    if first_ns < COLD_STEP * usual_ns:
+        return ""
+    return (
+        f"Step {steps[0].number} takes {format_duration(first_ns)}, the median of the other recorded steps "
+        f"{format_duration(usual_ns)}."
+    )
 
 
 def _launch_ns(launches: Launches) -> float:
@@ -208,13 +236,16 @@ def cold_start(analysis: RankAnalysis) -> Problem | None:
 
     No saving is estimated, since only a few steps are slow.
     """
-    launches = analysis.launches
-    if launches is None or not is_cold(analysis) or step_ns(analysis) <= 0:
+    launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
+    if not (launch_ns or step) or step_ns(analysis) <= 0:
         return None
+    launch = (
+        f"The device idles {format_duration(launch_ns)} per launch on average. Once its kernel is loaded, a launch "
+        "takes 2 to 10 µs."
+    )
     return Problem(
         "Cold start: the recording covers the first steps, which are slower than later ones",
-        f"The device idles {format_duration(_launch_ns(launches))} per launch on average. Once its kernel is "
-        "loaded, a launch takes 2 to 10 µs.",
+        [*([launch] if launch_ns else []), *([step] if step else [])],
         "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
         severity="high",
     )
@@ -251,7 +282,7 @@ MIN_SYNC_SHARE = 0.05
 
 KEEP_ON_DEVICE = (
     'Keep values on the device inside the step: self.log("loss", loss) instead of loss.item(), torch.where instead of '
-    "indexing with a mask, copies with non_blocking=True."
+    "indexing with a mask, copies to the device with non_blocking=True."
 )
 PROGRESS_BAR = (
     "Refresh the progress bar less often, since it reads every value that is logged with prog_bar=True: "
@@ -361,6 +392,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
             (spent_ns / 2, 0.9 * spent_ns),
             "Done every tenth step, the work costs a tenth. Half of it may have to stay.",
         ),
+        changes=SKIPPED_WORK,
     )
 
 
@@ -442,6 +474,7 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None) -> Problem | None:
         evidence,
         action,
         SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
+        changes="" if logging else SKIPPED_WORK,
     )
 
 

@@ -64,6 +64,7 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         [*evidence, *_batch_source(analysis), *advice.evidence],
         advice.action,
         SavingRange(advice.saving_ns, advice.model),
+        changes=advice.changes,
     )
 
 
@@ -91,8 +92,9 @@ REPEATED = (
     "by torch.utils.data.get_worker_info()."
 )
 
-CHEAPER = "decode smaller images, cache decoded ones, or move augmentation to the device"
-CHEAPER_HERE = "decode smaller images, cache decoded ones, or leave out augmentation that does not help"
+CHEAPER = "cache decoded images, decode smaller ones, or move augmentation to the device"
+CHEAPER_HERE = "cache decoded images, decode smaller ones, or leave out augmentation that does not help"
+OTHER_DATA = "smaller images or other augmentation are other data, so compare your metric"
 
 
 COLD_SHARE = 0.1
@@ -113,6 +115,7 @@ class Advice:
     saving_ns: tuple[float, float]
     model: str
     evidence: tuple[str, ...] = ()
+    changes: str = ""
 
 
 def _advise(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
@@ -168,6 +171,7 @@ def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evid
         (0.0, _most_ns(analysis, wait_ns)),
         "The wait gets shorter by as much as a batch gets cheaper.",
         evidence,
+        OTHER_DATA,
     )
 
 
@@ -207,10 +211,11 @@ def _whole_batches(facts: DataLoading, batch_ns: float, saving_ns: tuple[float, 
         )
     return Advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
-        f"batch_size={size}, drop_last=False)). Use SequentialSampler if you do not shuffle.",
+        f"batch_size={size}, drop_last=False)).",
         saving_ns,
         "Indexing once per batch instead of once per sample saves at least half of the wait.",
         ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),
+        "RandomSampler shuffles, so use SequentialSampler if you do not",
     )
 
 

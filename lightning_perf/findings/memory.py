@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.host import is_cold
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
@@ -70,6 +70,7 @@ def memory_full(analysis: RankAnalysis) -> Problem | None:
                 "with Trainer(accumulate_grad_batches=2), or PYTORCH_ALLOC_CONF=expandable_segments:True against "
                 "fragmentation.",
                 severity="moderate",
+                changes=f"with mixed precision, {SIXTEEN_BITS}; batch norm sees half the batch if you accumulate",
             )
     return None
 
@@ -111,6 +112,7 @@ def memory_spare(analysis: RankAnalysis) -> Problem | None:
         ),
         "Double batch_size in DataLoader(…) as long as samples/s rise, and scale the learning rate with it.",
         severity="low",
+        changes=LARGER_BATCH,
     )
 
 
@@ -173,6 +175,7 @@ def fragmentation(analysis: RankAnalysis) -> Problem | None:
             "Set PYTORCH_ALLOC_CONF=expandable_segments:True before the training starts "
             "(PYTORCH_CUDA_ALLOC_CONF in older releases). Keep batch shapes constant: DataLoader(…, drop_last=True).",
             severity="moderate",
+            changes="drop_last=True leaves out the last samples of each epoch",
         )
     return None
 
@@ -237,6 +240,7 @@ def activations(analysis: RankAnalysis) -> Problem | None:
             tuple(evidence),
             action,
             severity="moderate",
+            changes=f"checkpointed batch norms count each batch twice; with mixed precision, {SIXTEEN_BITS}",
         )
     return None
 
@@ -296,5 +300,6 @@ def optimizer_state(analysis: RankAnalysis) -> Problem | None:
             "Use an 8-bit optimizer such as torchao.optim.AdamW8bit in configure_optimizers. With several GPUs, "
             'shard the state: Trainer(strategy="fsdp"). fused=True avoids the temporary memory of the update.',
             severity="moderate",
+            changes="the state of an 8-bit optimizer is rounded, so compare your metric over several runs",
         )
     return None

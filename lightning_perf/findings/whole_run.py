@@ -13,6 +13,7 @@ from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import MIN_SHARE, Finding, by_saving, make_finding, severity_of
+from lightning_perf.findings.host import is_cold
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input
 from lightning_perf.findings.registry import find_in_log
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
@@ -26,8 +27,13 @@ UNLIKE = 2.0
 HOST_PACED = frozenset({"host-work", "launch-bound"})
 """Rules for trainings on a device that a busy host triggers by itself."""
 
-SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "padding"})
-"""Rules that a busy machine does not mislead. One needs the cost in each recorded step, the other counts tokens."""
+SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "debug-settings", "padding"})
+"""Rules that a busy machine does not mislead: the cost in each recorded step, a setting that is on, counted tokens."""
+
+COLD = (
+    "Estimated from the first steps. Kernels load and caches fill in them, so their shares do not hold for later steps."
+)
+"""Why findings beside `cold-start` are held back."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
@@ -164,7 +170,10 @@ def check_findings(
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
         own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
-        judged = finding if analysis is None else _judge(finding, analysis, own, place)
+        if analysis is None or finding.kind == "cold-start":
+            judged: Finding | HeldBack | str = finding
+        else:
+            judged = HeldBack(finding, COLD) if is_cold(analysis) else _judge(finding, analysis, own, place)
         if isinstance(judged, Finding):
             findings.append(judged)
         elif isinstance(judged, HeldBack):

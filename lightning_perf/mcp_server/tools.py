@@ -215,6 +215,7 @@ def _finding(found: Finding) -> Result:
         "title": found.title,
         "evidence": found.evidence,
         "fix": found.action,
+        "changes_results": found.changes or None,
         "estimate": estimate,
         "rank": found.rank,
         "page": found.page,

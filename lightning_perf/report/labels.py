@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_perf.trace.description import Processor
+from lightning_perf.trace.description import Processor, Settings
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -95,6 +95,12 @@ def run_name(sources: tuple[str, ...]) -> str:
         return "run"
     path = Path(sources[0])
     return path.name if len(sources) == 1 else path.parent.name
+
+
+def settings_text(settings: Settings | None) -> list[str]:
+    """Return the settings of torch that are on by choice: determinism, and the measurements of cuDNN."""
+    names = {"deterministic": "deterministic algorithms", "cudnn_benchmark": "cudnn.benchmark on"}
+    return [text for name, text in names.items() if getattr(settings, name, None)]
 
 
 def processor_text(processor: Processor) -> str:

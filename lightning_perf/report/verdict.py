@@ -70,7 +70,7 @@ def judge(
         return Verdict(
             where=where,
             why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
-            next=f"{top.action} {saving_text(top, lead)}{rest}".strip(),
+            next=f"{fix_text(top)} {saving_text(top, lead)}{rest}".strip(),
         )
     if held_back:
         number = count_of(len(held_back), "finding")
@@ -80,8 +80,13 @@ def judge(
     if fit_findings:
         top = fit_findings[0]
         why = f"The steps are healthy. In the fit around them: {top.title}."
-        return Verdict(where=where, why=why, next=f"{top.action} {saving_text(top, lead)}".strip())
+        return Verdict(where=where, why=why, next=f"{fix_text(top)} {saving_text(top, lead)}".strip())
     return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
+
+
+def fix_text(finding: Finding) -> str:
+    """Return the fix, after a warning if it changes results."""
+    return f"{finding.warning} {finding.action}".strip()
 
 
 def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:

@@ -187,6 +187,23 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Settings of torch in the process that recorded, as `PerfCallback` notes them. An unknown value is ``None``.
+
+    Attributes:
+        detect_anomaly: Whether autograd looks for anomalies.
+        deterministic: Whether torch or cuDNN may use deterministic algorithms only.
+        cudnn_benchmark: Whether cuDNN measures algorithms for each new shape.
+        variables: Environment variables for debugging, as ``NAME=value``.
+    """
+
+    detect_anomaly: bool | None = None
+    deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The recording's description of itself. A missing value is ``None``.
 
@@ -209,6 +226,7 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
+        settings: Settings of torch.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -229,6 +247,7 @@ class Metadata:
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
     batch: Batch | None = None
+    settings: Settings | None = None
 
 
 @dataclass(frozen=True)
@@ -253,8 +272,9 @@ PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
 TOKENS_KEY = "lightning_perf.tokens"
-"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop and the
-tokens."""
+SETTINGS_KEY = "lightning_perf.settings"
+"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the tokens and
+the settings of torch."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -287,6 +307,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
+        ("settings", SETTINGS_KEY, _settings),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None
@@ -326,6 +347,11 @@ def _batch(values: dict[str, Any]) -> Batch | None:
     if min(tensors, tensor_bytes, objects, object_bytes) < 0:
         return None
     return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(values, "complete") is not False)
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    variables = values.get("variables")
+    return Settings(**_fields(Settings, values), variables=_texts(variables) if isinstance(variables, list) else ())
 
 
 def _loop(values: dict[str, Any]) -> TrainingLoop | None:

@@ -46,6 +46,15 @@ def test_the_device_waits_for_the_host() -> None:
     assert "torch.compile" in finding.action
 
 
+def starting(first_us: int, *, first: int = 0, steps: int = 4) -> TraceBuilder:
+    """Steps of 1 ms on a processor after one that takes longer."""
+    builder = TraceBuilder()
+    for number in range(steps):
+        at, length_us = (first_us + 1000 * (number - 1), 1000) if number else (0, first_us)
+        builder.step(first + number, at, length_us).op("aten::mm", at, length_us)
+    return builder
+
+
 def filling_the_queue() -> TraceBuilder:
     """Launches that wait for room in the queue while the device works."""
     builder = training()
@@ -315,6 +324,10 @@ def test_from_3_percent_of_the_run_on(tmp_path: Path, extra_us: float, fires: bo
         (cold_start, eager(5, call_us=400), True),
         (cold_start, eager(5), False),
         (cold_start, filling_the_queue(), False),
+        (cold_start, starting(3000), True),
+        (cold_start, starting(2900), False),
+        (cold_start, starting(3000, first=2), False),  # not the first step of the training
+        (cold_start, starting(3000, steps=2), False),
         (cold_start, launching_graphs(), False),
         (memory_spare, using(eager(5), 2**30), True),
         (memory_spare, using(eager(5), 20 * 2**30), False),

@@ -14,8 +14,16 @@ from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
+from lightning_perf.machine.environment import setting_facts
 from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.description import (
+    BATCH_KEY,
+    LOADER_KEY,
+    LOOP_KEY,
+    PROCESSOR_KEY,
+    SETTINGS_KEY,
+    TOKENS_KEY,
+)
 from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -48,6 +56,7 @@ class WindowNotes:
         )
         memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if device_type == "cpu" else {}
         yield PROCESSOR_KEY, json.dumps(processor | memory)
+        yield SETTINGS_KEY, json.dumps(setting_facts())
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
 

@@ -72,6 +72,7 @@ def _scale_events(history: LossScaleHistory) -> Table:
 def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
     """Yield one paragraph for each mistake in the use of 16-bit precision: its place, evidence and fix."""
     yield Heading("Mistakes in mixed precision")
+    yield Line("Each fix changes the training, its checkpoints or its logs on purpose. Compare the loss.", "quiet")
     for number, mistake in enumerate(mistakes, start=1):
         yield Line(mistake_text(mistake), label=f"{number}.", gap=1)
         yield from listing([*mistake.evidence, Line((Span("Fix: ", "good"), mistake.action))], indent=3)

@@ -28,6 +28,7 @@ const VIEWS = {
   "cudagraph-skips": "overview",
   "cudnn-benchmark": "kernels",
   "data-parallel": "distributed",
+  "debug-settings": "timeline",
   "exposed-communication": "distributed",
   fragmentation: "memory",
   "graph-breaks": "overview",

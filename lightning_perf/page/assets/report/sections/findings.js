@@ -47,6 +47,7 @@ function body(finding, { ranks, lead }) {
   const rank = ranks[lead];
   const row = ranks.findIndex((item) => item.rank === finding.rank);
   return [
+    finding.changes ? h("p", {}, h("b", {}, "Changes results: "), `${finding.changes}.`) : null,
     finding.evidence.map((line) => h("p", {}, line)),
     h("p", { class: "action" }, h("b", {}, "Fix: "), withCode(finding.action)),
     saving(finding, unit(finding, rank), whose(finding, rank)),
