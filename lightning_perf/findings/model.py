@@ -9,7 +9,15 @@ from lightning_perf.findings.cpu import host_saving_ns
 from lightning_perf.findings.finding import Problem, SavingRange
 from lightning_perf.findings.memory import fullest_device
 from lightning_perf.findings.rules import rule
-from lightning_perf.findings.savings import device_saving_ns, each, processor_of, share_of_step, step_ns, worth_it
+from lightning_perf.findings.savings import (
+    device_saving_ns,
+    each,
+    in_phases,
+    processor_of,
+    share_of_step,
+    step_ns,
+    worth_it,
+)
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 UNFUSED = ("math", "written out")
@@ -27,7 +35,7 @@ HEAD_ALIGNMENT = {"float": 4, "c10::Half": 8, "c10::BFloat16": 8}
 (``check_head_dim_size_mem_efficient`` in PyTorch's ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``)."""
 
 
-@rule("attention-math")
+@rule("attention-math", part=in_phases("forward", "backward"))
 def attention_math(analysis: RankAnalysis) -> Problem | None:
     """Find attention that writes all scores to memory, and the reason why no fused kernel runs.
 
@@ -110,7 +118,7 @@ BEYOND_LONGEST = 0.5
 """From this share of the padding on, it is enough to pad each batch to its own longest sequence."""
 
 
-@rule("padding")
+@rule("padding", part=in_phases("forward", "backward"))
 def padding(analysis: RankAnalysis) -> Problem | None:
     """Find batches in which much of the compute is spent on padding.
 
