@@ -16,6 +16,7 @@ from lightning_perf.findings.savings import (
     processor_of,
     share_of_step,
     step_ns,
+    whole,
     worth_it,
 )
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
@@ -57,7 +58,7 @@ def attention_math(analysis: RankAnalysis) -> Problem | None:
         return None
     reason, action = _unfused_reason(kinds[0], found)
     return Problem(
-        f"Attention without a fused kernel: it takes {share_of_step(time_ns, analysis)} of the step",
+        f"Attention without a fused kernel: it takes {share_of_step(time_ns, analysis)} of {whole(analysis)}",
         (
             (
                 f"Attention takes {format_duration(time_ns)} {each(analysis)} with its backward, "
@@ -207,7 +208,7 @@ def recompute(analysis: RankAnalysis) -> Problem | None:
     text, is_known = memory
     return Problem(
         f"Gradient checkpointing{' with free memory' if is_known else ''}: repeated work takes "
-        f"{share_of_step(time_ns, analysis)} of the step",
+        f"{share_of_step(time_ns, analysis)} of {whole(analysis)}",
         f"The backward runs forward operators again for {format_duration(time_ns)} {each(analysis)}. {text}",
         action,
         SavingRange(

@@ -37,7 +37,7 @@ class Rules(Generic[P]):
         self._per = per
 
     def __call__(
-        self, rule_id: str, *, part: Callable[P, float] | None = None
+        self, rule_id: str, *, part: Callable[..., float] | None = None
     ) -> Callable[[Callable[P, Problem | None]], Callable[P, Finding | None]]:
         """Return the decorator of the rule with this ID.
 

@@ -56,7 +56,7 @@ def averaged_wall_ns(trace: Trace) -> int:
 
 def share_of(trace: Trace, part: float, whole: float) -> float | None:
     """Return a part of a whole; None if the whole is 0, or unknown because the recording is cut off."""
-    return None if trace.problems.truncated or not whole else part / whole
+    return None if trace.problems.lacks_work or not whole else part / whole
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:

@@ -217,7 +217,7 @@ def _composition(trace: Trace, before: int, softmax: int, after: int) -> _Call |
     if (batch * queries * keys, keys) != (prod(scores), scores[-1]) or second[0] != (batch, queries, keys):
         return None
     types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[before]])]
-    key: _Key = ("written out", types[-1] if types else "", (batch, queries, size), keys, None, None, None)
+    key: _Key = ("written out", types[1] if len(types) > 1 else "", (batch, queries, size), keys, None, None, None)
     return _Call(int(table.thread[before]), int(table.start_ns[before]), int(table.end_ns[after]), key)
 
 

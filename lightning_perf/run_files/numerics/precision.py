@@ -129,7 +129,7 @@ class LossScaleHistory:
     @property
     def goodput(self) -> float:
         """Share of the training time with gradients that were used, 0 to 1."""
-        return 1 - self.wasted_ns / self.trained_ns if self.trained_ns else 1.0
+        return max(0.0, 1 - self.wasted_ns / self.trained_ns) if self.trained_ns else 1.0
 
 
 @dataclass(frozen=True)
