@@ -48,7 +48,7 @@ UNRECORDED_CLAUSES: dict[str, str] = {
 }
 """Clauses for a recording without device work: the state of the device is unknown."""
 
-NO_OPERATORS_CLAUSE = "is the host's, of which no operator was recorded"
+NO_OPERATORS_CLAUSE = "is the host without recorded operators"
 """The clause for the rest of the host's time in a recording without operators."""
 
 GAP_LABELS: dict[str, str] = {

@@ -112,8 +112,7 @@ def _device(read: Assembly, columns: _Columns) -> DeviceEvents:
     columns["kind"] = _kinds(read, columns.pop("destination"), columns["name"], columns.pop("direction"))
     columns["device"] = _narrowed(columns["device"], np.int16)
     columns["grid_blocks"] = read.sizes.products()[columns["grid"]]
-    percent = columns.pop("occupancy_percent")
-    columns["occupancy"] = np.where(percent == 0, np.nan, percent / 100).astype(np.float32)  # no kernel runs on no core
+    columns["occupancy"] = (columns.pop("occupancy_percent") / 100).astype(np.float32)
     for name in ("grid", "block"):
         columns[name] = read.sizes.triples()[columns[name]]
     return DeviceEvents(**columns)

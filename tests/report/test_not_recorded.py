@@ -114,13 +114,14 @@ def test_without_operators_nothing_is_said_about_python(tmp_path):
     assert not found.findings
     text = rendered(found)
     assert "Python" not in text
-    assert "no operator was recorded" in found.verdict.where
+    assert "the host without recorded operators" in found.verdict.where
     assert "On Tensor Cores" not in text
 
 
-@pytest.mark.parametrize(("recorded", "shown"), [(0, None), (40, 0.4)])
-def test_an_occupancy_of_zero_is_unknown(tmp_path, recorded, shown):
-    found = report(device_run(**{"est. achieved occupancy %": recorded}), tmp_path).ranks[0]
+@pytest.mark.parametrize(("recorded", "blocks", "shown"), [(0, 2, None), (0, 0.01, 0.0), (40, 2, 0.4)])
+def test_an_occupancy_of_zero_is_unknown_for_a_kernel_that_fills_the_device(tmp_path, recorded, blocks, shown):
+    facts = {"est. achieved occupancy %": recorded, "blocks per SM": blocks}
+    found = report(device_run(**facts), tmp_path).ranks[0]
     assert found.efficiency is not None
     assert found.efficiency.devices[0].occupancy == pytest.approx(shown)
 

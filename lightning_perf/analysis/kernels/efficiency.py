@@ -122,7 +122,7 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
             blocks = np.where(np.isnan(blocks), table.grid_blocks[inside] / device.sm_count, blocks)
         told = blocks > 0
         filled = (np.minimum(blocks, 1) * time)[told].sum()
-        occupancy = table.occupancy[inside].astype(np.float64)
+        occupancy = table.known_occupancy[inside].astype(np.float64)
         estimated = ~np.isnan(occupancy) & (time > 0)
         found.append(
             DeviceEfficiency(
