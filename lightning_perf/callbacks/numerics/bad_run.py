@@ -50,8 +50,8 @@ class LossWatch(FitObserver):
     steps later. From then on it waits for each loss, and diagnoses the first bad one. With ``gradients`` it waits in
     every step.
 
-    `scale` returns the loss scale, as far as the host knows, and 1 without a scaler. `first_skipped` returns the first
-    step since which all steps were skipped, and None if the last one was not.
+    The function `scale` returns the loss scale as far as the host knows it. The function `first_skipped` returns the
+    first step since which all steps were skipped; None if the last one was not.
     """
 
     consequence = "NaN and infinities are not diagnosed"
