@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.measurement.accuracy import wilson_interval
 from lightning_perf.inference.measurement.measure import Latency, Rounds, speedup
 from lightning_perf.inference.results.tradeoff import Cell, Machine, Recommendation, Row, measured_rows
 from lightning_perf.units import format_milliseconds, format_ratio, format_share
@@ -21,8 +20,9 @@ NOISY = 0.05
 """A note mentions A/A noise above this."""
 
 
-LEAST_AGREEMENT = 0.5
-"""A variant that gives the class of the original for a smaller share of the inputs is another model."""
+LEAST_AGREEMENT, LEAST_BEYOND_CHANCE = 0.5, 0.2
+"""A variant that gives the class of the original for a smaller share of the inputs is another model. So is one with a
+smaller agreement beyond chance (Cohen's kappa), such as one that gives the most frequent class for all inputs."""
 
 MOST_ERROR = 1.0
 """Without validation data, outputs that are wrong by as much as the largest output are ruined."""
@@ -82,8 +82,9 @@ def ruin_of(row: Row) -> str | None:
     text = f"it agrees with the original on {format_share(accuracy.agreement)} of the inputs"
     if accuracy.agreement < LEAST_AGREEMENT:
         return text
-    if accuracy.agreement < 1 and wilson_interval(accuracy.agreement, accuracy.units)[0] <= accuracy.chance_agreement:
-        return f"{text}, no more than by chance ({format_share(accuracy.chance_agreement)})"
+    beyond_chance = accuracy.agreement - accuracy.chance_agreement
+    if beyond_chance < LEAST_BEYOND_CHANCE * (1 - accuracy.chance_agreement):
+        return f"{text}, and by chance it would on {format_share(accuracy.chance_agreement)}"
     return None
 
 
@@ -139,9 +140,12 @@ def recommend(
     """
     if doubt is not None:
         return Recommendation(max_latency_ms, max_accuracy_drop_points, None, doubt)
-    measured = [pair for pair in measured_rows(rows, cell.threads, cell.batch) if ruin_of(pair[0]) is None]
+    measured = measured_rows(rows, cell.threads, cell.batch)
     if max_accuracy_drop_points is not None and not any(row.accuracy for row, _ in measured):
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+    ruined, measured = ruin_notes([row for row, _ in measured]), [p for p in measured if ruin_of(p[0]) is None]
+    if ruined and not measured:
+        return Recommendation(max_latency_ms, max_accuracy_drop_points, None, ruined[0])
     kept = [
         (row, latency)
         for row, latency in measured
