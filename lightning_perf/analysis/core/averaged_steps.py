@@ -46,6 +46,8 @@ def without_tails(trace: Trace) -> Trace:
         return trace
     cut = replace(trace, **tables)
     cut.__dict__["steps"] = trace.steps  # computed already, from starts and marks
+    if not tables.keys() & {"operators", "runtime"}:
+        cut.__dict__["links"] = trace.links
     return cut
 
 

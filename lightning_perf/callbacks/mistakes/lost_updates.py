@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES
@@ -38,7 +39,7 @@ class LostUpdates:
     def __init__(self, trainer: Trainer, module: Module) -> None:
         self._trainer = trainer
         self._from_step = int(trainer.global_step)
-        trained = [p for p in module.parameters() if p.requires_grad and p.dtype in HALF_TYPES]
+        trained = [p for p in module.parameters() if p.requires_grad and p.dtype in HALF_TYPES and _is_plain(p)]
         self._samples = _drawn(trained) if trained and holds_whole_model(trainer) else []
 
     @torch.no_grad()
@@ -75,6 +76,11 @@ class LostUpdates:
             "stochastic rounding, e.g. torchao.optim.AdamW8bit(…, bf16_stochastic_round=True).",
             step=step,
         )
+
+
+def _is_plain(parameter: torch.Tensor) -> bool:
+    """Return whether a weight has all its values: it is neither sharded nor quantized nor still without a shape."""
+    return type(parameter.data) is torch.Tensor and not is_lazy(parameter)
 
 
 @torch.no_grad()
