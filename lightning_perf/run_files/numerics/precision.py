@@ -415,16 +415,23 @@ class BadRun:
 
 _CURES: tuple[tuple[str, str], ...] = (
     (
-        r"softmax",
+        r"softmax|logsumexp|scaled_dot_product",
         "Leave at least one position of each row unmasked, or mask with torch.finfo(scores.dtype).min instead of -inf",
     ),
-    (r"sqrt|norm|cdist|std", "Its slope at 0 is infinite: add a small number inside, e.g. torch.sqrt(x + 1e-6)"),
+    (
+        r"sqrt|vector_?norm|cdist",
+        "Its slope at 0 is infinite, and below 0 it is NaN: add a small number inside, e.g. torch.sqrt(x + 1e-6)",
+    ),
     (r"pow", "The slope of x**p at 0 is infinite for p < 1: use x.clamp_min(1e-6)**p"),
     (r"log", "The logarithm of 0 is -inf, and of less it is NaN: use x.clamp_min(1e-6).log(), or log_softmax"),
-    (r"div|reciprocal", "The divisor can be 0: use x / y.clamp_min(1e-6), for y of any sign x / (y + 1e-6)"),
-    (r"exp|cosh|sinh", "Limit its input: subtract the maximum first, or use logsumexp and log_softmax"),
+    (r"div|reciprocal", "The divisor can be 0: use x / y.clamp_min(1e-6) if y is not negative, or torch.where"),
+    (
+        r"^_?exp(m1|2)?_?(backward\d+)?$|cosh|sinh",
+        "Limit its input: subtract the maximum first, or use logsumexp and log_softmax",
+    ),
     (r"acos|asin|atanh", "Its slope at -1 and 1 is infinite: use x.clamp(-1 + 1e-6, 1 - 1e-6)"),
-    (r"mean|var", "It got no values: leave out empty selections"),
+    (r"std|var", "It needs two values or more, and the slope of std at 0 is infinite: use correction=0, and add 1e-6"),
+    (r"mean", "It got no values: leave out empty selections"),
 )
 """Cures of operators that give NaN or inf in FP32 too, by a pattern for their names."""
 
@@ -433,8 +440,8 @@ def fp32_cure(operator: str, line: str) -> str:
     """Return what to do where FP32 gives NaN or inf too. Less precision is not the cause, and more is no cure.
 
     Example:
-        >>> fp32_cure("SqrtBackward0", "model.py:7")
-        'Its slope at 0 is infinite: add a small number inside, e.g. torch.sqrt(x + 1e-6) (model.py:7).'
+        >>> fp32_cure("PowBackward0", "model.py:7")
+        'The slope of x**p at 0 is infinite for p < 1: use x.clamp_min(1e-6)**p (model.py:7).'
     """
     at = f" ({line})" if line else ""
     name = operator.rpartition(":")[2].lower()
