@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
+from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.host.anomaly_checks import AnomalyChecks, anomaly_checks
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
@@ -147,6 +148,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     Args:
         trace: The recording. Concatenate several windows of a rank first.
     """
+    recording_ns, trace = trace.end_ns - trace.begin_ns, without_tails(trace)
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
     used, attends = efficiency(trace) if len(trace.device) else None, attention(trace)
@@ -155,7 +157,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         sources=trace.sources,
         metadata=trace.metadata,
         problems=trace.problems,
-        recording_ns=trace.end_ns - trace.begin_ns,
+        recording_ns=recording_ns,
         breakdown=step_time,
         phases=phases(trace),
         arithmetic=arithmetic(trace) if computes else None,

@@ -129,7 +129,8 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
         if ns > 0
     ]
     return Problem(
-        f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
+        "FP32 on a processor with bfloat16: FP32 products take "
+        f"{share_of_step(products_ns, analysis)} of {whole(analysis)}",
         f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
         saving,
@@ -204,7 +205,8 @@ def cpu_channels_last(analysis: RankAnalysis) -> Problem | None:
         if ns > 0
     ]
     return Problem(
-        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of the step works on images in that order",
+        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of "
+        f"{whole(analysis)} works on images in that order",
         f"{', '.join(named)}. The strides of their inputs show the order.",
         "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
         "Activations follow the weights.",
@@ -413,7 +415,7 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
         f"Pauses: {format_duration(time_ns)} per step outside operators {place}{named}",
         (
             (
-                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of the step, in "
+                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of {whole(analysis)}, in "
                 "stretches of at least 1 ms. Python code, sleeping and I/O look like this."
             ),
             *evidence,

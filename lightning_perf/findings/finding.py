@@ -127,9 +127,13 @@ def make_finding(
     *,
     whole_ns: float | None,
     rank: int | None,
+    most_ns: float | None = None,
     per: Literal["step", "fit"] = "step",
 ) -> Finding:
-    """Make a finding of a problem; a saving never exceeds `whole_ns`, the time of the step or of the fit."""
+    """Make a finding of a problem.
+
+    A saving never exceeds `whole_ns`, the time of the step or of the fit, nor `most_ns`, the part it is taken from.
+    """
     found = Finding(
         rule_id,
         problem.severity or "low",
@@ -146,7 +150,8 @@ def make_finding(
     saving = problem.saving
     if saving is None or whole_ns is None:
         return found
-    low, high = (min(saving, whole_ns) if whole_ns > 0 else saving for saving in sorted(saving.ns))
+    limits = [limit for limit in (whole_ns, most_ns) if limit]
+    low, high = (min(saving, *limits) if limits else saving for saving in sorted(saving.ns))
     return replace(
         found,
         severity=problem.severity or severity_of(low, high, whole_ns),

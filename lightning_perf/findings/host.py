@@ -58,6 +58,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     if saving is None:
         return None
     obstacle = compile_obstacle(analysis)
+    between = "the Python between them" if analysis.operators is not None else "the host's unrecorded work"
     return Problem(
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
         (
@@ -68,7 +69,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
             (
                 f"With an empty queue, the device waits {format_duration(bound.launch_ns / steps)} for launch calls, "
                 f"{format_duration(operator_ns)} for operators and "
-                f"{format_duration(bound.python_ns / steps)} for the Python between them."
+                f"{format_duration(bound.python_ns / steps)} for {between}."
             ),
             *((obstacle,) if obstacle is not None else ()),
         ),
@@ -381,8 +382,10 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)
     spent_ns = min(idle_ns, around_ns)
-    if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
-        return None  # a recording without marked steps also covers the time before and after the training
+    if analysis.operators is None or not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
+        # Without operators, their time looks like Python. A recording without marked steps also covers the time before
+        # and after the training.
+        return None
     return Problem(
         f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
         f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "

@@ -13,6 +13,7 @@ from lightning_perf.findings.savings import (
     counted,
     device_saving_ns,
     each,
+    in_phases,
     processor_of,
     share_of_step,
     step_ns,
@@ -39,7 +40,7 @@ HEAD_ALIGNMENT = {"float": 4, "c10::Half": 8, "c10::BFloat16": 8}
 (``check_head_dim_size_mem_efficient`` in PyTorch's ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``)."""
 
 
-@rule("attention-math")
+@rule("attention-math", part=in_phases("forward", "backward"))
 def attention_math(analysis: RankAnalysis) -> Problem | None:
     """Find attention that writes all scores to memory, and the reason why no fused kernel runs.
 
@@ -168,7 +169,7 @@ BEYOND_LONGEST = 0.5
 """From this share of the padding on, it is enough to pad each batch to its own longest sequence."""
 
 
-@rule("padding")
+@rule("padding", part=in_phases("forward", "backward"))
 def padding(analysis: RankAnalysis) -> Problem | None:
     """Find batches in which much of the compute is spent on padding.
 
@@ -260,7 +261,7 @@ def recompute(analysis: RankAnalysis) -> Problem | None:
     text, is_known = memory
     return Problem(
         f"Gradient checkpointing{' with free memory' if is_known else ''}: repeated work takes "
-        f"{share_of_step(time_ns, analysis)} of the step",
+        f"{share_of_step(time_ns, analysis)} of {whole(analysis)}",
         f"The backward runs forward operators again for {format_duration(time_ns)} {each(analysis)}. {text}",
         action,
         SavingRange(

@@ -78,19 +78,26 @@ _STATES = {
 
 
 _Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+"""The start of a path of Windows: a drive, or a share of the network."""
 
 
 class Frame(Struct, frozen=True):
     """A line of a stack.
 
     Attributes:
-        file: The source file, or ``??`` and the like for compiled code.
+        file: The source file, or ``??`` and the like for compiled code. Paths of Windows are written with ``/``, too.
         line: The line; 0 for compiled code.
     """
 
     file: str = msgspec.field(name="filename", default="")
     line: _Integer = 0
     function: str = msgspec.field(name="name", default="")
+
+    def __post_init__(self) -> None:
+        """Write a path of Windows as on other systems."""
+        if _WINDOWS_PATH.match(self.file):
+            msgspec.structs.force_setattr(self, "file", self.file.replace("\\", "/"))
 
 
 @dataclass(frozen=True)

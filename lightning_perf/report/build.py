@@ -17,7 +17,6 @@ from lightning_perf.analysis.precision.fp8_layers import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
-from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
@@ -31,7 +30,7 @@ from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
-from lightning_perf.report.verdict import judge
+from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
@@ -52,9 +51,6 @@ _Line = TypeVar("_Line")
 
 MISSING_NAMED = 8
 """Missing ranks that a note names."""
-
-DRIVING_SHARE = 0.05
-"""From this share of the step in runtime calls on, the host drives a device, even if no device work was recorded."""
 
 
 EARLY_SHARE = 0.01
@@ -390,12 +386,6 @@ def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[
     return notes
 
 
-def _drives_device(breakdown: Breakdown) -> bool:
-    """Whether the host launched work, or made more runtime calls than the few of the profiler itself."""
-    rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
-    return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
-
-
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
     problems, breakdown, processor = analysis.problems, analysis.breakdown, analysis.metadata.processor
@@ -405,10 +395,22 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
-    if not breakdown.has_device and _drives_device(breakdown):
+    if problems.unread_events:
         notes.append(
-            f"{name} holds calls to a device but no device work: activities= of the profiler lacks the device, or "
-            "another profiler used its recorder. The figures are for the host only."
+            f"{name} holds {count_of(problems.unread_events, 'event')} of no known category, in "
+            f"{', '.join(problems.unread_in)}. They are not in the figures, which are for the host only."
+        )
+    elif not breakdown.has_device and drives_device(breakdown):
+        why = (
+            "The profiler asked for it, as events of its recorder show, but the driver delivered nothing. Allow all "
+            "users to profile (https://developer.nvidia.com/ERR_NVGPUCTRPERM), end other profilers such as nsys and "
+            "DCGM, and update WSL 2."
+            if problems.overhead_events
+            else "activities= of the profiler lacks the device, or another profiler used its recorder."
+        )
+        notes.append(
+            f"{name} holds calls to a device but no device work. {why} The figures are for the host only, and whether "
+            "the device worked is unknown."
         )
     elif not breakdown.has_device and not (processor is not None and processor.trains):
         notes.append(f"{name} holds no device work: this is a recording of the host only.")

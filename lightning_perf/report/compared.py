@@ -160,6 +160,9 @@ def _lead(report: PerfReport) -> RankAnalysis:
     if report.lead is None:
         raise TraceError("the report", "holds no recording", "Compare reports that were made from traces")
     lead = report.ranks[report.lead]
+    if lead.problems.unread_events:
+        problem = "holds device work of no known category, so the parts of its steps are unknown"
+        raise TraceError(lead.sources[0], problem, "Compare the timelines: lightning-perf view FILE")
     if lead.breakdown.truncated:
         raise TraceError(lead.sources[0], "ends early, so its times are only lower bounds", "Record it again")
     return lead

@@ -42,6 +42,15 @@ CATEGORY_CLAUSES: dict[str, str] = {
 }
 """The same categories as the end of a sentence that begins with a share."""
 
+UNRECORDED_CLAUSES: dict[str, str] = {
+    "kernel_launch": "launches kernels",
+    "runtime_sync": "waits in synchronizing calls",
+}
+"""Clauses for a recording without device work: the state of the device is unknown."""
+
+NO_OPERATORS_CLAUSE = "is the host without recorded operators"
+"""The clause for the rest of the host's time in a recording without operators."""
+
 GAP_LABELS: dict[str, str] = {
     "kernel_gap": "work was queued",
     "input": "waiting for input",

@@ -259,12 +259,35 @@ class Problems:
         repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
         dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
+        unread_events: Events of unknown categories in processes without host events, which are likely device work.
+        unread_in: Names of these categories and processes, sorted.
+        overhead_events: Events about the device recorder's own work. They show that the profiler asked for the device.
     """
 
     truncated: bool = False
     repaired_events: int = 0
     dropped_events: int = 0
     bad_durations: int = 0
+    unread_events: int = 0
+    unread_in: tuple[str, ...] = ()
+    overhead_events: int = 0
+
+    @property
+    def lacks_work(self) -> bool:
+        """Whether the device's work is likely to be missing, so that shares of time would mislead."""
+        return self.truncated or self.unread_events > 0
+
+    def joined(self, other: Problems) -> Problems:
+        """Return the faults of both of two files."""
+        return Problems(
+            self.truncated or other.truncated,
+            self.repaired_events + other.repaired_events,
+            self.dropped_events + other.dropped_events,
+            self.bad_durations + other.bad_durations,
+            self.unread_events + other.unread_events,
+            tuple(sorted({*self.unread_in, *other.unread_in})),
+            self.overhead_events + other.overhead_events,
+        )
 
 
 BATCH_KEY = "lightning_perf.batch"

@@ -36,7 +36,7 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
         idle = analysis.idle
         time = format_duration(idle.idle_ns / max(idle.steps, 1))
         yield Heading(f"Device idle: {time} {of_what}, {format_share(idle.share)}")
-        yield from _idle(idle, marked=marked)
+        yield from _idle(idle, marked=marked, operators=analysis.operators is not None)
     if analysis.sync_points is not None and analysis.sync_points.points:
         waits = analysis.sync_points
         time = format_duration(waits.wait_ns / max(waits.steps, 1))
@@ -100,20 +100,17 @@ def _launches(launches: Launches) -> Iterator[str]:
         )
 
 
-def _idle(idle: Idle, *, marked: bool) -> Iterator[Block]:
+def _idle(idle: Idle, *, marked: bool, operators: bool) -> Iterator[Block]:
     steps = max(idle.steps, 1)
+    labels = GAP_LABELS if operators else GAP_LABELS | {"host_other": "not recorded (no operators)"}
     yield table(
         ("while the host was", "time", "share", "gaps"),
-        (
-            (GAP_LABELS[row.name], row.total_ns / steps, row.share, row.gaps / steps)
-            for row in idle.classes
-            if row.total_ns
-        ),
+        ((labels[row.name], row.total_ns / steps, row.share, row.gaps / steps) for row in idle.classes if row.total_ns),
         kinds="name duration share count",
     )
     for gap in idle.longest[:LONGEST_GAPS]:
         place = gap.python or gap.operator or gap.annotation
-        text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {GAP_LABELS[gap.cause]}"
+        text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {labels[gap.cause]}"
         yield Line(f"Long gap: {text}{f', in {place}' if place else ''}", "quiet")
 
 

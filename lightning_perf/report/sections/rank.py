@@ -117,7 +117,9 @@ def _arithmetic(arithmetic: Arithmetic, of_what: str) -> Iterator[Block]:
         name = row.name.upper() if row.name[0] in "ftb" else row.name
         rows.append((name, row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
     yield table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
-    if arithmetic.tensor_core_share is not None:
+    if arithmetic.tensor_core_share is not None and any(
+        row.time_ns for row in arithmetic.rows if row.name != "unknown"
+    ):
         yield Line(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}")
     for unused in arithmetic.eligible_unused:
         number = unused.kernels / steps

@@ -128,7 +128,11 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
         parts.append(processor_text(metadata.processor))
     parts += settings_text(metadata.settings)
     if metadata.world_size and metadata.world_size > 1:
-        parts.append(f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}")
+        number, world = len(report.ranks), metadata.world_size
+        more = number > world  # several recordings of one rank, or of another run
+        parts.append(
+            f"{number:,} recordings of {world:,} ranks" if more else f"{count_of(number, 'rank')} of {world:,}"
+        )
     if lead.breakdown.marked:
         parts.append(count_of(len(lead.breakdown.steps), "recorded step"))
     parts.append(f"{format_duration(lead.recording_ns)} recorded")
