@@ -124,6 +124,31 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class DeviceSettings:
+    """The device that the training used and torch's settings for it, as `PerfCallback` notes them.
+
+    An unknown value is ``None``.
+
+    Attributes:
+        uuid: Unique ID of the device.
+        tf32_matmul: Whether FP32 matrix products may use TF32.
+        tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
+        cudnn_benchmark: Whether cuDNN tries its algorithms and keeps the fastest.
+        cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
+        deterministic: Whether all of torch must use deterministic algorithms.
+        allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
+    """
+
+    uuid: str | None = None
+    tf32_matmul: bool | None = None
+    tf32_convolution: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic: bool | None = None
+    allocator: str | None = None
+
+
+@dataclass(frozen=True)
 class HookTime:
     """The time of one hook of a callback or module.
 
@@ -209,6 +234,7 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
+        settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -229,6 +255,7 @@ class Metadata:
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
     batch: Batch | None = None
+    settings: DeviceSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -252,9 +279,10 @@ BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
+SETTINGS_KEY = "lightning_perf.settings"
 TOKENS_KEY = "lightning_perf.tokens"
-"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop and the
-tokens."""
+"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
+settings and the tokens."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -287,6 +315,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
+        ("settings", SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None
