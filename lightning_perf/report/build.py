@@ -388,6 +388,12 @@ def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[
     return notes
 
 
+BUFFER_FIX = (
+    "The recorder's buffer for them was full. Record fewer steps: PerfCallback(active=1). Or name a file in "
+    "KINETO_CONFIG that contains ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=1024."
+)
+
+
 def _drives_device(breakdown: Breakdown) -> bool:
     """Whether the host launched work, or made more runtime calls than the few of the profiler itself."""
     rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
@@ -397,7 +403,9 @@ def _drives_device(breakdown: Breakdown) -> bool:
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
     problems, breakdown, processor = analysis.problems, analysis.breakdown, analysis.metadata.processor
-    if problems.truncated:
+    if analysis.metadata.device_stopped:
+        notes.append(f"{name} lacks device events: times are lower bounds, and shares are left out. {BUFFER_FIX}")
+    elif problems.truncated:
         notes.append(f"{name} ends early: its times are lower bounds, and shares are left out.")
     if not breakdown.marked:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")

@@ -235,6 +235,7 @@ class Metadata:
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
         settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
+        device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -256,6 +257,7 @@ class Metadata:
     tokens: Tokens | None = None
     batch: Batch | None = None
     settings: DeviceSettings | None = None
+    device_stopped: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,8 @@ class Problems:
     """The faults of a file that could still be read. All zero and false for a sound file.
 
     Attributes:
-        truncated: The file ends before its JSON does. Device events come last, so shares of time would mislead.
+        truncated: The file ends before its JSON does, or its recorder stopped to record the device. Device events come
+            last, so shares of time would mislead.
         repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
         dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
@@ -280,9 +283,10 @@ PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
 SETTINGS_KEY = "lightning_perf.settings"
+STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
 """Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
-settings and the tokens."""
+settings, a recorder that stopped early, and the tokens."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -297,7 +301,9 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
     ranks, devices = document.get("distributedInfo"), document.get("deviceProperties")
     ranks = ranks if isinstance(ranks, dict) else {}
     facts = document | {key: ranks.get(key) for key in ("rank", "world_size", "backend")}
-    read = _fields(Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version")
+    read = _fields(
+        Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version", device_stopped=STOPPED_KEY
+    )
     base = _integer(document, "baseTimeNanoseconds") or 0
     read |= {
         "devices": tuple(
