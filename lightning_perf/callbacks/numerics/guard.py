@@ -42,7 +42,7 @@ class NumericsGuard(FitObserver):
 
     consequence = "the run is not compared with FP32"
 
-    def __init__(self, replay: Replay, steps: int, on_drift: Callable[[], None]) -> None:
+    def __init__(self, replay: Replay, steps: int, on_drift: Callable[[KeptBatch], None]) -> None:
         if not replay.possible:
             raise PrecisionError(
                 "the first steps can be replayed in FP32 in automatic optimization and on one device only",
@@ -87,9 +87,10 @@ class NumericsGuard(FitObserver):
             self._left -= 1
             if not self._left:
                 self._result = self._compare()
+                last = self._steps[-1][0][-1]
                 self.close()
                 if self._result.beyond_seed_noise:
-                    self._on_drift()
+                    self._on_drift(last)
 
     def results(self) -> dict[str, Any]:
         """Return the comparison, None if the steps were not made."""
