@@ -158,7 +158,7 @@ def _settings(
 
 def _device_settings(trace: Trace) -> DeviceSettings:
     """Return the settings of the recording's device, with those for TF32 by its kernels if they were not noted."""
-    noted = trace.metadata.settings or DeviceSettings()
+    noted = trace.metadata.device_settings or DeviceSettings()
     matmul, convolution = uses_tf32(trace)
     return replace(
         noted,

@@ -234,7 +234,7 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
-        settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
+        device_settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
         device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
 
@@ -256,7 +256,7 @@ class Metadata:
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
     batch: Batch | None = None
-    settings: DeviceSettings | None = None
+    device_settings: DeviceSettings | None = None
     device_stopped: bool | None = None
 
 
@@ -282,7 +282,7 @@ BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
-SETTINGS_KEY = "lightning_perf.settings"
+DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
 STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
 """Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
@@ -321,7 +321,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
-        ("settings", SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
+        ("device_settings", DEVICE_SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None

@@ -17,7 +17,7 @@ from lightning_perf.probe.replay.measure import make_calls
 from lightning_perf.probe.replay.messages import CURRENT, Measured, Setting
 from lightning_perf.probe.replay.worker import set_up_device
 from lightning_perf.probe.run import Results, build_probe
-from lightning_perf.trace.description import SETTINGS_KEY, DeviceSettings
+from lightning_perf.trace.description import DEVICE_SETTINGS_KEY, DeviceSettings
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -40,7 +40,7 @@ def _flags():
 
 def recorded(noted: dict[str, Any] | None, **kernels: str) -> Trace:
     """A step on a device, with a kernel by operator."""
-    builder = TraceBuilder(**({SETTINGS_KEY: noted} if noted is not None else {})).step(1, 0, 1000)
+    builder = TraceBuilder(**({DEVICE_SETTINGS_KEY: noted} if noted is not None else {})).step(1, 0, 1000)
     builder.gpu("NVIDIA H100 80GB HBM3", computeMajor=9, computeMinor=0)
     for place, (operator, kernel) in enumerate(kernels.items()):
         at = 10 + 100 * place

@@ -16,7 +16,14 @@ from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.machine.environment import device_settings
 from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, SETTINGS_KEY, TOKENS_KEY
+from lightning_perf.trace.description import (
+    BATCH_KEY,
+    DEVICE_SETTINGS_KEY,
+    LOADER_KEY,
+    LOOP_KEY,
+    PROCESSOR_KEY,
+    TOKENS_KEY,
+)
 from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -53,7 +60,7 @@ class WindowNotes:
             yield LOADER_KEY, json.dumps(self.loader)
         if device_type == "cuda":
             try:
-                yield SETTINGS_KEY, json.dumps(device_settings())
+                yield DEVICE_SETTINGS_KEY, json.dumps(device_settings())
             except Exception as error:
                 self.errors.report("recordings do not name the device and its settings", error)
 
