@@ -311,6 +311,17 @@ def _fp32_arithmetic(backend: Any, allowed: Callable[[], bool] = lambda: False) 
         return None
 
 
+def attached_tool() -> str | None:
+    """Return the tool that was attached to this process at its start and uses CUPTI, by its variables; None without.
+
+    CUPTI serves one tool at a time. Another one gets ``CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED``.
+    """
+    if "NSYS_PROFILING_SESSION_ID" in os.environ:
+        return "Nsight Systems (nsys)"
+    injected = os.environ.get("CUDA_INJECTION64_PATH")  # the driver loads this library into the process
+    return Path(injected).name if injected else None
+
+
 def device_settings() -> Facts:
     """Return the fields of `lightning_perf.trace.description.DeviceSettings` for the current CUDA device."""
     import torch
@@ -324,6 +335,7 @@ def device_settings() -> Facts:
         "cudnn_benchmark": flags["flags.cudnn_benchmark"],
         "cudnn_deterministic": flags["flags.cudnn_deterministic"],
         "deterministic": flags["flags.deterministic_algorithms"],
+        "attached_tool": attached_tool(),
         "allocator": next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), None),
     }
 

@@ -411,7 +411,14 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
-    if not breakdown.has_device and _drives_device(breakdown):
+    if not breakdown.has_device and analysis.metadata.device_settings is not None:
+        tool = analysis.metadata.device_settings.attached_tool
+        notes.append(
+            f"{name} holds no work of the GPU that trained. CUPTI, which records it, serves one tool at a time: "
+            f"{f'run without {tool}' if tool else 'run without nsys, ncu and other tools'}. The recorder's own error "
+            "appears with KINETO_LOG_LEVEL=0. The figures are for the host only."
+        )
+    elif not breakdown.has_device and _drives_device(breakdown):
         notes.append(
             f"{name} holds calls to a device but no device work: activities= of the profiler lacks the device, or "
             "another profiler used its recorder. The figures are for the host only."

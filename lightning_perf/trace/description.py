@@ -137,6 +137,7 @@ class DeviceSettings:
         cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
         deterministic: Whether all of torch must use deterministic algorithms.
         allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
+        attached_tool: Another tool that was attached to the process, such as Nsight Systems.
     """
 
     uuid: str | None = None
@@ -146,6 +147,7 @@ class DeviceSettings:
     cudnn_deterministic: bool | None = None
     deterministic: bool | None = None
     allocator: str | None = None
+    attached_tool: str | None = None
 
 
 @dataclass(frozen=True)
