@@ -222,6 +222,7 @@ def _listed(source: TensorSource, device: int) -> dict[str, Any]:
     return {
         f"{kind}_bytes": sum({address: size for place, address, size in blocks if place == device}.values())
         for kind, blocks in lists.items()
+        if kind != "lightning_perf"
     }
 
 

@@ -18,6 +18,7 @@ from lightning_perf.callbacks.numerics.replay import (
     loss_of,
     write_back,
 )
+from lightning_perf.callbacks.peak_memory import restart_peak
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
@@ -89,6 +90,7 @@ class NumericsGuard(FitObserver):
                 self._result = self._compare()
                 last = self._steps[-1][0][-1]
                 self.close()
+                restart_peak(self._trainer.strategy.root_device)  # these steps had copies of batches and weights
                 if self._result.beyond_seed_noise:
                     self._on_drift(last)
 
