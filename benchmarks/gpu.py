@@ -63,7 +63,7 @@ class Sizes:
 
 
 ON_GPU = Sizes("cuda", "resnet50", "resnet18", 200, 1, 3, 3, 5.0, 3.0, tiny=False)
-TINY = Sizes("cpu", "cnn", "cnn", 18, 1, 1, 1, 0.01, 3.0, tiny=True)
+TINY = Sizes("cpu", "cnn", "cnn", 18, 1, 1, 1, 0.01, 12.0, tiny=True)
 
 
 @dataclass(frozen=True)
