@@ -176,8 +176,8 @@ _CHECK, _UPDATE = "aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_am
 def _reads_of_scalers(trace: Trace) -> Int64Array:
     """Find the operators by which a `GradScaler` reads whether gradients overflowed (torch/amp/grad_scaler.py).
 
-    Each is the last read between the check of the gradients and the step of the optimizer. A scaler that skips that
-    step goes on to update its scale. Reads before it, e.g. of the gradients' norm, are the user's.
+    Each is the last read between the check of the gradients and the step of the optimizer. If it skips that step,
+    it only updates its scale. Reads before it, e.g. of the gradients' norm, are the user's.
     """
     operators, marks = trace.operators, trace.annotations
     read, check, update = (

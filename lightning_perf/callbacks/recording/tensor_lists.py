@@ -24,7 +24,7 @@ _MOST_PARTS = 10_000
 """Longer containers are left out: they hold the records of steps."""
 
 _OWN = "lightning_perf.callbacks."
-"""Package whose objects may hold tensors of the callback."""
+"""Package of the objects that may hold tensors of the callback."""
 
 
 def list_tensors(source: TensorSource, own: Iterable[object] = ()) -> TensorLists:
