@@ -16,8 +16,8 @@ TENSORS_KEY = "lightning_perf.tensors"
 TensorKind: TypeAlias = Literal["parameters", "gradients", "optimizer_state", "lightning_perf"]
 
 KINDS: tuple[TensorKind, ...] = ("parameters", "gradients", "optimizer_state", "lightning_perf")
-"""Kinds of listed tensors. Buffers of the model count as parameters. The last kind are tensors of the callback itself. A
-tensor of several kinds is of the first."""
+"""Kinds of listed tensors. Buffers of the model count as parameters. The last kind are tensors of the callback
+itself. A tensor of several kinds is of the first."""
 
 _LARGEST = 2**63
 
