@@ -107,7 +107,7 @@ class Fit:
                         core_waits=core_waits[0],
                         loader=_loader_facts(loop, errors),
                         hook_times=hook_times,
-                        tensors=WindowLists(loop.tensor_source) if recording.profile_memory else None,
+                        tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
                         tokens=tokens[0],
                         batch=contents[0],
                     ),

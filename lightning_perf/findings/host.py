@@ -12,6 +12,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
 from lightning_perf.findings.kernels import is_benchmarking
+from lightning_perf.findings.precision import device_in_use, has_bf16
 from lightning_perf.findings.rules import log_rule, rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
@@ -278,6 +279,9 @@ PLACES = {
 BETWEEN = "in a callback, a logger or the progress bar"
 """The place of the Trainer if a recording of `PerfCallback` names no phase."""
 
+SCALER = "GradScaler, which reads whether gradients overflowed"
+"""The source of a wait that is no code of the user."""
+
 MIN_SYNC_SHARE = 0.05
 """Places with less than this share of the saving are left out: with an empty queue nothing waits."""
 
@@ -285,6 +289,11 @@ KEEP_ON_DEVICE = (
     'Keep values on the device inside the step: self.log("loss", loss) instead of loss.item(), torch.where instead of '
     "indexing with a mask, copies to the device with non_blocking=True."
 )
+WITHOUT_SCALER_READS = (
+    "Give the optimizer fused=True, which lets the device decide whether to step. Lightning does not combine it with "
+    "gradient_clip_val."
+)
+WITHOUT_SCALER = ' Or train in Trainer(precision="bf16-mixed"), which needs no loss scale. This rounds more.'
 PROGRESS_BAR = (
     "Refresh the progress bar less often, since it reads every value that is logged with prog_bar=True: "
     "Trainer(callbacks=[TQDMProgressBar(refresh_rate=50)]). In your own callbacks read values every log_every_n_steps."
@@ -316,9 +325,7 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
         [_sync_evidence(point, steps, each(analysis), own) for point in points][:3],
-        _with_function(
-            analysis, next((point.function for point in points if point.function), None), _sync_fix(points, own)
-        ),
+        _sync_fix(points, analysis),
         SavingRange(
             (sure_ns / 2, regained_ns),
             "Without the wait the host is ahead by as much, and the device runs dry for that much less.",
@@ -326,12 +333,22 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-def _sync_fix(points: Sequence[SyncPoint], own: bool) -> str:
+def _sync_fix(points: Sequence[SyncPoint], analysis: RankAnalysis) -> str:
     """Return the fix for most of the time."""
-    between_ns = sum(point.regained_ns for point in points if point.phase == "other") if own else 0
-    if 2 * between_ns <= sum(point.regained_ns for point in points):
-        return KEEP_ON_DEVICE
-    return PROGRESS_BAR
+    own = analysis.phases.source == "own"
+    users = [point for point in points if not point.by_scaler]
+    scaler_ns, between_ns, other_ns = (
+        sum(point.regained_ns for point in of)
+        for of in (
+            (point for point in points if point.by_scaler),
+            (point for point in users if own and point.phase == "other"),
+            (point for point in users if not own or point.phase != "other"),
+        )
+    )
+    if scaler_ns > max(between_ns, other_ns):
+        return WITHOUT_SCALER_READS + (WITHOUT_SCALER if has_bf16(device_in_use(analysis)) else "")
+    function = next((point.function for point in users if point.function), None)
+    return _with_function(analysis, function, PROGRESS_BAR if between_ns > other_ns else KEEP_ON_DEVICE)
 
 
 def _with_function(analysis: RankAnalysis, function: str | None, action: str) -> str:
@@ -342,10 +359,10 @@ def _with_function(analysis: RankAnalysis, function: str | None, action: str) ->
 
 
 def _sync_evidence(point: SyncPoint, steps: int, each: str, own: bool) -> str:
-    source = WAITING_CODE.get(point.operator, point.operator or "")
+    source = SCALER if point.by_scaler else WAITING_CODE.get(point.operator, point.operator or "")
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
     place = PLACES.get(point.phase, BETWEEN if own else "")
-    if point.function:
+    if point.function and not point.by_scaler:
         place = f"{place} in {function_text(point.function)}".strip()
     return (
         f"{where}{f' {place}' if place else ''}: {format_count(point.calls / steps)} {each}. The host waits "

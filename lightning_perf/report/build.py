@@ -386,16 +386,31 @@ def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[
     return notes
 
 
+BUFFER_FIX = (
+    "The recorder's buffer for them was full. Record fewer steps: PerfCallback(active=1). Or name a file in "
+    "KINETO_CONFIG that contains ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=1024."
+)
+
+
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
     problems, breakdown, processor = analysis.problems, analysis.breakdown, analysis.metadata.processor
-    if problems.truncated:
+    if analysis.metadata.device_stopped:
+        notes.append(f"{name} lacks device events: times are lower bounds, and shares are left out. {BUFFER_FIX}")
+    elif problems.truncated:
         notes.append(f"{name} ends early: its times are lower bounds, and shares are left out.")
     if not breakdown.marked:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
-    if problems.unread_events:
+    if not breakdown.has_device and analysis.metadata.device_settings is not None:
+        tool = analysis.metadata.device_settings.attached_tool
+        notes.append(
+            f"{name} holds no work of the GPU that trained. CUPTI, which records it, serves one tool at a time: "
+            f"{f'run without {tool}' if tool else 'run without nsys, ncu and other tools'}. The recorder's own error "
+            "appears with KINETO_LOG_LEVEL=0. The figures are for the host only."
+        )
+    elif problems.unread_events:
         notes.append(
             f"{name} holds {count_of(problems.unread_events, 'event')} of no known category, in "
             f"{', '.join(problems.unread_in)}. They are not in the figures, which are for the host only."

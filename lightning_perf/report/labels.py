@@ -84,6 +84,7 @@ MEMORY_LABELS: dict[str, str] = {
     "unknown": "unknown",
     "before_recording": "from before the recording",
     "fragmentation": "fragmentation",
+    "lightning_perf": "lightning_perf",
 }
 """Purposes of memory."""
 

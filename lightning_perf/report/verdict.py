@@ -63,6 +63,13 @@ def judge(
     if lead is None:
         return _unrecorded(step_times)
     where = f"{headline} {_where(lead)}".strip()
+    if lead.metadata.device_stopped:
+        return Verdict(
+            where=where,
+            why="The recorder's buffer for device events was full, and it dropped the later ones. Any share of time "
+            "would mislead you.",
+            next="Record fewer steps, PerfCallback(active=1), and analyze that trace.",
+        )
     if lead.problems.unread_events and not lead.problems.truncated:
         return Verdict(
             where=where,

@@ -124,6 +124,33 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class DeviceSettings:
+    """The device that the training used and torch's settings for it, as `PerfCallback` notes them.
+
+    An unknown value is ``None``.
+
+    Attributes:
+        uuid: Unique ID of the device.
+        tf32_matmul: Whether FP32 matrix products may use TF32.
+        tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
+        cudnn_benchmark: Whether cuDNN tries its algorithms and keeps the fastest.
+        cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
+        deterministic: Whether all of torch must use deterministic algorithms.
+        allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
+        attached_tool: Another tool that was attached to the process, such as Nsight Systems.
+    """
+
+    uuid: str | None = None
+    tf32_matmul: bool | None = None
+    tf32_convolution: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic: bool | None = None
+    allocator: str | None = None
+    attached_tool: str | None = None
+
+
+@dataclass(frozen=True)
 class HookTime:
     """The time of one hook of a callback or module.
 
@@ -227,6 +254,8 @@ class Metadata:
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
         settings: Settings of torch.
+        device_settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
+        device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -248,6 +277,8 @@ class Metadata:
     tokens: Tokens | None = None
     batch: Batch | None = None
     settings: Settings | None = None
+    device_settings: DeviceSettings | None = None
+    device_stopped: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -255,7 +286,8 @@ class Problems:
     """The faults of a file that could still be read. All zero and false for a sound file.
 
     Attributes:
-        truncated: The file ends before its JSON does. Device events come last, so shares of time would mislead.
+        truncated: The file ends before its JSON does, or its recorder stopped to record the device. Device events come
+            last, so shares of time would mislead.
         repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
         dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
@@ -294,10 +326,12 @@ BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
+DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
+STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
 SETTINGS_KEY = "lightning_perf.settings"
-"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the tokens and
-the settings of torch."""
+"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
+settings, a recorder that stopped early, the tokens, and the settings of torch."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -312,7 +346,9 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
     ranks, devices = document.get("distributedInfo"), document.get("deviceProperties")
     ranks = ranks if isinstance(ranks, dict) else {}
     facts = document | {key: ranks.get(key) for key in ("rank", "world_size", "backend")}
-    read = _fields(Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version")
+    read = _fields(
+        Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version", device_stopped=STOPPED_KEY
+    )
     base = _integer(document, "baseTimeNanoseconds") or 0
     read |= {
         "devices": tuple(
@@ -331,6 +367,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
         ("settings", SETTINGS_KEY, _settings),
+        ("device_settings", DEVICE_SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None

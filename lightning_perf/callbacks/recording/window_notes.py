@@ -14,10 +14,11 @@ from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
-from lightning_perf.machine.environment import setting_facts
+from lightning_perf.machine.environment import device_settings, setting_facts
 from lightning_perf.machine.processor import processor_facts
 from lightning_perf.trace.description import (
     BATCH_KEY,
+    DEVICE_SETTINGS_KEY,
     LOADER_KEY,
     LOOP_KEY,
     PROCESSOR_KEY,
@@ -59,6 +60,11 @@ class WindowNotes:
         yield SETTINGS_KEY, json.dumps(setting_facts())
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
+        if device_type == "cuda":
+            try:
+                yield DEVICE_SETTINGS_KEY, json.dumps(device_settings())
+            except Exception as error:
+                self.errors.report("recordings do not name the device and its settings", error)
 
     def on_warm_up(self) -> None:
         """Start to count tokens and the contents of a batch."""

@@ -121,7 +121,7 @@ def sync_table(waits: SyncPoints) -> Table:
         ("in", "phase", "calls", "wait", "device\nidle after", "saving\nat most"),
         (
             (
-                point.call if point.operator is None else f"{point.operator}, {point.call}",
+                ", ".join(filter(None, (point.operator, "GradScaler" * point.by_scaler, point.call))),
                 PHASE_LABELS[point.phase],
                 point.calls / steps,
                 *(t / steps for t in (point.wait_ns, point.drained_ns, point.regained_ns)),
