@@ -104,13 +104,16 @@ def headline(history: History) -> str:
     metric = METRICS[history.metric]
     title = metric.title if history.quality is None else f"{metric.title} ({history.quality})"
     worse, better = (
-        sum(change.worse is side for series in history.series for change in series.changes) for side in (True, False)
+        sum(change.worse is side and change.confirmed is not False for one in history.series for change in one.changes)
+        for side in (True, False)
     )
     found = ", ".join(
         f"{count} change{'' if count == 1 else 's'} for the {kind}"
         for count, kind in ((worse, "worse"), (better, "better"))
         if count
     )
+    if any(change.confirmed is None for series in history.series for change in series.changes):
+        found += ", not confirmed,"
     rows = sum(len(series.rows) for series in history.series)
     scope = f"{rows} row{'' if rows == 1 else 's'}"
     if len(history.series) > 1:
@@ -141,18 +144,22 @@ def _change_lines(series: Series, metric: Metric) -> Iterator[Line]:
     for change in series.changes:
         yield Line(_change_sentence(change, series, metric))
         yield from (Line(f"  {line}") for line in _commit_lines(change))
-    if series.changes:
+    if series.changes and series.changes[-1].confirmed is None:
         newest = series.changes[-1]
         yield Line(
-            f"Confirm it with lightning-perf gate --base {short_commit(newest.before)} --head "
-            f"{short_commit(newest.after)} -- COMMAND: a history cannot tell a change of the code from one of the "
-            "machine at the same time."
+            f"Confirm it: run {short_commit(newest.before)} again and add the run, or compare both with lightning-perf "
+            f"gate --base {short_commit(newest.before)} --head {short_commit(newest.after)} -- COMMAND. Without that, "
+            "a history cannot tell a change of the code from one of the machine at the same time."
         )
 
 
 def _change_sentence(change: LevelChange, series: Series, metric: Metric) -> str:
     """Return one change point in a sentence or two."""
     mark = "Worse" if change.worse else "Better"
+    if change.confirmed is None:
+        mark = f"Possibly {mark.lower()}"
+    elif not change.confirmed:
+        mark = "The machine changed, because earlier commits that ran again are at the new level"
     at = f"{short_commit(change.after)} ({day(series.rows[change.row].date_unix_s)})"
     text = f"{mark}: the {metric.title} changed by {change_text(change.estimate, metric)} at {at}."
     if change.earliest == change.latest:

@@ -261,7 +261,8 @@ def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
     needed = f"{spread.runs_needed} runs per arm" if spread.runs_needed else "more than 200 runs per arm"
     p = f"p = {spread.p:.2g}" if spread.p is not None else "no p-value"
     interval = f"{ratio.low:.2f} to {ratio.high:.2f} if runs are normally distributed"
-    power = f"{100 * (spread.power or 0):.0f} %"
+    share = spread.power or 0.0
+    power = f"{100 * share:.0f} %" if share < 0.995 else "more than 99 %"
     return (
         f"Spread of {what}, SD of {arm} over {baseline}: {ratio.value:.2f} ({interval}). Brown–Forsythe {p}; "
         f"it detects such a ratio in {power} of studies of this size; {needed} would detect it in 80 %."
