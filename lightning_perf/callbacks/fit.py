@@ -237,19 +237,28 @@ class Fit:
         self._windows.append(window)
 
 
+MARKED_STEPS = 16
+"""Steps after which the account keeps the times until then for the first time, and then each time they have doubled."""
+
+
 class _Totals(StepObserver):
-    """The samples and tokens of the fit, for its account."""
+    """The samples and tokens of the fit, and the time of its first half, for its account."""
 
     def __init__(self, state: FitState, accounts: Sequence[FitAccountant]) -> None:
         self._state = state
         self._accounts = tuple(accounts)
         self._samples: int | None = 0
         self._tokens: int | None = 0
+        self._next_mark = MARKED_STEPS
 
     def add(self, sample: StepSample) -> None:
         """Count the sample of a step; the totals are unknown from the first step without a count on."""
         self._samples = None if self._samples is None or sample.samples is None else self._samples + sample.samples
         self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
+        if self._state.whole_steps >= self._next_mark:
+            self._next_mark = 2 * self._state.whole_steps
+            for account in self._accounts:
+                account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
         """Complete the account."""

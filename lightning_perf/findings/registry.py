@@ -16,7 +16,7 @@ from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.rules import compile_rule, fit_rule, growth_rule, log_rule, rule, run_rule
 
-TOPICS = ("compilation", "cpu", "fit", "host", "kernels", "loading", "memory", "model", "precision", "ranks")
+TOPICS = ("compilation", "cpu", "fit", "host", "kernels", "loading", "memory", "model", "precision", "ranks", "steps")
 for topic in TOPICS:
     import_module(f"lightning_perf.findings.{topic}")  # adds its rules
 
@@ -57,6 +57,6 @@ def find_in_fit(
     return tuple(sorted(findings, key=by_saving))
 
 
-def find_in_log(run: StepTimes, lead: RankAnalysis | None) -> list[Finding]:
-    """Apply every rule about the step log of a run; the recording of the leading rank names its loggers."""
-    return log_rule.find(run, lead)
+def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
+    """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
+    return log_rule.find(run, lead, fit)

@@ -9,12 +9,14 @@ from types import MappingProxyType
 import numpy as np
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import MIN_SHARE, Finding, by_saving, make_finding, severity_of
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input
 from lightning_perf.findings.registry import find_in_log
+from lightning_perf.findings.steps import describe_waits, explains_restarts, waits_of_long_steps_ns
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -143,6 +145,8 @@ def check_findings(
     other_ranks: Mapping[int, StepTimes] = MappingProxyType({}),
     lead: RankAnalysis | None = None,
     trusted: Trust | None = None,
+    fit: FitTime | None = None,
+    fit_findings: Sequence[Finding] = (),
 ) -> Checked:
     """Check the findings of the recorded steps against the whole run.
 
@@ -154,6 +158,8 @@ def check_findings(
         run: The step log of the run; None for a recording without one.
         other_ranks: The step logs of other ranks, at least of those that findings are about.
         lead: The rank that the report describes first.
+        fit: The account of the fit, which shows the work of long steps.
+        fit_findings: The findings about the whole fit. One of them may have the same cause.
     """
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
@@ -176,11 +182,33 @@ def check_findings(
         if missed is not None:
             findings.append(missed)
     if usable is not None:
-        findings += find_in_log(usable, lead)
+        findings = _one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
     return Checked(tuple(sorted(findings, key=by_saving)), tuple(held_back), tuple(notes), headline)
+
+
+MOST_WAITS = 0.5
+"""Share of all waits for data from which those of the first steps of epochs are their reason."""
+
+
+def _one_per_cause(
+    findings: Sequence[Finding], run: StepTimes, lead: RankAnalysis | None, fit_findings: Sequence[Finding]
+) -> list[Finding]:
+    """Leave out findings about time that another finding explains: restarts of workers, or waits for data."""
+    if explains_restarts(run, lead) and any(finding.kind == "worker-restarts" for finding in fit_findings):
+        mostly = waits_of_long_steps_ns(run) >= MOST_WAITS * run.data_wait_mean_ns
+        same = {"periodic-steps", "input-bound"} if mostly else {"periodic-steps"}
+        return [finding for finding in findings if finding.kind not in same]
+    waits = describe_waits(run, lead)
+    if not waits or not any(finding.kind == "input-bound" for finding in findings):
+        return list(findings)
+    return [
+        replace(finding, evidence=(*finding.evidence, waits)) if finding.kind == "input-bound" else finding
+        for finding in findings
+        if finding.kind != "periodic-steps"
+    ]
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:

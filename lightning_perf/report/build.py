@@ -225,6 +225,8 @@ def build_report(
         other_ranks=_step_times(folder, {finding.rank for finding in found} - {logged}) if step_times else {},
         lead=lead,
         trusted=trusted,
+        fit=fit_time,
+        fit_findings=fit_findings,
     )
     return PerfReport(
         schema_version=SCHEMA_VERSION,

@@ -23,12 +23,13 @@ from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import FP32_GEMM, holding, reducing, training
 from tests.findings.test_cpu import calling, loop, pausing
 from tests.findings.test_cpu import recording as faulting
-from tests.findings.test_host import periodic_run, waiting
+from tests.findings.test_host import waiting
 from tests.findings.test_kernels import converting
 from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
 from tests.findings.test_precision import casting
+from tests.findings.test_steps import growing, periodic_run
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -108,6 +109,7 @@ EXAMPLES = {
     "slow-first-step": Example(MADE, run=accounts.compiling),
     "slow-logger": Example(MADE, run=accounts.logging),
     "worker-restarts": Example(MADE, run=accounts.restarting),
+    "growing-steps": Example(MADE, run=growing),
     "host-work": Example(
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
