@@ -19,7 +19,7 @@ from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.core_waits import CoreWaits
+from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
@@ -65,7 +65,7 @@ class Fit:
         self._budgets: list[OverheadBudget] = []
         self._captures: list[Captures] = []
         hook_times: HookTimes | None = None
-        core_waits: list[CoreWaits] = []
+        core_use: list[CoreUse] = []
         tokens: list[TokenCounter] = []
         contents: list[BatchContents] = []
         page_faults: list[PageFaultCounter] = []
@@ -74,7 +74,8 @@ class Fit:
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             hook_times = loop.hook_times()
-            core_waits = [CoreWaits(state)]
+            loader = _loader_facts(loop, errors)
+            core_use = [CoreUse(state, workers=lambda: int(loader.get("workers") or 0))]
             tokens = [TokenCounter(state, functools.partial(_product_parameters, loop, errors))]
             contents = [BatchContents(state)]
             page_faults = [PageFaultCounter(state)] if device.type == "cpu" else []
@@ -104,8 +105,8 @@ class Fit:
                     notes=WindowNotes(
                         errors,
                         page_faults=next(iter(page_faults), None),
-                        core_waits=core_waits[0],
-                        loader=_loader_facts(loop, errors),
+                        core_use=core_use[0],
+                        loader=loader,
                         hook_times=hook_times,
                         tensors=WindowLists(loop.tensor_source) if recording.profile_memory else None,
                         tokens=tokens[0],
@@ -156,7 +157,7 @@ class Fit:
                 *self._budgets,
                 *page_faults,
                 compilations,
-                *core_waits,
+                *core_use,
                 *tokens,
                 *contents,
                 timer,

@@ -14,7 +14,7 @@ from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import MIN_SHARE, Finding, by_saving, make_finding, severity_of
-from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input
+from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
 from lightning_perf.findings.steps import describe_waits, explains_restarts, waits_of_long_steps_ns
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
@@ -219,7 +219,8 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     """Lower the estimate for worker processes to zero if the cores that they need are busy."""
     if finding.kind != "input-bound" or "num_workers" not in finding.action:
         return finding
-    if analysis is None or not is_busy(analysis.metadata.processor):
+    processor = analysis.metadata.processor if analysis is not None else None
+    if processor is None or not is_busy(processor) or workers_wait(processor):
         return finding
     warning = "The cores are busy. More worker processes compete for them and may make the training slower."
     return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))

@@ -1,0 +1,111 @@
+"""How a training uses the cores: its thread, its process, its loader's workers, and other programs next to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.machine.processor import busy_s
+
+PROC = Path("/proc")
+
+LEAST_S = 0.2
+"""In a shorter time, the use by other programs stays unknown: the kernel counts it in hundredths of a second."""
+
+Use = tuple[int, int]
+"""Time on a core, and time ready to run without a core, in nanoseconds."""
+
+
+def task_use(path: Path) -> Use | None:
+    """Return the use by a task, or None where nobody counts it.
+
+    Linux counts it for each thread (proc(5), ``schedstat``), also while a container's quota is used up.
+    """
+    try:
+        on_core_ns, waited_ns, *_ = (path / "schedstat").read_text(encoding="ascii").split()
+        return int(on_core_ns), int(waited_ns)
+    except (OSError, ValueError):  # not Linux, a kernel without these statistics, or a task that has ended
+        return None
+
+
+def process_use(pid: int) -> Use | None:
+    """Return the use by another process: the time of all its threads on a core, and the waits of its first thread."""
+    try:
+        tasks = list((PROC / str(pid) / "task").iterdir())
+    except OSError:
+        return None
+    first = task_use(PROC / str(pid))
+    used = [use[0] for task in tasks if (use := task_use(task)) is not None]
+    return (sum(used), first[1]) if first is not None and used else None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one moment; None stands for one that the system does not have."""
+
+    at_ns: int = field(default_factory=time.perf_counter_ns)
+    thread: Use | None = field(
+        default_factory=lambda: task_use(PROC / "self" / "task" / str(threading.get_native_id()))
+    )
+    process_ns: int = field(default_factory=time.process_time_ns)
+    busy_s: float | None = field(default_factory=busy_s)
+    children: dict[int, Use] = field(
+        default_factory=lambda: {
+            child.pid: use
+            for child in multiprocessing.active_children()
+            if child.pid is not None and (use := process_use(child.pid)) is not None
+        }
+    )
+
+
+class CoreUse(StepObserver):
+    """Measures the use of the cores from the end of the warm-up on.
+
+    Args:
+        workers: Worker processes of the training's loader.
+    """
+
+    def __init__(
+        self, state: FitState, *, workers: Callable[[], int] = lambda: 0, read: Callable[[], Reading] = Reading
+    ) -> None:
+        self._state = state
+        self._workers = workers
+        self._read = read
+        self._begun: Reading | None = None
+
+    def on_step_start(self) -> None:
+        """Begin with the first step, and again when the warm-up is over."""
+        if self._state.step in (0, WARMUP_STEPS):
+            self._begun = self._read()
+
+    def facts(self) -> dict[str, float]:
+        """Return the known facts of `lightning_perf.trace.description.Processor` about the use of cores so far."""
+        begin, end = self._begun, self._read()
+        if begin is None or end.at_ns <= begin.at_ns:
+            return {}
+        elapsed_ns = end.at_ns - begin.at_ns
+        facts = {"process_cpu": (end.process_ns - begin.process_ns) / elapsed_ns}
+        if begin.thread is not None and end.thread is not None:
+            facts["thread_cpu"], facts["core_wait"] = (_share(begin.thread, end.thread, n, elapsed_ns) for n in (0, 1))
+        uses = [
+            tuple(_share(begin.children.get(pid, (0, 0)), use, n, elapsed_ns) for n in (0, 1))
+            for pid, use in end.children.items()
+        ]
+        busy_ns = 1e9 * ((end.busy_s or 0.0) - (begin.busy_s or 0.0))
+        if busy_ns > 0 and elapsed_ns >= LEAST_S * 1e9:  # some sandboxes count nothing
+            own = facts["process_cpu"] + sum(use[0] for use in uses)
+            facts["other_cpu"] = max(0.0, busy_ns / elapsed_ns - own)
+        workers = sorted(uses, key=sum, reverse=True)[: self._workers()]  # other children, e.g. of validation, idle
+        if workers:
+            facts["worker_cpu"], facts["worker_wait"] = (sum(use[n] for use in workers) / len(workers) for n in (0, 1))
+        return {name: round(value, 4) for name, value in facts.items()}
+
+
+def _share(begin: Use, end: Use, which: int, elapsed_ns: int) -> float:
+    return max(0.0, (end[which] - begin[which]) / elapsed_ns)
