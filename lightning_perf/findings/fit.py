@@ -10,6 +10,7 @@ from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, TensorGrow
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
+from lightning_perf.run_files.fit.memory_growth import ObjectGroup
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 MIN_SAVING_NS = 1_000_000_000
@@ -30,17 +31,17 @@ def of_fit(time_ns: float, fit: FitTime) -> str:
 NAMED_TENSOR_SHARE = 0.2
 """Share of the growth from which one kind of tensor is named as its cause."""
 
-GRAPHS_PER_STEP = 0.5
-"""Tensors with a graph that are added per step, from which on graphs are named as the cause."""
+OBJECTS_PER_STEP = 0.5
+"""Tensors with a graph, or other objects, that are added per step, from which on they are named as the cause."""
 
 
 @growth_rule("leak")
 def leak(growth: MemoryGrowth) -> Problem | None:
-    """Find memory that grows steadily, and the kind of tensor that grows with it.
+    """Find memory that grows steadily with the tensors or objects that the program keeps.
 
     No saving is estimated: the fit fails when the memory is full.
     """
-    if not growth.grows:
+    if not growth.grows or not _keeps_more(growth):
         return None
     where = "the GPU's tensors" if growth.source == "allocator" else "the process"
     whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
@@ -56,8 +57,8 @@ def leak(growth: MemoryGrowth) -> Problem | None:
         ),
         "Keep numbers instead of tensors with a graph: self.losses.append(loss.item()) or loss.detach(). Clear "
         "such lists in on_train_epoch_end."
-        if cause is None or cause.has_graph
-        else "Find the list, dictionary or cache that keeps these tensors, and clear it in on_train_epoch_end.",
+        if cause is not None and cause.has_graph
+        else "Find the list, dictionary or cache that keeps them, and clear it in on_train_epoch_end.",
         severity="high",
     )
 
@@ -68,16 +69,79 @@ def _leak_cause(growth: MemoryGrowth) -> TensorGrowth | None:
     largest = max(growth.tensors, key=lambda row: row.bytes, default=None)
     if largest is not None and largest.bytes >= NAMED_TENSOR_SHARE * expected:
         return largest
-    graphs = [row for row in growth.tensors if row.has_graph and row.count >= GRAPHS_PER_STEP * growth.counted_steps]
+    graphs = [row for row in growth.tensors if row.has_graph and row.count >= OBJECTS_PER_STEP * growth.counted_steps]
     return max(graphs, key=lambda row: row.count, default=None)
+
+
+def _kept_objects(growth: MemoryGrowth) -> ObjectGroup | None:
+    """Return the most frequent objects that each step adds, or each second one; None without any."""
+    found = (group for group in growth.objects if group.count >= OBJECTS_PER_STEP * growth.counted_steps > 0)
+    return next(found, None)
+
+
+def _keeps_more(growth: MemoryGrowth) -> bool:
+    """Return whether tensors or objects become more. The allocator of a GPU counts tensors only."""
+    return growth.source == "allocator" or _leak_cause(growth) is not None or _kept_objects(growth) is not None
+
+
+MANY_LENGTHS = 4
+"""Different lengths of batches from which caches for each shape are the likely reason of growth."""
+
+
+@growth_rule("memory-growth")
+def memory_growth(growth: MemoryGrowth) -> Problem | None:
+    """Find memory that grows steadily although the program keeps no more tensors or objects.
+
+    Libraries keep compiled code and buffers for each new shape, and glibc keeps freed memory.
+    """
+    if not growth.grows or _keeps_more(growth):
+        return None
+    whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
+    steps = counted(growth.counted_steps, "step")
+    known = (
+        f"In {steps}, neither tensors nor other objects of Python became more."
+        if growth.counted_steps
+        else "Tensors and objects were not counted twice, so the program may also keep them."
+    )
+    lengths = growth.batch_lengths or 0
+    if lengths >= MANY_LENGTHS:
+        shapes = (
+            (
+                f"Steps have {format_count(lengths)} different numbers of tokens. Libraries such as oneDNN keep code "
+                "and buffers for each shape."
+            ),
+        )
+        action = "Pad to few lengths: to the next multiple of 64 in collate_fn. Caches then fill once."
+    else:
+        shapes = ()
+        action = (
+            "Train longer: caches of libraries level off. If it goes on, look at code outside of Python, such as "
+            "decoders, and start the training with jemalloc."
+        )
+    return Problem(
+        f"Memory grows by {format_bytes(growth.bytes_per_step)} per step{' outside of tensors' if growth.counted_steps else ''}",
+        (
+            (
+                f"The memory of the process grows by {format_bytes(whole)} from step {growth.first_step:,} to step "
+                f"{growth.last_step:,}. {known}"
+            ),
+            *shapes,
+        ),
+        action,
+        severity="low",
+    )
 
 
 def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
     if not growth.counted_steps:
-        return "The tensors were not counted twice, because the fit ended before the growth had doubled."
+        return "The tensors were not counted twice, because the fit ended soon after the growth."
     steps = counted(growth.counted_steps, "step")
     if cause is None:
-        return f"In {steps} no kind of tensor grew as much: look at NumPy arrays, lists and data loaders, too."
+        kept = _kept_objects(growth)
+        if kept is None:
+            return f"In {steps} no kind of tensor grew as much."
+        what = "items in lists, dictionaries and sets" if kept.kind == "items" else f"objects of class {kept.kind}"
+        return f"In {steps} there are {format_count(kept.count)} more {what}, and no kind of tensor grew as much."
     size, per_step = format_bytes(cause.bytes), format_bytes(cause.bytes / growth.counted_steps)
     graph = " They also keep their graphs of autograd alive." if cause.has_graph else ""
     return (

@@ -347,7 +347,7 @@ def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step
         parts.append("set pin_memory=True")
     if enough or not workers_wait(processor):
         parts.append(f"make each batch cheaper: {_cheaper(analysis)}")
-    text = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 2 else " and ".join(parts)
+    text = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
     competing = facts.workers is not None and (enough or cost.compete(advised))
     if competing and not enough:
         evidence.append(_warning(processor, advised))

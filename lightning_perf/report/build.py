@@ -208,7 +208,7 @@ def build_report(
     captures = _captures(run, ranks)
     forecasted = _forecast(run, precision, lead)
     fit_time = _fit_time(run)
-    growth = _memory_growth(run)
+    growth = _memory_growth(run, samples)
     compilation = _compilation(run, ranks, fit_time, samples)
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
@@ -354,9 +354,9 @@ def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _memory_growth(run: _RunFiles) -> MemoryGrowth | None:
+def _memory_growth(run: _RunFiles, samples: Sequence[StepSample]) -> MemoryGrowth | None:
     record = run.read("The memory over time is", read_growth, run.folder) if run.folder is not None else None
-    return summarize_growth(record) if record is not None else None
+    return summarize_growth(record, StepSamples.of(samples).tokens) if record is not None else None
 
 
 def _out_of_memory(run: _RunFiles) -> tuple[OutOfMemory, ...]:

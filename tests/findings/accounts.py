@@ -143,6 +143,15 @@ def compiling(folder: Path) -> PerfReport:
     return report_of(account({("first step", "forward"): (45.0, 1)}, compile_ns=40 * S), folder)
 
 
+def caching(folder: Path) -> PerfReport:
+    """A training with batches of many lengths, whose memory grows outside of Python."""
+    mib = 2**20
+    samples = tuple(MemorySample(step, (800 + step // 4) * mib) for step in range(20, 1001, 20))
+    write_growth(folder, GrowthRecord(0, "process", samples, (TensorCensus(100, ()), TensorCensus(900, ()))))
+    STEPS.append(STEPS.path(folder, 0), *(StepSample(step, S, 0, None, 16, False, 64 + step) for step in range(60)))
+    return lightning_perf.analyze(folder)
+
+
 def growing(folder: Path) -> PerfReport:
     """A list that keeps a tensor of 1 MiB of each of 1000 steps."""
     mib = 2**20

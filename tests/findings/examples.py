@@ -99,6 +99,7 @@ EXAMPLES = {
     "fragmentation": Example(MADE, lambda: [holding(parameters=4, gradients=4, optimizer_state=8, fragmentation=16)]),
     "half-precision": Example(published("ns_resolution_trace"), corpus="hta/ns_resolution_trace"),
     "leak": Example(MADE, run=accounts.growing),
+    "memory-growth": Example(MADE, run=accounts.caching),
     "compile-cost": Example(MADE, run=compilations.costing),
     "cudagraph-skips": Example(MADE, run=compilations.skipping),
     "graph-breaks": Example(MADE, run=compilations.breaking),

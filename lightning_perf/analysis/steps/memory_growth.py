@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, ObjectGroup, TensorGroup
+from lightning_perf.trace.columns import Int64Array
 
 MIN_SAMPLES = 16
 
@@ -58,6 +59,8 @@ class MemoryGrowth:
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The kinds of tensors that grew between them, the most bytes first.
+        objects: The kinds of other objects that became more between them, and by how many, the most first.
+        batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
     """
 
     rank: int
@@ -70,10 +73,16 @@ class MemoryGrowth:
     grows: bool
     counted_steps: int
     tensors: tuple[TensorGrowth, ...]
+    objects: tuple[ObjectGroup, ...] = ()
+    batch_lengths: int | None = None
 
 
-def summarize_growth(record: GrowthRecord) -> MemoryGrowth | None:
-    """Find out whether the memory of a fit grows steadily."""
+def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> MemoryGrowth | None:
+    """Find out whether the memory of a fit grows steadily.
+
+    Args:
+        tokens: Tokens of each step, -1 where unknown.
+    """
     if len(record.samples) < MIN_SAMPLES:
         return None
     steps = np.array([sample.step for sample in record.samples], dtype=np.int64)
@@ -97,7 +106,21 @@ def summarize_growth(record: GrowthRecord) -> MemoryGrowth | None:
         grows=grows,
         counted_steps=counted,
         tensors=tensors,
+        objects=_objects(record),
+        batch_lengths=len(np.unique(tokens)) if tokens is not None and len(tokens) and (tokens > 0).all() else None,
     )
+
+
+def _objects(record: GrowthRecord) -> tuple[ObjectGroup, ...]:
+    if len(record.censuses) < 2:
+        return ()
+    before = {group.kind: group.count for group in record.censuses[0].objects}
+    grown = [
+        ObjectGroup(group.kind, group.count - before[group.kind])
+        for group in record.censuses[-1].objects
+        if group.count > before.get(group.kind, group.count)
+    ]
+    return tuple(sorted(grown, key=lambda group: (-group.count, group.kind))[:SHOWN])
 
 
 def _tensors(record: GrowthRecord) -> tuple[int, tuple[TensorGrowth, ...]]:

@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
     MemorySample,
+    ObjectGroup,
     TensorCensus,
     TensorGroup,
     write_growth,
@@ -93,7 +94,9 @@ class MemoryWatch(StepObserver):
             self._take_census(step)
 
     def finish(self) -> None:
-        """Write the record."""
+        """Write the record. Tensors that were counted once are counted again, so that their growth is known."""
+        if len(self._censuses) == 1 and self._state.step > self._censuses[0].step:
+            self._take_census(self._state.step)
         if self._samples:
             record = GrowthRecord(
                 rank=self._rank,
@@ -111,8 +114,25 @@ class MemoryWatch(StepObserver):
         begin_s = time.perf_counter()
         if len(self._censuses) > 1 and self._spent_s > CENSUS_SHARE * (begin_s - self._began_s):
             return
-        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors())]
+        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), count_objects())]
         self._spent_s += time.perf_counter() - begin_s
+
+
+CONTAINERS = frozenset({list, dict, set})
+
+
+def count_objects() -> tuple[ObjectGroup, ...]:
+    """Count the objects of the most frequent classes, and the items in lists, dictionaries and sets.
+
+    Many objects, such as NumPy arrays and texts, are known as items only. Our own samples are left out.
+    """
+    things = gc.get_objects()
+    kinds = list(map(type, things))
+    own = __name__.partition(".")[0]
+    counts = Counter({f"{kind.__module__}.{kind.__qualname__}": count for kind, count in Counter(kinds).items()})
+    items = sum(map(len, itertools.compress(things, map(CONTAINERS.__contains__, kinds))))
+    frequent = [(kind, count) for kind, count in counts.most_common(KEPT_GROUPS) if not kind.startswith(f"{own}.")]
+    return tuple(ObjectGroup(*pair) for pair in (("items", items), *frequent))
 
 
 def count_tensors() -> tuple[TensorGroup, ...]:

@@ -42,16 +42,31 @@ class TensorGroup:
 
 
 @dataclass(frozen=True)
+class ObjectGroup:
+    """The Python objects of one class, or the items in all lists, dictionaries and sets.
+
+    Attributes:
+        kind: Name of the class; ``items`` for the items.
+        count: Their number.
+    """
+
+    kind: str
+    count: Count
+
+
+@dataclass(frozen=True)
 class TensorCensus:
-    """All tensors at the end of a step.
+    """All tensors at the end of a step, and the most frequent other objects.
 
     Attributes:
         step: Index of the step in this fit.
-        groups: The groups.
+        groups: The groups of tensors.
+        objects: The classes of other objects that the garbage collector knows.
     """
 
     step: Count
     groups: tuple[TensorGroup, ...]
+    objects: tuple[ObjectGroup, ...] = ()
 
 
 @dataclass(frozen=True)

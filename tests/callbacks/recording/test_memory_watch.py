@@ -7,12 +7,19 @@ import mmap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.recording import memory_watch
-from lightning_perf.callbacks.recording.memory_watch import MAX_SAMPLES, MemoryWatch, count_tensors, process_bytes
+from lightning_perf.callbacks.recording.memory_watch import (
+    MAX_SAMPLES,
+    MemoryWatch,
+    count_objects,
+    count_tensors,
+    process_bytes,
+)
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from tests.callbacks.training import loader, make_module, make_trainer
@@ -83,6 +90,20 @@ def test_the_count_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [count for count, _ in views] == [1, 1]
     assert sum(size for _, size in views) == 4 * 1000 * 77  # a view shares its memory
     assert len(kept) == 8
+
+
+def test_the_count_of_objects() -> None:
+    def counts() -> dict[str, int]:
+        return {group.kind: group.count for group in count_objects()}
+
+    before = counts()
+    kept = [np.zeros(3) for _ in range(5000)]
+    many = [[number, kept] for number in range(3000)]
+    after = counts()
+    assert after["items"] - before["items"] == pytest.approx(5000 + 3000 + 6000, abs=500)
+    assert after["builtins.list"] - before["builtins.list"] == pytest.approx(3000, abs=500)
+    assert not any(kind.startswith("lightning_perf.") for kind in after)
+    assert len(kept) + len(many) == 8000
 
 
 def test_resident_memory() -> None:
