@@ -10,7 +10,6 @@ from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, TensorGrow
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
-from lightning_perf.run_files.fit.memory_growth import ObjectGroup
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 MIN_SAVING_NS = 1_000_000_000
@@ -32,7 +31,10 @@ NAMED_TENSOR_SHARE = 0.2
 """Share of the growth from which one kind of tensor is named as its cause."""
 
 OBJECTS_PER_STEP = 0.5
-"""Tensors with a graph, or other objects, that are added per step, from which on they are named as the cause."""
+"""Tensors with a graph, or items of containers, that are added per step, from which on they are named as the cause."""
+
+LEAST_ITEMS = 100
+"""Items that containers must have more in all: caches and logs grow by a few."""
 
 
 @growth_rule("leak")
@@ -73,15 +75,15 @@ def _leak_cause(growth: MemoryGrowth) -> TensorGrowth | None:
     return max(graphs, key=lambda row: row.count, default=None)
 
 
-def _kept_objects(growth: MemoryGrowth) -> ObjectGroup | None:
-    """Return the most frequent objects that each step adds, or each second one; None without any."""
-    found = (group for group in growth.objects if group.count >= OBJECTS_PER_STEP * growth.counted_steps > 0)
-    return next(found, None)
+def _kept_items(growth: MemoryGrowth) -> int:
+    """Return how many items lists, dictionaries and sets have more; 0 if steps add few or none."""
+    items = next((group.count for group in growth.objects if group.kind == "items"), 0)
+    return items if items >= max(OBJECTS_PER_STEP * growth.counted_steps, LEAST_ITEMS) else 0
 
 
 def _keeps_more(growth: MemoryGrowth) -> bool:
     """Return whether tensors or objects become more. The allocator of a GPU counts tensors only."""
-    return growth.source == "allocator" or _leak_cause(growth) is not None or _kept_objects(growth) is not None
+    return growth.source == "allocator" or _leak_cause(growth) is not None or bool(_kept_items(growth))
 
 
 MANY_LENGTHS = 4
@@ -99,10 +101,11 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
     whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
     steps = counted(growth.counted_steps, "step")
     known = (
-        f"In {steps}, neither tensors nor other objects of Python became more."
+        f"In {steps}, neither tensors nor lists, dictionaries and sets grew with it."
         if growth.counted_steps
         else "Tensors and objects were not counted twice, so the program may also keep them."
     )
+    outside = " outside of tensors" if growth.counted_steps else ""
     lengths = growth.batch_lengths or 0
     if lengths >= MANY_LENGTHS:
         shapes = (
@@ -119,7 +122,7 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
             "decoders, and start the training with jemalloc."
         )
     return Problem(
-        f"Memory grows by {format_bytes(growth.bytes_per_step)} per step{' outside of tensors' if growth.counted_steps else ''}",
+        f"Memory grows by {format_bytes(growth.bytes_per_step)} per step{outside}",
         (
             (
                 f"The memory of the process grows by {format_bytes(whole)} from step {growth.first_step:,} to step "
@@ -137,11 +140,9 @@ def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
         return "The tensors were not counted twice, because the fit ended soon after the growth."
     steps = counted(growth.counted_steps, "step")
     if cause is None:
-        kept = _kept_objects(growth)
-        if kept is None:
-            return f"In {steps} no kind of tensor grew as much."
-        what = "items in lists, dictionaries and sets" if kept.kind == "items" else f"objects of class {kept.kind}"
-        return f"In {steps} there are {format_count(kept.count)} more {what}, and no kind of tensor grew as much."
+        kept = _kept_items(growth)
+        more = f"there are {format_count(kept)} more items in lists, dictionaries and sets, and " if kept else ""
+        return f"In {steps} {more}no kind of tensor grew as much."
     size, per_step = format_bytes(cause.bytes), format_bytes(cause.bytes / growth.counted_steps)
     graph = " They also keep their graphs of autograd alive." if cause.has_graph else ""
     return (

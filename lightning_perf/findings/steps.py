@@ -205,7 +205,7 @@ def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None
     if growth is None or growth.excess_ns < MIN_SHARE * run.mean_ns:
         return None
     place, evidence, action = _place_of_growth(growth, fit)
-    if not place and lead is not None and is_busy(lead.metadata.processor):
+    if not place and (fit is not None or (lead is not None and is_busy(lead.metadata.processor))):
         return None
     return Problem(
         f"Growing steps: they take {format_share(growth.growth)} longer at the end of the run than at its start{place}",
@@ -231,24 +231,31 @@ def _place_of_growth(growth: StepGrowth, fit: FitTime | None) -> tuple[str, tupl
     if growth.wait_share >= EXPLAINED:
         place, action = GROWING_PLACES["fetch"]
         return f", {place}", (f"Waits for data have {format_share(growth.wait_share)} of the growth.",), action
-    grown = _grown_parts(fit)
-    name = max(grown, key=lambda name: grown[name], default="")
-    if not name or grown[name] < EXPLAINED * (growth.last_ns - growth.first_ns) / 2:
+    halves = _halves_ns(fit)
+    name = max(halves, key=lambda name: halves[name][1] - halves[name][0], default="")
+    early_ns, later_ns = halves.get(name, (0.0, 0.0))
+    rest_ns = tuple(sum(ns[half] for other, ns in halves.items() if other != name) for half in (0, 1))
+    # A machine that slows down lengthens all phases alike.
+    alike = rest_ns[1] * early_ns - rest_ns[0] * early_ns > EXPLAINED * (later_ns - early_ns) * rest_ns[0]
+    if later_ns - early_ns < EXPLAINED * (growth.last_ns - growth.first_ns) / 2 or alike or not name:
         return "", (), "Find the values of all past steps that each step works on again, e.g. a list or a metric."
-    text = f"In the second half of the run it takes {format_duration(grown[name])} per step more than in the first."
+    text = (
+        f"It takes {format_duration(later_ns)} per step in the second half of the run, {format_duration(early_ns)} in "
+        "the first."
+    )
     if name in GROWING_PLACES:
         place, action = GROWING_PLACES[name]
         return f", {place}", (text,), action
     return f", in {name}", (text,), f"Look in {name} for values of all past steps that each call works on again."
 
 
-def _grown_parts(fit: FitTime | None) -> dict[str, float]:
-    """Return the growth per step of phases and hooks, in nanoseconds."""
+def _halves_ns(fit: FitTime | None) -> dict[str, tuple[float, float]]:
+    """Return the time per step of phases and hooks in the first half of the fit, and after it."""
     if fit is None or not fit.steps:
         return {}
     phases = [part for part in fit.group("training steps").parts if part.name in GROWING_PLACES]
     return {
-        part.name: part.growth_ns * part.count / fit.steps
+        part.name: (part.early_ns * part.count / fit.steps, part.later_ns * part.count / fit.steps)
         for part in (*phases, *_around_steps(fit))
-        if part.growth_ns is not None
+        if part.early_ns is not None and part.later_ns is not None
     }

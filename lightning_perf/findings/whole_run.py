@@ -28,8 +28,9 @@ UNLIKE = 2.0
 HOST_PACED = frozenset({"host-work", "launch-bound"})
 """Rules for trainings on a device that a busy host triggers by itself."""
 
-SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "padding"})
-"""Rules that a busy machine does not mislead. One needs the cost in each recorded step, the other counts tokens."""
+SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "padding", "thread-contention"})
+"""Rules that a busy machine does not mislead. One needs the cost in each recorded step, one counts tokens, and one is
+about the busy cores."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""

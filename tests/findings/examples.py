@@ -21,7 +21,7 @@ from tests.analysis.host.test_stop_flags import training as stopping
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import FP32_GEMM, holding, reducing, training
-from tests.findings.test_cpu import calling, loop, pausing
+from tests.findings.test_cpu import calling, contended, loop, pausing
 from tests.findings.test_cpu import recording as faulting
 from tests.findings.test_host import waiting
 from tests.findings.test_kernels import converting
@@ -91,6 +91,7 @@ EXAMPLES = {
     "cpu-page-faults": Example(MADE, lambda: [faulting()]),
     "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
     "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
+    "thread-contention": Example(MADE, lambda: [contended(0.3, 7.8)]),
     "cudnn-benchmark": Example(
         published("resnet50_autograd_api_num_workers_0"), corpus="kineto/resnet50_autograd_api_num_workers_0"
     ),

@@ -328,7 +328,7 @@ def test_growth_outside_of_tensors() -> None:
         assert (leak(found), found.batch_lengths) == (None, lengths)
         finding = memory_growth(found)
         assert finding is not None
-        assert "neither tensors nor other objects of Python became more" in finding.evidence[0]
+        assert "neither tensors nor lists, dictionaries and sets grew with it" in finding.evidence[0]
         assert finding.action.startswith(advice)
 
 

@@ -17,14 +17,16 @@ class FitPart:
         time_ns: Its time, without work nested in it that has an entry of its own.
         share: Share of the wall time of the fit, 0 to 1.
         count: How often it ran; 0 for the remainder of a group.
-        growth_ns: How much longer a call took in the second half of the fit than in the first; None if unknown.
+        early_ns: Time per call in the first half of the fit; None if unknown.
+        later_ns: Time per call after it.
     """
 
     name: str
     time_ns: int
     share: float
     count: int
-    growth_ns: float | None = None
+    early_ns: float | None = None
+    later_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,11 @@ class FitTime:
         return next((group for group in self.groups if group.group == name), FitGroup(name, 0, 0.0, ()))
 
 
-def _growth_ns(entry: AccountEntry) -> float | None:
+def _halves_ns(entry: AccountEntry) -> tuple[float | None, float | None]:
     later = entry.count - entry.early_count
-    if not entry.early_count or not later:
-        return None
-    return (entry.time_ns - entry.early_ns) / later - entry.early_ns / entry.early_count
+    if not entry.early_count or later <= 0:
+        return None, None
+    return entry.early_ns / entry.early_count, (entry.time_ns - entry.early_ns) / later
 
 
 def summarize_account(account: FitAccount) -> FitTime:
@@ -106,7 +108,7 @@ def summarize_account(account: FitAccount) -> FitTime:
     groups = []
     for name in get_args(Group):
         parts = [
-            FitPart(entry.name, entry.time_ns, entry.time_ns / wall_ns, entry.count, _growth_ns(entry))
+            FitPart(entry.name, entry.time_ns, entry.time_ns / wall_ns, entry.count, *_halves_ns(entry))
             for entry in account.entries
             if entry.group == name
         ]

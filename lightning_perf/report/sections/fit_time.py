@@ -104,8 +104,6 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
     if times.only_profiled:
         text = "Every step after the warm-up was profiled: these times include the profiler's own cost."
         yield Line(text, "warning")
-    if times.growth is not None:
-        yield Line(f"Steps grow: {format_share(times.growth.growth)} longer at the end than at the start.", "warning")
     for change, text in (
         (times.drift, "The last quarter of the run was {} than the first."),
         (times.after_profiling, "Steps after the profiled ones were {} than those before."),
