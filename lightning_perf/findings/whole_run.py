@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -31,6 +32,11 @@ HOST_PACED = frozenset({"host-work", "launch-bound"})
 SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "padding", "thread-contention"})
 """Rules that a busy machine does not mislead. One needs the cost in each recorded step, one counts tokens, and one is
 about the busy cores."""
+
+PROBED = frozenset(
+    {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
+)
+"""Rules whose savings a probe measures. It alternates between settings, so other load hits all of them alike."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
@@ -148,6 +154,7 @@ def check_findings(
     trusted: Trust | None = None,
     fit: FitTime | None = None,
     fit_findings: Sequence[Finding] = (),
+    path: str = "PATH",
 ) -> Checked:
     """Check the findings of the recorded steps against the whole run.
 
@@ -161,6 +168,7 @@ def check_findings(
         lead: The rank that the report describes first.
         fit: The account of the fit, which shows the work of long steps.
         fit_findings: The findings about the whole fit. One of them may have the same cause.
+        path: The run's folder, or the trace.
     """
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
@@ -171,7 +179,7 @@ def check_findings(
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
         own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
-        judged = finding if analysis is None else _judge(finding, analysis, own, place)
+        judged = finding if analysis is None else _judge(finding, analysis, own, place, path)
         if isinstance(judged, Finding):
             findings.append(judged)
         elif isinstance(judged, HeldBack):
@@ -187,6 +195,7 @@ def check_findings(
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
+    held_back.sort(key=lambda held: held.finding.kind not in PROBED)  # the verdict names the first one
     return Checked(tuple(sorted(findings, key=by_saving)), tuple(held_back), tuple(notes), headline)
 
 
@@ -232,7 +241,7 @@ def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnaly
 
 
 def _judge(
-    finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None
+    finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None, path: str
 ) -> Finding | HeldBack | str:
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
@@ -243,9 +252,13 @@ def _judge(
         if is_oversubscribed(processor):
             enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
             return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
-        if is_busy(processor):
-            fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
-            return HeldBack(finding, f"Estimated while the machine was busy. Record again on a quiet machine{fewer}.")
+        if is_busy(processor) and finding.basis != "probed":
+            instead = (
+                f"A probe measures it all the same: lightning-perf analyze {shlex.quote(path)} --probe."
+                if finding.kind in PROBED
+                else "Record again on a quiet machine."
+            )
+            return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "

@@ -227,6 +227,7 @@ def build_report(
         trusted=trusted,
         fit=fit_time,
         fit_findings=fit_findings,
+        path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(
         schema_version=SCHEMA_VERSION,

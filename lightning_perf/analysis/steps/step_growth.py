@@ -67,7 +67,7 @@ def find_growth(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, am
         >>> number = np.arange(100)
         >>> growth = find_growth(number, 1_000_000 + 50_000 * number, 0 * number, 0 * number - 1)
         >>> growth.slope_ns, growth.slope_low_ns, round(growth.growth, 1)
-        (50000.0, 50000.0, 4.6)
+        (50000.0, 50000.0, 5.0)
         >>> find_growth(number, np.where(number < 40, 1_000_000, 4_000_000), 0 * number, 0 * number - 1) is None
         True
     """
@@ -95,7 +95,7 @@ def find_growth(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, am
 
 def _grows(number: Int64Array, value: Float64Array) -> tuple[Float64Array, Float64Array, float, float, float] | None:
     """Return the places and levels of blocks, and the slope with its interval; None if the values do not grow."""
-    at = np.array([float(np.median(part)) for part in np.array_split(number, _blocks(len(number)))])
+    at = _levels(number.astype(np.float64))
     level = _levels(value)
     slope, low, high = _theil_sen(at, level)
     rises = np.diff([float(np.median(part)) for part in np.array_split(level, QUARTERS)])
