@@ -325,10 +325,19 @@ AROUND_MODEL = ("validation", "checkpoint", "other")
 """Phases with such work. Python in the forward pass belongs to the model."""
 
 
-LESS_BETWEEN_BATCHES = (
-    "Do less between batches: Trainer(log_every_n_steps=50), metrics at the end of the epoch, and callbacks that "
-    "return early in on_train_batch_end."
-)
+LOG_EVERY = 50
+"""Lightning's default of ``log_every_n_steps``."""
+
+
+def _less_between_batches(analysis: RankAnalysis) -> str:
+    """Return the advice for work around the model. A setting that is in use is not advised."""
+    loop = analysis.metadata.loop
+    seldom = loop is not None and (loop.log_every_n_steps or 0) >= LOG_EVERY
+    logging = "" if seldom else f"Trainer(log_every_n_steps={LOG_EVERY}), "
+    return (
+        f"Do less between batches: {logging}metrics at the end of the epoch, and callbacks that return early in "
+        "on_train_batch_end."
+    )
 
 
 @rule("host-work")
@@ -349,13 +358,16 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)
     spent_ns = min(idle_ns, around_ns)
+    compiled = analysis.compiled_calls
+    if compiled is not None and worth_it(compiled.compile_ns / max(compiled.steps, 1), analysis):
+        return None  # Python around a compilation runs once
     if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
         return None  # a recording without marked steps also covers the time before and after the training
     return Problem(
         f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
         f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
         "runtime calls.",
-        _with_function(analysis, longest.function if longest else None, LESS_BETWEEN_BATCHES),
+        _with_function(analysis, longest.function if longest else None, _less_between_batches(analysis)),
         SavingRange(
             (spent_ns / 2, 0.9 * spent_ns),
             "Done every tenth step, the work costs a tenth. Half of it may have to stay.",

@@ -44,7 +44,7 @@ LEAST_RUN_STEPS = 5
 LEAST_STRETCH_STEPS = 10
 """Steps of a run that are needed to know its usual step."""
 
-LEAST_RECORDED = 4
+LEAST_RECORDED = 3
 """Recorded steps that are needed to identify outliers."""
 
 CATEGORIES = {

@@ -98,6 +98,7 @@ class DataLoading:
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
         dataset: Class of the dataset.
         collate: Name of the ``collate_fn``, if it is not torch's default.
+        sampler: Class of the sampler or batch sampler, if it is neither torch's nor Lightning's.
         batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
 
@@ -111,6 +112,7 @@ class DataLoading:
     uses_model: bool | None = None
     dataset: str | None = None
     collate: str | None = None
+    sampler: str | None = None
     batches_per_epoch: int | None = None
 
 

@@ -13,6 +13,7 @@ from lightning_perf.findings.host import cold_start, host_work, launch_bound, qu
 from lightning_perf.findings.kernels import cudnn_benchmark
 from lightning_perf.findings.memory import memory_spare
 from lightning_perf.run_files.probe import Probe, ProbedChange
+from lightning_perf.trace.description import LOOP_KEY
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 
@@ -195,7 +196,20 @@ def pausing(pause_us: int) -> TraceBuilder:
 def test_python_holds_up_the_device() -> None:
     finding = finding_of(host_work, pausing(1000))
     assert finding.saving_high_ms == pytest.approx(0.9, rel=0.01)
-    assert "log_every_n_steps" in finding.action
+    assert "log_every_n_steps=50" in finding.action
+
+
+@pytest.mark.parametrize(("every", "advised"), [(1, True), (10, True), (50, False), (200, False)])
+def test_a_logging_interval_in_use_is_not_advised(every: int, advised: bool) -> None:
+    builder = pausing(1000)
+    builder.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": every}
+    assert ("log_every_n_steps" in finding_of(host_work, builder).action) == advised
+
+
+def test_python_around_a_compilation_is_no_host_work() -> None:
+    builder = pausing(1000)
+    builder.op("entire_frame_compile", 9_100, 1_500).op("Torch-Compiled Region: 0/0", 10_700, 20)
+    assert host_work(analysis(builder)) is None
 
 
 def test_stacks_are_advised_where_they_are_missing_and_shown_where_they_are_not() -> None:

@@ -72,7 +72,14 @@ def _facts(loader: Any, module: Any) -> Facts:
         "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
         "dataset": type(below).__name__,
         "collate": _collate(own.get("collate_fn")),
+        "sampler": next(filter(None, (_own_sampler(own.get(name)) for name in ("batch_sampler", "sampler"))), None),
     }
+
+
+def _own_sampler(sampler: Any) -> str | None:
+    """The class of a sampler, if it is neither torch's nor Lightning's."""
+    kind = type(sampler)
+    return None if sampler is None or kind.__module__.split(".")[0] in ("torch", *LIGHTNING) else kind.__name__
 
 
 def _collate(function: Any) -> str | None:

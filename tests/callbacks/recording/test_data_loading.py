@@ -79,7 +79,7 @@ def test_a_loader_of_tensors() -> None:
     assert facts(DataLoader(Subset(TENSORS, [1, 2]), batch_size=2)) == {
         "kind": "map", "workers": 0, "batch_size": 2, "pin_memory": False, "persistent_workers": False,
         "in_memory": True, "batched": False, "uses_model": False, "dataset": "TensorDataset", "collate": None,
-        "batches_per_epoch": 4,
+        "sampler": None, "batches_per_epoch": 4,
     }  # fmt: skip
 
 
@@ -88,6 +88,15 @@ def test_a_collate_fn_of_the_user_is_named() -> None:
         return samples
 
     assert facts(DataLoader(TENSORS, collate_fn=pad))["collate"] == "pad"
+
+
+def test_a_sampler_of_the_user_is_named() -> None:
+    class Buckets(BatchSampler):
+        pass
+
+    batches = Buckets(SequentialSampler(TENSORS), 4, drop_last=False)
+    assert facts(DataLoader(TENSORS, batch_sampler=batches))["sampler"] == "Buckets"
+    assert facts(DataLoader(TENSORS, sampler=Episodes(lambda: 1)))["sampler"] == "Episodes"
 
 
 def test_whole_batches() -> None:
