@@ -75,7 +75,13 @@ class Fit:
             plan = WindowPlan(self._schedule, folder)
             hook_times = loop.hook_times()
             loader = _loader_facts(loop, errors)
-            core_use = [CoreUse(state, workers=lambda: int(loader.get("workers") or 0))]
+            core_use = [
+                CoreUse(
+                    state,
+                    workers=lambda: int(loader.get("workers") or 0),
+                    container=lambda: str(loader.get("container") or ""),
+                )
+            ]
             tokens = [TokenCounter(state, functools.partial(_product_parameters, loop, errors))]
             contents = [BatchContents(state)]
             page_faults = [PageFaultCounter(state)] if device.type == "cpu" else []
@@ -117,7 +123,15 @@ class Fit:
                 )
             ]
         if folder is not None and study_folder() is None:
-            memory = [MemoryWatch(state, device=device, folder=folder, rank=rank)]
+            memory = [
+                MemoryWatch(
+                    state,
+                    device=device,
+                    folder=folder,
+                    rank=rank,
+                    worker=core_use[0].worker_growth if core_use else lambda: None,
+                )
+            ]
         self._windows = LogWriter(
             WINDOWS,
             WINDOWS.path(folder, rank) if folder is not None else None,

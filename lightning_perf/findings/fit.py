@@ -135,6 +135,42 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
     )
 
 
+LEAST_COPIED_BYTES = 16 * 2**20
+"""Memory that a worker process copies at least. Python itself makes a worker copy a few MiB."""
+
+MUCH_COPIED_BYTES = 2**30
+
+
+@growth_rule("worker-memory")
+def worker_memory(growth: MemoryGrowth) -> Problem | None:
+    """Find workers that copy the objects of a data set, because reading an object writes its reference count.
+
+    No saving is estimated: the fit fails when the memory is full.
+    """
+    worker = growth.worker
+    if worker is None or not worker.container or worker.copied_bytes < LEAST_COPIED_BYTES:
+        return None
+    all_bytes = worker.workers * worker.copied_bytes
+    name, _, what = worker.container.partition(": ")
+    return Problem(
+        f"Workers copy the data set: {format_bytes(all_bytes)} in {counted(worker.workers, 'process', 'processes')}",
+        (
+            (
+                f"The own memory of a worker grows from {format_bytes(worker.first_bytes)} in step "
+                f"{worker.first_step:,} to {format_bytes(worker.last_bytes)} in step {worker.last_step:,}. It has no "
+                "more memory in all, so these are copies of pages that it shared."
+            ),
+            (
+                f"The data set holds {what} ({name}). Reading a Python object writes its reference count, and the "
+                "system then copies its page for each worker, again in each epoch if workers do not persist."
+            ),
+        ),
+        f"Keep the samples of {name} in arrays: torch.tensor(labels) for numbers, np.array(paths, dtype=np.bytes_) for "
+        "texts.",
+        severity="moderate" if all_bytes >= MUCH_COPIED_BYTES else "low",
+    )
+
+
 def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
     if not growth.counted_steps:
         return "The tensors were not counted twice, because the fit ended soon after the growth."

@@ -230,9 +230,13 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     if finding.kind != "input-bound" or "num_workers" not in finding.action:
         return finding
     processor = analysis.metadata.processor if analysis is not None else None
-    if processor is None or not is_busy(processor) or workers_wait(processor):
+    if processor is None or not is_busy(processor):
         return finding
-    warning = "The cores are busy. More worker processes compete for them and may make the training slower."
+    warning = (
+        "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
+        if workers_wait(processor)
+        else "The cores are busy. More worker processes compete for them and may make the training slower."
+    )
     return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
 
 

@@ -98,6 +98,7 @@ class DataLoading:
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
         dataset: Class of the dataset.
         collate: Name of the ``collate_fn``, if it is not torch's default.
+        container: The largest list or dictionary that the dataset holds; None without one of 10,000 objects.
         sampler: Class of the sampler or batch sampler, if it is neither torch's nor Lightning's.
         batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
@@ -112,6 +113,7 @@ class DataLoading:
     uses_model: bool | None = None
     dataset: str | None = None
     collate: str | None = None
+    container: str | None = None
     sampler: str | None = None
     batches_per_epoch: int | None = None
 

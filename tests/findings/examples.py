@@ -110,6 +110,7 @@ EXAMPLES = {
     "slow-checkpoints": Example(MADE, run=accounts.saving),
     "slow-first-step": Example(MADE, run=accounts.compiling),
     "slow-logger": Example(MADE, run=accounts.logging),
+    "worker-memory": Example(MADE, run=accounts.copying),
     "worker-restarts": Example(MADE, run=accounts.restarting),
     "growing-steps": Example(MADE, run=growing),
     "host-work": Example(

@@ -15,7 +15,7 @@ import lightning_perf
 from lightning_perf import PerfReport
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.fit import leak, memory_growth
+from lightning_perf.findings.fit import leak, memory_growth, worker_memory
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.rules import fit_rule
 from lightning_perf.report.sections.short import short_blocks
@@ -26,6 +26,7 @@ from lightning_perf.run_files.fit.memory_growth import (
     ObjectGroup,
     TensorCensus,
     TensorGroup,
+    WorkerGrowth,
 )
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
@@ -330,6 +331,27 @@ def test_growth_outside_of_tensors() -> None:
         assert finding is not None
         assert "neither tensors nor lists, dictionaries and sets grew with it" in finding.evidence[0]
         assert finding.action.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("last_mib", "resident_mib", "container", "fires"),
+    [
+        (67, 1, "items: 600,000 objects in a list", True),
+        (67, 50, "items: 600,000 objects in a list", False),  # new memory, e.g. of a decoder
+        (67, 1, "", False),  # the recording does not show what is copied
+        (25, 1, "items: 600,000 objects in a list", False),
+    ],
+)
+def test_workers_that_copy_the_data_set(last_mib: int, resident_mib: int, container: str, fires: bool) -> None:
+    worker = WorkerGrowth(2, 0, 320, 14 * MIB, last_mib * MIB, resident_mib * MIB, container)
+    growth = summarize_growth(replace(growth_record(lambda _: 500), worker=worker))
+    assert growth is not None
+    finding = worker_memory(growth)
+    assert (finding is not None) == fires
+    if finding is not None:
+        assert finding.title == "Workers copy the data set: 104 MiB in 2 processes"
+        assert "600,000 objects in a list (items)" in finding.evidence[1]
+        assert finding.severity == "low"
 
 
 def test_objects_that_each_step_keeps_are_a_leak() -> None:

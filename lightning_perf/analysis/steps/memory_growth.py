@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.run_files.fit.memory_growth import GrowthRecord, ObjectGroup, TensorGroup
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, ObjectGroup, TensorGroup, WorkerGrowth
 from lightning_perf.trace.columns import Int64Array
 
 MIN_SAMPLES = 16
@@ -61,6 +61,7 @@ class MemoryGrowth:
         tensors: The kinds of tensors that grew between them, the most bytes first.
         objects: The kinds of other objects that became more between them, and by how many, the most first.
         batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
+        worker: The memory of a worker process of the loader; ``None`` without workers.
     """
 
     rank: int
@@ -75,6 +76,7 @@ class MemoryGrowth:
     tensors: tuple[TensorGrowth, ...]
     objects: tuple[ObjectGroup, ...] = ()
     batch_lengths: int | None = None
+    worker: WorkerGrowth | None = None
 
 
 def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> MemoryGrowth | None:
@@ -108,6 +110,7 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
         tensors=tensors,
         objects=_objects(record),
         batch_lengths=len(np.unique(tokens)) if tokens is not None and len(tokens) and (tokens > 0).all() else None,
+        worker=record.worker,
     )
 
 

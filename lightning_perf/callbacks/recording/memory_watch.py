@@ -19,6 +19,7 @@ from lightning_perf.run_files.fit.memory_growth import (
     ObjectGroup,
     TensorCensus,
     TensorGroup,
+    WorkerGrowth,
     write_growth,
 )
 
@@ -57,10 +58,19 @@ class MemoryWatch(StepObserver):
     constant memory is never searched.
     """
 
-    def __init__(self, state: FitState, *, device: torch.device, folder: Path, rank: int) -> None:
+    def __init__(
+        self,
+        state: FitState,
+        *,
+        device: torch.device,
+        folder: Path,
+        rank: int,
+        worker: Callable[[], WorkerGrowth | None] = lambda: None,
+    ) -> None:
         self._state = state
         self._folder = folder
         self._rank = rank
+        self._worker = worker
         self._on_gpu = device.type == "cuda"
         self._level: Callable[[], int | None] = (
             (lambda: torch.cuda.memory_allocated(device)) if self._on_gpu else process_bytes
@@ -103,6 +113,7 @@ class MemoryWatch(StepObserver):
                 source="allocator" if self._on_gpu else "process",
                 samples=tuple(self._samples),
                 censuses=tuple(self._censuses),
+                worker=self._worker(),
             )
             write_growth(self._folder, record)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 
 PROC = Path("/proc")
 
@@ -45,6 +46,16 @@ def process_use(pid: int) -> Use | None:
     return (sum(used), first[1]) if first is not None and used else None
 
 
+def process_memory(pid: int) -> tuple[int, int] | None:
+    """Return the memory that a process shares with no other one, and all of its memory, in bytes; None if unknown."""
+    try:
+        lines = (PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+        sizes = {line.partition(":")[0]: 1024 * int(line.split()[1]) for line in lines}
+        return sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"]
+    except (OSError, ValueError, IndexError, KeyError):  # not Linux, or it has ended
+        return None
+
+
 @dataclass(frozen=True)
 class Reading:
     """All counters at one moment; None stands for one that the system does not have."""
@@ -65,24 +76,59 @@ class Reading:
 
 
 class CoreUse(StepObserver):
-    """Measures the use of the cores from the end of the warm-up on.
+    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on.
 
     Args:
         workers: Worker processes of the training's loader.
+        container: Describes the largest container of the data set.
     """
 
     def __init__(
-        self, state: FitState, *, workers: Callable[[], int] = lambda: 0, read: Callable[[], Reading] = Reading
+        self,
+        state: FitState,
+        *,
+        workers: Callable[[], int] = lambda: 0,
+        container: Callable[[], str] = str,
+        read: Callable[[], Reading] = Reading,
+        memory: Callable[[int], tuple[int, int] | None] = process_memory,
     ) -> None:
         self._state = state
         self._workers = workers
         self._read = read
+        self._container = container
+        self._memory = memory
         self._begun: Reading | None = None
+        self._next = 0
+        self._worker = 0  # its process ID
+        self._sizes: list[tuple[int, int, int]] = []  # step, own memory, resident memory
+        self._uses: list[tuple[int, Use]] = []
 
     def on_step_start(self) -> None:
-        """Begin with the first step, and again when the warm-up is over."""
-        if self._state.step in (0, WARMUP_STEPS):
+        """Begin with the first step, and again after the warm-up. Look at a worker whenever steps have doubled."""
+        step = self._state.step
+        if step < self._next:
+            return
+        if step in (0, WARMUP_STEPS):
             self._begun = self._read()
+        if step == 0 and self._begun is not None and self._workers():
+            self._worker = max(self._begun.children, default=0)  # the loader of the training has started its last
+        if self._worker and (found := self._memory(self._worker)) is not None:
+            self._sizes.append((step, *found))
+            if step >= WARMUP_STEPS and (use := process_use(self._worker)) is not None:
+                self._uses.append((time.perf_counter_ns(), use))
+        self._next = max(WARMUP_STEPS, 2 * step)
+
+    def worker_growth(self) -> WorkerGrowth | None:
+        """Return the memory of a worker process over time; None without one."""
+        if len(self._sizes) < 2:
+            return None
+        (first_step, first, resident), (last_step, last, resident_then) = self._sizes[0], self._sizes[-1]
+        grown = max(0, resident_then - resident)
+        shares: list[float | None] = [None, None]
+        if len(self._uses) > 1:
+            (begin_ns, begin), (end_ns, end) = self._uses[0], self._uses[-1]
+            shares = [round(_share(begin, end, which, end_ns - begin_ns), 4) for which in (0, 1)]
+        return WorkerGrowth(self._workers(), first_step, last_step, first, last, grown, self._container(), *shares)
 
     def facts(self) -> dict[str, float]:
         """Return the known facts of `lightning_perf.trace.description.Processor` about the use of cores so far."""

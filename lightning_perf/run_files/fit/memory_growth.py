@@ -70,6 +70,39 @@ class TensorCensus:
 
 
 @dataclass(frozen=True)
+class WorkerGrowth:
+    """The memory and the processor time of one worker process of the training's loader, from its start on.
+
+    Attributes:
+        workers: Worker processes of the loader.
+        first_step: Step of the first sample.
+        last_step: Step of the last sample.
+        first_bytes: Memory that it shared with no other process at the first sample.
+        last_bytes: The same at the last sample.
+        resident_bytes: How much more memory it had then, shared or not.
+        container: The largest list or dictionary that the data set holds, e.g. ``items: 600,000 objects in a list``;
+            empty without a large one.
+        cpu: Cores that it kept busy between the warm-up and the last sample; None if unknown.
+        core_wait: Share of that time in which it was ready to run and waited for a core.
+    """
+
+    workers: Count
+    first_step: Count
+    last_step: Count
+    first_bytes: Count
+    last_bytes: Count
+    resident_bytes: Count
+    container: str = ""
+    cpu: float | None = None
+    core_wait: float | None = None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory that became its own without new memory: pages that were copied because it wrote to them."""
+        return max(0, self.last_bytes - self.first_bytes - self.resident_bytes)
+
+
+@dataclass(frozen=True)
 class GrowthRecord:
     """The memory of a fit over time.
 
@@ -79,12 +112,14 @@ class GrowthRecord:
             process.
         samples: The samples, at equal distances.
         censuses: The first and the last census of tensors; empty if the memory did not grow.
+        worker: The memory of a worker process of the loader; None without workers.
     """
 
     rank: Count
     source: Literal["allocator", "process"]
     samples: tuple[MemorySample, ...]
     censuses: tuple[TensorCensus, ...]
+    worker: WorkerGrowth | None = None
 
 
 _RECORDS: RankLog[GrowthRecord] = RankLog(GrowthRecord, "memory", "memory over time")

@@ -39,6 +39,31 @@ def test_the_use_is_that_since_the_warm_up() -> None:
     )
 
 
+def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = FitState()
+    memory = iter([(10, 100), (20, 101), (40, 102), (70, 103)])
+    asked: list[int] = []
+
+    def sizes(pid: int) -> tuple[int, int]:
+        asked.append(pid)
+        return next(memory)
+
+    monkeypatch.setattr(core_use, "process_use", lambda _: (len(asked) * S, 0))
+    children = {5: (0, 0), 9: (0, 0)}  # process 5 is of validation, whose loader started first
+    use = CoreUse(
+        state, workers=lambda: 2, container=lambda: "x", read=lambda: Reading(0, None, 0, None, children), memory=sizes
+    )
+    for step in range(25):
+        state.step = step
+        use.on_step_start()
+    growth = use.worker_growth()
+    assert asked == [9] * 4
+    assert growth is not None
+    assert (growth.first_step, growth.last_step, growth.first_bytes, growth.last_bytes) == (0, 20, 10, 70)
+    assert (growth.resident_bytes, growth.copied_bytes, growth.workers, growth.container) == (3, 57, 2, "x")
+    assert growth.cpu is not None
+
+
 def test_what_the_system_does_not_count_is_left_out() -> None:
     moments = [Reading(0, None, 0, None, {}), Reading(S, None, S // 2, None, {})]
     use = CoreUse(FitState(), workers=lambda: 2, read=lambda: moments.pop(0))
