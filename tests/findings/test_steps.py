@@ -99,13 +99,18 @@ def test_short_waits_at_the_start_of_epochs_name_the_loader(tmp_path: Path) -> N
     assert finding.action == "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)."
 
 
-def test_restarts_of_workers_explain_the_waits_of_first_steps(tmp_path: Path) -> None:
+def restarted(path: Path) -> PerfReport:
+    """A run of ten epochs of 40 steps, each of which starts its workers again."""
     entries: dict[tuple[Any, str], tuple[float, int]] = {
         ("worker start-up", "training"): (9.0, 10),
         ("worker start-up", "training: first batch"): (2.0, 10),
     }
-    write_account(tmp_path, account(entries, starts=starts(10)))
-    report = logged(tmp_path, every(40, 200, 10), every(40, 200), batches_per_epoch=40)
+    write_account(path, account(entries, starts=starts(10)))
+    return logged(path, every(40, 200, 10), every(40, 200), batches_per_epoch=40)
+
+
+def test_restarts_of_workers_explain_the_waits_of_first_steps(tmp_path: Path) -> None:
+    report = restarted(tmp_path)
     assert kinds(report) == set()
     assert [finding.kind for finding in report.fit_findings] == ["worker-restarts"]
     assert report.verdict.why.startswith("Restarted workers")
@@ -146,7 +151,8 @@ def growing(path: Path, *, samples: Callable[[int], int] = lambda _: 32) -> Perf
     return lightning_perf.analyze(path)
 
 
-def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
+def growing_forward(path: Path) -> PerfReport:
+    """The same run with an account: the forward takes three times as long in the second half."""
     made = account({("training steps", "forward"): (8.0, 399)})
     entries = tuple(
         replace(entry, early_ns=2_000_000_000, early_count=200)
@@ -154,8 +160,12 @@ def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
         else entry
         for entry in made.entries
     )
-    write_account(tmp_path, replace(made, steps=400, entries=entries))
-    report = growing(tmp_path)
+    write_account(path, replace(made, steps=400, entries=entries))
+    return growing(path)
+
+
+def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
+    report = growing_forward(tmp_path)
     finding = report.findings[0]
     assert finding.kind == "growing-steps"
     assert finding.title.endswith("longer at the end of the run than at its start, in training_step")
