@@ -104,14 +104,14 @@ def _run_that_waited_once(folder: Path, corpus: Path) -> None:  # noqa: ARG001
 
 
 def _logged(
-    name: str,
-    make: Callable[[Path], object],
-    expected: Sequence[str],
-    forbidden: Sequence[str],
-    reason: str,
+    name: str, write: Callable[[Path], object], expected: Sequence[str], forbidden: Sequence[str], reason: str
 ) -> Case:
     """A run of a training on a processor with its step log, its account, or its memory over time."""
-    return Case(f"run: {name}", lambda folder, corpus: make(folder) and None, tuple(expected), tuple(forbidden), reason)  # noqa: ARG005
+
+    def make(folder: Path, corpus: Path) -> None:  # noqa: ARG001
+        write(folder)
+
+    return Case(f"run: {name}", make, tuple(expected), tuple(forbidden), reason)
 
 
 def _compared(

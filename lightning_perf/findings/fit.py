@@ -107,6 +107,7 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
     )
     outside = " outside of tensors" if growth.counted_steps else ""
     lengths = growth.batch_lengths or 0
+    shapes: tuple[str, ...]
     if lengths >= MANY_LENGTHS:
         shapes = (
             (
@@ -118,7 +119,7 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
     else:
         shapes = ()
         action = (
-            "Train longer: caches of libraries level off. If it goes on, look at code outside of Python, such as "
+            "Train longer: caches of libraries level off. If it continues, look at code outside of Python, such as "
             "decoders, and start the training with jemalloc."
         )
     return Problem(

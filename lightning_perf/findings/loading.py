@@ -392,7 +392,7 @@ WAITING = 0.5
 
 
 def _workers_text(processor: Processor, workers: int, enough: bool) -> list[str]:
-    """Return what the processor time of the workers says about more of them."""
+    """Return a sentence about more workers, by the processor time of those in use."""
     cores = counted(processor.cores or 1, "core")
     if processor.worker_cpu is None:
         return [f"{_processes(workers)} already use all of the {cores}."] if enough else []

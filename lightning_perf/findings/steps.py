@@ -64,6 +64,7 @@ def _long_step_reason(
     if part is not None:
         text = f"In the whole fit, {part.name} takes {format_duration(part.time_ns)} in {counted(part.count, 'call')}."
         return f" for {part.name}", (text,), f"Make {part.name} cheaper, run it less often, or in a background thread."
+    known: tuple[str, ...]
     if fit is not None:
         place = "in training_step"
         known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
@@ -183,7 +184,7 @@ GROWING_PLACES = {
     ),
     "backward": (
         "in the backward",
-        "The graph grows: detach what you keep for the next step, e.g. self.hidden = hidden.detach().",
+        "The graph grows: detach values that you keep for the next step, e.g. self.hidden = hidden.detach().",
     ),
     "optimizer": (
         "in the optimizer's part",

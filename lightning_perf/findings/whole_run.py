@@ -36,7 +36,7 @@ about the busy cores."""
 PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
 )
-"""Rules whose savings a probe measures. It alternates between settings, so other load hits all of them alike."""
+"""Rules with savings that a probe measures. It alternates between settings, so other load hits all of them alike."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""

@@ -13,7 +13,7 @@ SPARE = 0.25
 
 
 def affordable_workers(cores: float, busy: float) -> int:
-    """Return how many workers some cores can keep busy, each of which computes for a share of the time.
+    """Return how many workers fit on some cores, if each computes for a share of the time.
 
     Example:
         >>> affordable_workers(4, 1.0), affordable_workers(4, 0.1), affordable_workers(4, 0.0) > 1000

@@ -177,7 +177,7 @@ LATER_CHANGE = 1.02
 
 
 def steps_after(step_ns: Int64Array) -> Int64Array:
-    """Return the steps after a window until they get slower once more: what begins later is not the profiler's."""
+    """Return the steps after a window until they get slower once more, which has another reason."""
     step_ns = step_ns[:COMPARED_STEPS]
     if not step_ns.all():
         return step_ns

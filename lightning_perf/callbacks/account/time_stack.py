@@ -141,7 +141,7 @@ class TimeStack:
         """Return the entries that took time or were entered, in the order in which they were made.
 
         Args:
-            steps: Steps of the fit, which decide what its first half is.
+            steps: Steps of the fit, to find its first half.
         """
         halves = [half for half in self._halves if 2 * half[0] <= steps]
         early_ns, early_counts = (dict(enumerate(early)) for early in (halves[-1][1:] if halves else ([], [])))
