@@ -31,10 +31,10 @@ NAMED_TENSOR_SHARE = 0.2
 """Share of the growth from which one kind of tensor is named as its cause."""
 
 OBJECTS_PER_STEP = 0.5
-"""Tensors with a graph, or items of containers, that are added per step, from which on they are named as the cause."""
+"""Tensors with a graph, or items of one container, that each step adds from which on they are named as the cause."""
 
-LEAST_ITEMS = 100
-"""Items that containers must have more in all: caches and logs grow by a few."""
+LEAST_ITEMS = 50
+"""Items that a container must have more: those of libraries grow by a few."""
 
 
 @growth_rule("leak")
@@ -76,9 +76,8 @@ def _leak_cause(growth: MemoryGrowth) -> TensorGrowth | None:
 
 
 def _kept_items(growth: MemoryGrowth) -> int:
-    """Return how many items lists, dictionaries and sets have more; 0 if steps add few or none."""
-    items = next((group.count for group in growth.objects if group.kind == "items"), 0)
-    return items if items >= max(OBJECTS_PER_STEP * growth.counted_steps, LEAST_ITEMS) else 0
+    """Return how many items the container has more that grew most; 0 if steps add few or none."""
+    return growth.items if growth.items >= max(OBJECTS_PER_STEP * growth.counted_steps, LEAST_ITEMS) else 0
 
 
 def _keeps_more(growth: MemoryGrowth) -> bool:
@@ -101,7 +100,7 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
     whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
     steps = counted(growth.counted_steps, "step")
     known = (
-        f"In {steps}, neither tensors nor lists, dictionaries and sets grew with it."
+        f"In {steps}, neither tensors nor a list, dictionary or set grew with it."
         if growth.counted_steps
         else "Tensors and objects were not counted twice, so the program may also keep them."
     )
@@ -178,7 +177,7 @@ def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
     steps = counted(growth.counted_steps, "step")
     if cause is None:
         kept = _kept_items(growth)
-        more = f"there are {format_count(kept)} more items in lists, dictionaries and sets, and " if kept else ""
+        more = f"one list, dictionary or set got {format_count(kept)} more items, and " if kept else ""
         return f"In {steps} {more}no kind of tensor grew as much."
     size, per_step = format_bytes(cause.bytes), format_bytes(cause.bytes / growth.counted_steps)
     graph = " They also keep their graphs of autograd alive." if cause.has_graph else ""

@@ -148,7 +148,7 @@ def copying(folder: Path) -> PerfReport:
     """Four workers that read a list of many objects."""
     mib = 2**20
     samples = tuple(MemorySample(step, 800 * mib) for step in range(20, 1001, 20))
-    worker = WorkerGrowth(4, 0, 640, 14 * mib, 410 * mib, mib, "samples: 1,281,167 objects in a list")
+    worker = WorkerGrowth(4, 0, 640, 14 * mib, 410 * mib, mib, 400 * mib, "samples: 1,281,167 objects in a list")
     write_growth(folder, GrowthRecord(0, "process", samples, (), worker))
     return report_of(account({}), folder)
 

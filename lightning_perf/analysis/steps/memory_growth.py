@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.run_files.fit.memory_growth import GrowthRecord, ObjectGroup, TensorGroup, WorkerGrowth
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup, WorkerGrowth
 from lightning_perf.trace.columns import Int64Array
 
 MIN_SAMPLES = 16
@@ -59,7 +59,7 @@ class MemoryGrowth:
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The kinds of tensors that grew between them, the most bytes first.
-        objects: The kinds of other objects that became more between them, and by how many, the most first.
+        items: How many more items the list, dictionary or set had then that grew most.
         batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
         worker: The memory of a worker process of the loader; ``None`` without workers.
     """
@@ -74,7 +74,7 @@ class MemoryGrowth:
     grows: bool
     counted_steps: int
     tensors: tuple[TensorGrowth, ...]
-    objects: tuple[ObjectGroup, ...] = ()
+    items: int = 0
     batch_lengths: int | None = None
     worker: WorkerGrowth | None = None
 
@@ -108,22 +108,10 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
         grows=grows,
         counted_steps=counted,
         tensors=tensors,
-        objects=_objects(record),
+        items=record.censuses[-1].items if record.censuses else 0,
         batch_lengths=len(np.unique(tokens)) if tokens is not None and len(tokens) and (tokens > 0).all() else None,
         worker=record.worker,
     )
-
-
-def _objects(record: GrowthRecord) -> tuple[ObjectGroup, ...]:
-    if len(record.censuses) < 2:
-        return ()
-    before = {group.kind: group.count for group in record.censuses[0].objects}
-    grown = [
-        ObjectGroup(group.kind, group.count - before[group.kind])
-        for group in record.censuses[-1].objects
-        if group.count > before.get(group.kind, group.count)
-    ]
-    return tuple(sorted(grown, key=lambda group: (-group.count, group.kind))[:SHOWN])
 
 
 def _tensors(record: GrowthRecord) -> tuple[int, tuple[TensorGrowth, ...]]:

@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
     MemorySample,
-    ObjectGroup,
     TensorCensus,
     TensorGroup,
     WorkerGrowth,
@@ -77,6 +76,7 @@ class MemoryWatch(StepObserver):
         )
         self._samples: list[MemorySample] = []
         self._censuses: list[TensorCensus] = []
+        self._lengths: dict[int, int] = {}
         self._distance = 1
         self._next = WARMUP_STEPS
         self._threshold: int | None = None
@@ -125,25 +125,25 @@ class MemoryWatch(StepObserver):
         begin_s = time.perf_counter()
         if len(self._censuses) > 1 and self._spent_s > CENSUS_SHARE * (begin_s - self._began_s):
             return
-        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), count_objects())]
+        lengths = container_lengths()
+        if not self._censuses:
+            self._lengths = lengths
+        items = max((length - self._lengths.get(key, length) for key, length in lengths.items()), default=0)
+        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), max(0, items))]
         self._spent_s += time.perf_counter() - begin_s
 
 
 CONTAINERS = frozenset({list, dict, set})
 
+LEAST_ITEMS = 16
+"""Items of containers that are followed: there are hundreds of thousands of smaller ones."""
 
-def count_objects() -> tuple[ObjectGroup, ...]:
-    """Count the objects of the most frequent classes, and the items in lists, dictionaries and sets.
 
-    Many objects, such as NumPy arrays and texts, are known as items only. Our own samples are left out.
-    """
+def container_lengths() -> dict[int, int]:
+    """Return the lengths of lists, dictionaries and sets by identity. Subclasses, such as caches, are left out."""
     things = gc.get_objects()
-    kinds = list(map(type, things))
-    own = __name__.partition(".")[0]
-    counts = Counter({f"{kind.__module__}.{kind.__qualname__}": count for kind, count in Counter(kinds).items()})
-    items = sum(map(len, itertools.compress(things, map(CONTAINERS.__contains__, kinds))))
-    frequent = [(kind, count) for kind, count in counts.most_common(KEPT_GROUPS) if not kind.startswith(f"{own}.")]
-    return tuple(ObjectGroup(*pair) for pair in (("items", items), *frequent))
+    containers = itertools.compress(things, map(CONTAINERS.__contains__, map(type, things)))
+    return {id(container): len(container) for container in containers if len(container) >= LEAST_ITEMS}
 
 
 def count_tensors() -> tuple[TensorGroup, ...]:

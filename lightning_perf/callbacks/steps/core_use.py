@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from lightning_perf.machine.processor import busy_s
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 
 PROC = Path("/proc")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 LEAST_S = 0.2
 """In a shorter time, the use by other programs stays unknown: the kernel counts it in hundredths of a second."""
@@ -46,12 +48,17 @@ def process_use(pid: int) -> Use | None:
     return (sum(used), first[1]) if first is not None and used else None
 
 
-def process_memory(pid: int) -> tuple[int, int] | None:
-    """Return the memory that a process shares with no other one, and all of its memory, in bytes; None if unknown."""
+Memory = tuple[int, int, int]
+"""Memory that a process shares with no other one, all of its memory, and the memory of its page faults, in bytes."""
+
+
+def process_memory(pid: int) -> Memory | None:
+    """Return the memory of another process; None if unknown."""
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
         sizes = {line.partition(":")[0]: 1024 * int(line.split()[1]) for line in lines}
-        return sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"]
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"], int(stat[7]) * PAGE_BYTES
     except (OSError, ValueError, IndexError, KeyError):  # not Linux, or it has ended
         return None
 
@@ -90,7 +97,7 @@ class CoreUse(StepObserver):
         workers: Callable[[], int] = lambda: 0,
         container: Callable[[], str] = str,
         read: Callable[[], Reading] = Reading,
-        memory: Callable[[int], tuple[int, int] | None] = process_memory,
+        memory: Callable[[int], Memory | None] = process_memory,
     ) -> None:
         self._state = state
         self._workers = workers
@@ -100,7 +107,7 @@ class CoreUse(StepObserver):
         self._begun: Reading | None = None
         self._next = 0
         self._worker = 0  # its process ID
-        self._sizes: list[tuple[int, int, int]] = []  # step, own memory, resident memory
+        self._sizes: list[tuple[int, Memory]] = []  # by step
         self._uses: list[tuple[int, Use]] = []
 
     def on_step_start(self) -> None:
@@ -113,7 +120,7 @@ class CoreUse(StepObserver):
         if step == 0 and self._begun is not None and self._workers():
             self._worker = max(self._begun.children, default=0)  # the loader of the training has started its last
         if self._worker and (found := self._memory(self._worker)) is not None:
-            self._sizes.append((step, *found))
+            self._sizes.append((step, found))
             if step >= WARMUP_STEPS and (use := process_use(self._worker)) is not None:
                 self._uses.append((time.perf_counter_ns(), use))
         self._next = max(WARMUP_STEPS, 2 * step)
@@ -122,13 +129,14 @@ class CoreUse(StepObserver):
         """Return the memory of a worker process over time; None without one."""
         if len(self._sizes) < 2:
             return None
-        (first_step, first, resident), (last_step, last, resident_then) = self._sizes[0], self._sizes[-1]
-        grown = max(0, resident_then - resident)
+        (first_step, first), (last_step, last) = self._sizes[0], self._sizes[-1]
+        _, resident, faulted = (max(0, then - before) for before, then in zip(first, last, strict=True))
         shares: list[float | None] = [None, None]
         if len(self._uses) > 1:
             (begin_ns, begin), (end_ns, end) = self._uses[0], self._uses[-1]
             shares = [round(_share(begin, end, which, end_ns - begin_ns), 4) for which in (0, 1)]
-        return WorkerGrowth(self._workers(), first_step, last_step, first, last, grown, self._container(), *shares)
+        sizes = (first[0], last[0], resident, faulted)
+        return WorkerGrowth(self._workers(), first_step, last_step, *sizes, self._container(), *shares)
 
     def facts(self) -> dict[str, float]:
         """Return the known facts of `lightning_perf.trace.description.Processor` about the use of cores so far."""

@@ -42,31 +42,18 @@ class TensorGroup:
 
 
 @dataclass(frozen=True)
-class ObjectGroup:
-    """The Python objects of one class, or the items in all lists, dictionaries and sets.
-
-    Attributes:
-        kind: Name of the class; ``items`` for the items.
-        count: Their number.
-    """
-
-    kind: str
-    count: Count
-
-
-@dataclass(frozen=True)
 class TensorCensus:
-    """All tensors at the end of a step, and the most frequent other objects.
+    """All tensors at the end of a step, and the container that grew most.
 
     Attributes:
         step: Index of the step in this fit.
         groups: The groups of tensors.
-        objects: The classes of other objects that the garbage collector knows.
+        items: How many more items the list, dictionary or set has that grew most since the first census.
     """
 
     step: Count
     groups: tuple[TensorGroup, ...]
-    objects: tuple[ObjectGroup, ...] = ()
+    items: Count = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +67,8 @@ class WorkerGrowth:
         first_bytes: Memory that it shared with no other process at the first sample.
         last_bytes: The same at the last sample.
         resident_bytes: How much more memory it had then, shared or not.
+        faulted_bytes: Memory that it touched first or copied in between. Pages that the training process copies are not
+            among it.
         container: The largest list or dictionary that the data set holds, e.g. ``items: 600,000 objects in a list``;
             empty without a large one.
         cpu: Cores that it kept busy between the warm-up and the last sample; None if unknown.
@@ -92,6 +81,7 @@ class WorkerGrowth:
     first_bytes: Count
     last_bytes: Count
     resident_bytes: Count
+    faulted_bytes: Count
     container: str = ""
     cpu: float | None = None
     core_wait: float | None = None
@@ -99,7 +89,7 @@ class WorkerGrowth:
     @property
     def copied_bytes(self) -> int:
         """Memory that became its own without new memory: pages that were copied because it wrote to them."""
-        return max(0, self.last_bytes - self.first_bytes - self.resident_bytes)
+        return max(0, min(self.last_bytes - self.first_bytes, self.faulted_bytes) - self.resident_bytes)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import mmap
 from pathlib import Path
@@ -16,7 +17,6 @@ from lightning_perf.callbacks.recording import memory_watch
 from lightning_perf.callbacks.recording.memory_watch import (
     MAX_SAMPLES,
     MemoryWatch,
-    count_objects,
     count_tensors,
     process_bytes,
 )
@@ -92,18 +92,20 @@ def test_the_count_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(kept) == 8
 
 
-def test_the_count_of_objects() -> None:
-    def counts() -> dict[str, int]:
-        return {group.kind: group.count for group in count_objects()}
-
-    before = counts()
-    kept = [np.zeros(3) for _ in range(5000)]
-    many = [[number, kept] for number in range(3000)]
-    after = counts()
-    assert after["items"] - before["items"] == pytest.approx(5000 + 3000 + 6000, abs=500)
-    assert after["builtins.list"] - before["builtins.list"] == pytest.approx(3000, abs=500)
-    assert not any(kind.startswith("lightning_perf.") for kind in after)
-    assert len(kept) + len(many) == 8000
+def test_the_container_that_grows_is_found_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[object] = [0] * 20
+    cache = collections.defaultdict(int, {number: number for number in range(20)})
+    monkeypatch.setattr(memory_watch, "count_tensors", lambda: kept.extend([np.zeros(3)] * 700) or ())
+    state = FitState(step=100)
+    watch = MemoryWatch(state, device=torch.device("cpu"), folder=tmp_path, rank=0)
+    watch.on_step_end()
+    for state.step in (110, 150):
+        watch._take_census(state.step)
+        cache.update({number: number for number in range(9000)})
+    watch.finish()
+    record = read_growth(tmp_path)
+    assert record is not None
+    assert [census.items for census in record.censuses] == [0, pytest.approx(700, abs=50)]
 
 
 def test_resident_memory() -> None:

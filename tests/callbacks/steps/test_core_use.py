@@ -41,10 +41,10 @@ def test_the_use_is_that_since_the_warm_up() -> None:
 
 def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     state = FitState()
-    memory = iter([(10, 100), (20, 101), (40, 102), (70, 103)])
+    memory = iter([(10, 100, 7), (20, 101, 9), (40, 102, 40), (70, 103, 77)])
     asked: list[int] = []
 
-    def sizes(pid: int) -> tuple[int, int]:
+    def sizes(pid: int) -> tuple[int, int, int]:
         asked.append(pid)
         return next(memory)
 
@@ -60,7 +60,8 @@ def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [9] * 4
     assert growth is not None
     assert (growth.first_step, growth.last_step, growth.first_bytes, growth.last_bytes) == (0, 20, 10, 70)
-    assert (growth.resident_bytes, growth.copied_bytes, growth.workers, growth.container) == (3, 57, 2, "x")
+    assert (growth.resident_bytes, growth.faulted_bytes, growth.copied_bytes) == (3, 70, 57)
+    assert (growth.workers, growth.container) == (2, "x")
     assert growth.cpu is not None
 
 
