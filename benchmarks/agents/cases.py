@@ -17,7 +17,10 @@ from typing import Any, Literal
 import lightning_perf
 from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.compare.support import write_run
+from tests.findings import accounts
+from tests.findings.test_cpu import contended
 from tests.findings.test_settings import checking
+from tests.findings.test_steps import every, growing, growing_forward, logged, restarted
 from tests.support.lightning_profiler import recording as lightning_recording
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -125,6 +128,17 @@ def _run_that_waited_once(folder: Path, corpus: Path) -> None:  # noqa: ARG001
     waits = [10_000_000 if 10 <= step < 14 else 20_000 for step in range(400)]
     steps = [StepSample(step, 10_000_000 + wait, wait, None, 32, False) for step, wait in enumerate(waits)]
     (folder / "steps.rank0.jsonl").write_bytes(STEPS.encode(*steps))
+
+
+def _logged(
+    name: str, write: Callable[[Path], object], expected: Sequence[str], forbidden: Sequence[str], reason: str
+) -> Case:
+    """A run of a training on a processor with its step log, its account, or its memory over time."""
+
+    def make(folder: Path, corpus: Path) -> None:  # noqa: ARG001
+        write(folder)
+
+    return Case(f"run: {name}", make, tuple(expected), tuple(forbidden), reason)
 
 
 def _compared(
@@ -572,6 +586,69 @@ CASES: tuple[Case, ...] = (
         ("input-bound", "exposed-communication", *FORMATS),
         "The four recorded steps wait for half of their time. The step log of the run shows a wait of 0.3 % over 400 "
         "steps, so a faster loader would save next to nothing.",
+    ),
+    _logged(
+        "sleeping workers",
+        lambda folder: logged(folder, every(2, 100, 2), every(2, 100)),
+        ("input-bound",),
+        ("periodic-steps", "growing-steps", "worker-restarts", *CPU_RULES),
+        "Two workers deliver two batches at once, and every second step waits 100 ms for them.",
+    ),
+    _logged(
+        "first steps of epochs that wait",
+        restarted,
+        ("worker-restarts",),
+        ("periodic-steps", "input-bound", "growing-steps"),
+        "The workers start again in each epoch of 40 steps, and its first step waits for them.",
+    ),
+    _logged(
+        "steps that grow",
+        growing_forward,
+        ("growing-steps",),
+        ("input-bound", "periodic-steps", "leak"),
+        "Steps take 10 ms at first and 30 ms at the end of 400 steps, all of it more in the forward.",
+    ),
+    _logged(
+        "steps that grow with their samples",
+        lambda folder: growing(folder, samples=lambda step: 100 + step // 2),
+        (),
+        ("growing-steps", "periodic-steps", "input-bound", "leak"),
+        "Steps take three times as long at the end, with three times the samples.",
+    ),
+    _logged(
+        "a change by design",
+        lambda folder: logged(folder, lambda step: 10 if step < 140 else 40, lambda step: 0),  # noqa: ARG005
+        (),
+        ("growing-steps", "periodic-steps", "input-bound"),
+        "From step 140 on each step takes four times as long. The profiler ran in steps 100 to 104.",
+    ),
+    _logged(
+        "a list of tensors",
+        accounts.growing,
+        ("leak",),
+        ("memory-growth", "worker-memory"),
+        "Each step keeps one more tensor of 1 MiB.",
+    ),
+    _logged(
+        "batches of many lengths",
+        accounts.caching,
+        ("memory-growth",),
+        ("leak", "worker-memory"),
+        "The process grows by 0.25 MiB per step. No tensor and no container does, and batches have 60 lengths.",
+    ),
+    _logged(
+        "a list of objects in a data set",
+        accounts.copying,
+        ("worker-memory",),
+        ("leak", "memory-growth", "worker-restarts"),
+        "The own memory of a worker grows by 396 MiB, and all of its memory by 1 MiB.",
+    ),
+    _planted(
+        "threads without cores",
+        [contended(0.3, 7.8)],
+        ("thread-contention",),
+        ("cpu-threads", "cpu-bf16", "input-bound"),
+        "Torch computes on 8 threads of 8 cores, and other programs keep 7.8 of them busy.",
     ),
     _compared("20 % faster", (80, 81, 79, 80.4, 79.6, 80), "faster", "Six runs of each, 20 % apart, noise 1 %."),
     _compared("10 % slower", (110, 111, 109, 110.5, 109.5, 110), "slower", "Six runs of each, 10 % apart, noise 1 %."),

@@ -9,11 +9,10 @@ from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
 from lightning_perf.findings.kernels import is_benchmarking
 from lightning_perf.findings.precision import device_in_use, has_bf16
-from lightning_perf.findings.rules import log_rule, rule
+from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
     RECORD_STACKS,
@@ -375,10 +374,19 @@ AROUND_MODEL = ("validation", "checkpoint", "other")
 """Phases with such work. Python in the forward pass belongs to the model."""
 
 
-LESS_BETWEEN_BATCHES = (
-    "Do less between batches: Trainer(log_every_n_steps=50), metrics at the end of the epoch, and callbacks that "
-    "return early in on_train_batch_end."
-)
+LOG_EVERY = 50
+"""Lightning's default of ``log_every_n_steps``."""
+
+
+def _less_between_batches(analysis: RankAnalysis) -> str:
+    """Return the advice for work around the model. A setting that is in use is not advised."""
+    loop = analysis.metadata.loop
+    seldom = loop is not None and (loop.log_every_n_steps or 0) >= LOG_EVERY
+    logging = "" if seldom else f"Trainer(log_every_n_steps={LOG_EVERY}), "
+    return (
+        f"Do less between batches: {logging}metrics at the end of the epoch, and callbacks that return early in "
+        "on_train_batch_end."
+    )
 
 
 @rule("host-work")
@@ -399,6 +407,9 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)
     spent_ns = min(idle_ns, around_ns)
+    compiled = analysis.compiled_calls
+    if compiled is not None and worth_it(compiled.compile_ns / max(compiled.steps, 1), analysis):
+        return None  # Python around a compilation runs once
     if analysis.operators is None or not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
         # Without operators, their time looks like Python. A recording without marked steps also covers the time before
         # and after the training.
@@ -407,7 +418,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
         f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
         f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
         "runtime calls.",
-        _with_function(analysis, longest.function if longest else None, LESS_BETWEEN_BATCHES),
+        _with_function(analysis, longest.function if longest else None, _less_between_batches(analysis)),
         SavingRange(
             (spent_ns / 2, 0.9 * spent_ns),
             "Done every tenth step, the work costs a tenth. Half of it may have to stay.",
@@ -458,53 +469,3 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
             (0.0, stalled_ns), "Nothing if the recording lacks the work in the gaps, all of them if the wait can go."
         ),
     )
-
-
-@log_rule("periodic-steps")
-def periodic_steps(run: StepTimes, lead: RankAnalysis | None) -> Problem | None:
-    """Find steps at regular distances that take longer, in the step log of the run.
-
-    Model: the extra time goes away, or half of it if the work is needed.
-    """
-    periodic = run.periodic
-    if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
-        return None
-    extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
-    loop = lead.metadata.loop if lead is not None else None
-    logging = loop is not None and loop.log_every_n_steps == period
-    loggers = " and ".join(loop.loggers) if loop is not None else ""
-    evidence = [
-        (
-            f"{format_count(periodic.steps)} steps at this distance take {format_duration(periodic.step_ns)}, the "
-            f"others {format_duration(periodic.others_ns)}. That is {format_share(periodic.per_step_ns / run.mean_ns)} "
-            "of the mean step."
-        )
-    ]
-    if logging:
-        evidence.append(f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps.")
-        fewer = f"Trainer(log_every_n_steps={10 * period})"
-        action = f"Log less often: {fewer}, or let the logger write in a background thread."
-    else:
-        action = (
-            f"Find the code that runs every {period} steps, e.g. in a callback, and run it less often. {RECORD_STACKS}"
-        )
-    return Problem(
-        f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer"
-        f"{f', when {loggers} logs' if logging and loggers else ''}",
-        evidence,
-        action,
-        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
-        changes="" if logging else SKIPPED_WORK,
-    )
-
-
-def _ordinal(number: int) -> str:
-    """Return a number as an ordinal.
-
-    Example:
-        >>> [_ordinal(number) for number in (2, 3, 10, 11, 21, 50)]
-        ['2nd', '3rd', '10th', '11th', '21st', '50th']
-    """
-    last = 0 if 10 <= number % 100 < 20 else number % 10
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
-    return f"{number}{ending}"

@@ -14,6 +14,7 @@ from lightning_perf.findings.savings import (
     device_saving_ns,
     each,
     in_phases,
+    loader_of,
     processor_of,
     share_of_step,
     step_ns,
@@ -165,6 +166,9 @@ def _unfused_reason(kind: AttentionKind, found: Attention) -> tuple[str, str]:
 LEAST_UNPADDED = 0.5
 """Least share of the padding that a better batch avoids: that of batches of similar length in large buckets."""
 
+MOST_IN_BUCKETS = 0.15
+"""Share of padding that is left in batches of similar length: with a sampler of its own, a training is at its goal."""
+
 BEYOND_LONGEST = 0.5
 """From this share of the padding on, it is enough to pad each batch to its own longest sequence."""
 
@@ -185,6 +189,10 @@ def padding(analysis: RankAnalysis) -> Problem | None:
     attention_ns = sum(kind.time_ns for kind in found.kinds) / found.steps if found is not None else 0.0
     linear_ns = model.padding * busy_ns
     square_ns = model.padding * (1 - model.padding) * min(attention_ns, busy_ns)
+    needed = model.beyond_longest < BEYOND_LONGEST * model.padding
+    sampler = loader_of(analysis).sampler
+    if needed and sampler is not None and model.padding < MOST_IN_BUCKETS:
+        return None
     saving_ns = LEAST_UNPADDED * linear_ns, linear_ns + square_ns
     if analysis.breakdown.has_device:
         saving_ns = bounded_by_host(*saving_ns, step_ns(analysis), analysis.host_pace)
@@ -197,7 +205,8 @@ def padding(analysis: RankAnalysis) -> Problem | None:
             f"backward compute for {format_duration(busy_ns)} {each(analysis)}, for padding as for any other token."
         )
     ]
-    if model.beyond_longest >= BEYOND_LONGEST * model.padding:
+    changes = "sequences in one row must not attend to each other, and sorting changes which samples share a batch"
+    if not needed:
         evidence.append(
             f"Most of it is not needed: {format_share(model.beyond_longest)} of the tokens lie beyond the longest "
             "sequence of their batch."
@@ -207,12 +216,14 @@ def padding(analysis: RankAnalysis) -> Problem | None:
             "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)."
         )
         changes = "only if the model does not mask padding"
+    elif sampler is not None:
+        evidence.append(f"{sampler} chooses the samples of a batch.")
+        action = f"Pack several sequences into each row, or let {sampler} sort by length within larger buckets."
     else:
         action = (
             "Pack several sequences into each row, or batch sequences of similar length: DataLoader(…, "
             "batch_sampler=…) with a sampler that sorts by length within large buckets."
         )
-        changes = "sequences in one row must not attend to each other, and sorting changes which samples share a batch"
     return Problem(
         f"Padding: {format_share(model.padding)} of the tokens in a batch are padding",
         evidence,

@@ -29,6 +29,7 @@ TOPICS = (
     "precision",
     "ranks",
     "settings",
+    "steps",
 )
 for topic in TOPICS:
     import_module(f"lightning_perf.findings.{topic}")  # adds its rules
@@ -70,6 +71,6 @@ def find_in_fit(
     return tuple(sorted(findings, key=by_saving))
 
 
-def find_in_log(run: StepTimes, lead: RankAnalysis | None) -> list[Finding]:
-    """Apply every rule about the step log of a run; the recording of the leading rank names its loggers."""
-    return log_rule.find(run, lead)
+def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
+    """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
+    return log_rule.find(run, lead, fit)

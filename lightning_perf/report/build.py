@@ -206,13 +206,16 @@ def build_report(
     captures = _captures(run, ranks)
     forecasted = _forecast(run, precision, lead)
     fit_time = _fit_time(run)
-    growth = _memory_growth(run)
+    growth = _memory_growth(run, samples)
     compilation = _compilation(run, ranks, fit_time, samples)
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
     failures = _out_of_memory(run)
     fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
     trusted = trust(ranks, samples, windows)
+    if growth is not None:
+        ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
+        lead = lead_rank(ranks, compared)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -223,6 +226,9 @@ def build_report(
         other_ranks=_step_times(folder, {finding.rank for finding in found} - {logged}) if step_times else {},
         lead=lead,
         trusted=trusted,
+        fit=fit_time,
+        fit_findings=fit_findings,
+        path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(
         schema_version=SCHEMA_VERSION,
@@ -350,9 +356,19 @@ def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _memory_growth(run: _RunFiles) -> MemoryGrowth | None:
+def _memory_growth(run: _RunFiles, samples: Sequence[StepSample]) -> MemoryGrowth | None:
     record = run.read("The memory over time is", read_growth, run.folder) if run.folder is not None else None
-    return summarize_growth(record) if record is not None else None
+    return summarize_growth(record, StepSamples.of(samples).tokens) if record is not None else None
+
+
+def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
+    """Replace the workers' use of cores before the recording by that of the run: at its start, batches are ready."""
+    processor, worker = analysis.metadata.processor, growth.worker
+    if processor is None or analysis.rank not in (growth.rank, None):
+        return analysis
+    known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
+    processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])
+    return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
 
 
 def _out_of_memory(run: _RunFiles) -> tuple[OutOfMemory, ...]:

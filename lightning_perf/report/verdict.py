@@ -84,7 +84,8 @@ def judge(
             why="The trace file ends early. Device events come last in it, so any share of time would mislead you.",
             next="Record again, let the export finish, and analyze that trace.",
         )
-    if findings:
+    leads = _leading_of_fit(fit_findings, findings)
+    if findings and leads is None:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
         little = "A known change would save little. The most: " if top.severity == "low" else ""
@@ -93,14 +94,14 @@ def judge(
             why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
             next=f"{fix_text(top)} {saving_text(top, lead)}{rest}".strip(),
         )
-    if held_back:
+    if held_back and leads is None:
         number = count_of(len(held_back), "finding")
         verb = "is" if len(held_back) == 1 else "are"
         why = f"{number} of the recorded steps {verb} held back. The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
     if fit_findings:
-        top = fit_findings[0]
-        why = f"The steps are healthy. In the fit around them: {top.title}."
+        top = leads or fit_findings[0]
+        why = f"{'' if leads else 'The steps are healthy. In the fit around them: '}{top.title}."
         return Verdict(where=where, why=why, next=f"{fix_text(top)} {saving_text(top, lead)}".strip())
     if not lead.breakdown.has_device and drives_device(lead.breakdown):
         return Verdict(
@@ -120,6 +121,19 @@ def drives_device(breakdown: Breakdown) -> bool:
     """Return whether the host launched work, or made more runtime calls than the few of the profiler itself."""
     rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
     return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
+
+
+def _leading_of_fit(fit_findings: Sequence[Finding], findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding about restarted workers if it saves the largest share: its waits are in the steps, too."""
+    found = next((finding for finding in fit_findings if finding.kind == "worker-restarts"), None)
+    if found is None or found.severity == "low":
+        return None
+    return found if all(_saved_share(found) >= _saved_share(finding) for finding in findings[:1]) else None
+
+
+def _saved_share(finding: Finding) -> float:
+    """Return the middle of the estimated saving as a share of the step or the fit."""
+    return ((finding.saving_low_ms or 0.0) + (finding.saving_high_ms or 0.0)) / 2 / (finding.step_ms or 1.0)
 
 
 def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:

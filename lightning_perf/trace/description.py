@@ -51,7 +51,12 @@ class Processor:
         cpus: Logical processors that the process may keep busy, by its affinity and its container's quota.
         machine_cpus: Logical processors of the whole machine, to which the load refers.
         core_wait: Share of the time in which the training thread was ready to run and waited for a core, 0 to 1, from
-            the end of the warm-up to the recording.
+            the end of the warm-up to the recording. The facts below are of the same time.
+        thread_cpu: Share of the time in which the training thread ran on a core.
+        process_cpu: Cores that all threads of the training process kept busy.
+        other_cpu: Cores that other programs kept busy.
+        worker_cpu: Cores that each worker process of the loader kept busy: below 1 if it also waits, e.g. for a disk.
+        worker_wait: Share of the time in which a worker process was ready to run and waited for a core.
         free_bytes: Memory that was free when the profiler warmed up.
         used_bytes: Memory of this process then (its resident set).
     """
@@ -68,6 +73,11 @@ class Processor:
     cpus: int | None = None
     machine_cpus: int | None = None
     core_wait: float | None = None
+    thread_cpu: float | None = None
+    process_cpu: float | None = None
+    other_cpu: float | None = None
+    worker_cpu: float | None = None
+    worker_wait: float | None = None
     free_bytes: int | None = None
     used_bytes: int | None = None
 
@@ -88,6 +98,8 @@ class DataLoading:
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
         dataset: Class of the dataset.
         collate: Name of the ``collate_fn``, if it is not torch's default.
+        container: The largest list or dictionary that the dataset holds; None without one of 10,000 objects.
+        sampler: Class of the sampler or batch sampler, if it is neither torch's nor Lightning's.
         batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
 
@@ -101,6 +113,8 @@ class DataLoading:
     uses_model: bool | None = None
     dataset: str | None = None
     collate: str | None = None
+    container: str | None = None
+    sampler: str | None = None
     batches_per_epoch: int | None = None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.findings.model import attention_math, padding, recompute
 from lightning_perf.findings.whole_run import check_findings
-from lightning_perf.trace.description import PROCESSOR_KEY, TOKENS_KEY, Processor
+from lightning_perf.trace.description import LOADER_KEY, PROCESSOR_KEY, TOKENS_KEY, Processor
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, STEPS, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
@@ -115,9 +115,10 @@ def test_the_call_keeps_what_the_code_does(
 PARTS = {"forward": (0, 300), "backward": (300, 500), "optimizer": (800, 200)}
 
 
-def padded(share: float, *, beyond: float = 0.0) -> TraceBuilder:
+def padded(share: float, *, beyond: float = 0.0, sampler: str | None = None) -> TraceBuilder:
     """Three steps on a processor: 300 µs of forward, 500 µs of backward and 200 µs of the optimizer."""
     builder = on_processor()
+    builder.top_level[LOADER_KEY] = {"kind": "map", "sampler": sampler}
     builder.top_level[TOKENS_KEY] = {
         "steps": 3,
         "tokens": 3000,
@@ -131,6 +132,20 @@ def padded(share: float, *, beyond: float = 0.0) -> TraceBuilder:
             builder.annotation(f"perf::{phase}", step * SHORT_STEP_US + start_us, duration_us)
             builder.op("aten::mm", step * SHORT_STEP_US + start_us, duration_us, dims=[[8, 8], [8, 8]])
     return builder
+
+
+@pytest.mark.parametrize(
+    ("share", "beyond", "sampler", "advice"),
+    [
+        (0.1, 0.0, None, "Pack several sequences into each row, or batch sequences of similar length"),
+        (0.1, 0.0, "LengthBuckets", ""),
+        (0.4, 0.0, "LengthBuckets", "or let LengthBuckets sort by length within larger buckets"),
+        (0.1, 0.1, "LengthBuckets", "Pad each batch to its own longest sequence"),
+    ],
+)
+def test_batches_of_similar_length_have_some_padding(share: float, beyond: float, sampler: Any, advice: str) -> None:
+    found = padding(analysis(padded(share, beyond=beyond, sampler=sampler)))
+    assert advice in found.action if found is not None else not advice
 
 
 def test_half_padding_saves_a_quarter_to_a_half_of_forward_and_backward() -> None:

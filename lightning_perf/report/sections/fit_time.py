@@ -113,9 +113,13 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
             yield Line(text.format(amount), "warning")
     if times.outlier_steps:
         longest = times.outliers[0]
+        waits = ""
+        if times.outlier_wait_ns is not None and times.outlier_excess_ns:
+            share = format_share(min(1.0, times.outlier_wait_ns / times.outlier_excess_ns))
+            waits = f" ({share} of it waiting for data)"
         yield Line(
             f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
-            f"over the median. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
+            f"over the median{waits}. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
         )
 
 
