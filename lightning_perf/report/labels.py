@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.trace.description import Processor
+from lightning_perf.trace.description import DeviceProperties, Metadata, Processor
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -111,3 +113,31 @@ def processor_text(processor: Processor) -> str:
         text += f", {count_of(processor.threads, 'thread')}"
         text += f" on {count_of(processor.cores, 'core')}" if processor.cores else ""
     return text
+
+
+GFX = ((r"MI3[02]\d", "gfx942"), (r"MI35\d", "gfx950"), (r"MI2\d\d", "gfx90a"), (r"MI100", "gfx908"))
+"""Architectures by names of AMD's devices (AMD ROCm documentation, "Accelerator and GPU hardware specifications")."""
+
+
+@dataclass(frozen=True)
+class VendorTerms:
+    """The names of a vendor for its matrix units and its multiprocessors."""
+
+    cores: str
+    unit: str
+    amd: bool
+
+    def architecture(self, device: DeviceProperties) -> str | None:
+        """Return the architecture of a device; None if the recording does not show it."""
+        major, minor = device.compute_major, device.compute_minor
+        if not self.amd:
+            return None if major is None else f"compute capability {major}.{minor or 0}"
+        known = next((gfx for pattern, gfx in GFX if re.search(pattern, device.name or "")), None)
+        return known or (None if major is None else f"gfx{major}{'' if minor is None else minor}x")
+
+
+def vendor_terms(metadata: Metadata) -> VendorTerms:
+    """Return the terms of the vendor of the recorded devices."""
+    named = any(re.search("AMD|Radeon|Instinct", device.name or "") for device in metadata.devices)
+    amd = metadata.is_hip or named
+    return VendorTerms("Matrix Cores (MFMA)", "CU", True) if amd else VendorTerms("Tensor Cores", "SM", False)

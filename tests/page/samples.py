@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,22 @@ def hand_made_report(folder: Path, precision: RunPrecision | None = None) -> Per
     return build_report(paths, precision=precision)
 
 
-def poisoned(document: Any) -> Any:
-    """A copy of a document, of JSON values, with `HOSTILE` added to every text in it but the kinds of blocks."""
+def poisoned(document: Any, ours: Collection[str] = ("block", "data", "layout")) -> Any:
+    """A copy of a document, of JSON values, with `HOSTILE` added to every text in it.
+
+    Kinds of blocks, and the colours and settings of charts, are ours.
+    """
     if isinstance(document, dict):
-        return {name: value if name == "block" else poisoned(value) for name, value in document.items()}
+        return {
+            name: value
+            if name in ours and isinstance(value, str)
+            else poisoned(value, SETTINGS if name in ours else ours)
+            for name, value in document.items()
+        }
     if isinstance(document, list):
-        return [poisoned(value) for value in document]
-    return f"{document}{HOSTILE}" if isinstance(document, str) else document
+        return [poisoned(value, ours) for value in document]
+    return f"{document}{HOSTILE}" if isinstance(document, str) and not document.startswith("--") else document
+
+
+SETTINGS = ("block", "type", "mode", "shape", "symbol", "xref", "yref", "layer", "dash", "barmode", "boxmode")
+SETTINGS += ("orientation", "rangemode", "fill", "anchor", "xaxis", "yanchor", "autorange", "tickformat", "hoverinfo")

@@ -53,13 +53,13 @@ def _recommendation(tradeoff: Tradeoff) -> Iterator[Line]:
     found = tradeoff.recommendation
     if found is None:
         return
-    yield Line(found.variant or "none of them", "strong", label="Deploy")
-    yield Line(found.reason, label="Why")
+    yield Line(found.variant or "none of them", "strong", label="Deploy", label_style="strong")
+    yield Line(found.reason, label="Why", label_style="strong")
     most_ms, drop = found.max_latency_ms, found.max_accuracy_drop_points
     limits = [] if most_ms is None else [f"p90 latency at most {format_milliseconds(most_ms)}"]
     limits += [] if drop is None else [f"accuracy drop at most {drop:g} {'point' if drop == 1 else 'points'}"]
     if limits:
-        yield Line("; ".join(limits), label="Limits")
+        yield Line("; ".join(limits), label="Limits", label_style="strong")
 
 
 def _context(tradeoff: Tradeoff) -> Iterator[str]:

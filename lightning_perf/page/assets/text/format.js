@@ -82,12 +82,6 @@ export function flopRate(flops_per_s) {
   );
 }
 
-/** A rate: a number of things per second. */
-export function rate(per_second, noun) {
-  if (!Number.isFinite(per_second)) return NOT_AVAILABLE;
-  return `${Math.abs(per_second) < 999.5 ? digits(per_second) : grouped(per_second)} ${noun}/s`;
-}
-
 /** A number of things. */
 export function count(number) {
   if (!Number.isFinite(number)) return NOT_AVAILABLE;
@@ -120,16 +114,6 @@ export function digits(value) {
   const rounded = exponent <= 2 ? Number(fixed(Math.abs(value), 2 - exponent)) : Math.round(Math.abs(value));
   if (rounded >= 10 ** (exponent + 1)) exponent += 1;
   return fixed(value, Math.max(0, Math.min(2 - exponent, 12)));
-}
-
-/** A number with at most so many significant digits, as by Python's format `g`. */
-export function significant(value, most) {
-  if (!Number.isFinite(value)) return NOT_AVAILABLE;
-  const exponent = Number(value.toExponential().split("e")[1]);
-  const trimmed = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
-  if (exponent >= -4 && exponent < most) return trimmed(fixed(value, most - 1 - exponent));
-  const [digits, power] = value.toExponential(most - 1).split("e");
-  return `${trimmed(digits)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
 }
 
 function scaled(value, units) {
