@@ -125,7 +125,7 @@ class PageDocument(Document):
         raise NotImplementedError
 
     def _page_data(self) -> bytes:
-        """Return as JSON what the views of the page read apart from its parts."""
+        """Return the JSON that the views of the page read, apart from its parts."""
         return msgspec.json.encode(self)
 
 

@@ -233,9 +233,9 @@ class Bar:
 class Plot:
     """A chart that only pages draw: traces and layout of Plotly (https://plotly.com/javascript/reference).
 
-    Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three members
-    of our own: ``measured`` for a note if it leaves out 0, ``names`` for the lines of a name that labels a tick, and
-    ``most`` for the number of labels that fit.
+    Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
+    members. With ``measured``, a note says if it leaves out 0. ``names`` is the number of lines of a name at a tick.
+    ``most`` is the number of labels that fit.
 
     Attributes:
         title: Its description for those who cannot see it.

@@ -355,7 +355,7 @@ def _row_axis(rows: Sequence[tuple[str, MetricResult]]) -> Trace:
         metric = METRICS[result.metric]
         again = place > 0 and rows[place - 1][1].metric == result.metric
         names.append("" if again else f"{metric.title} {'↑' if metric.higher_is_better else '↓'}")
-    return {**names_axis(names), "range": [len(rows) - 0.4, -0.6]}
+    return {**names_axis(names, 2), "range": [len(rows) - 0.4, -0.6]}
 
 
 def _value(metric: str, value: float) -> str:

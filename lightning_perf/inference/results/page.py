@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.results.blocks import accuracy_table, cold_table, latency_table, layer_table
-from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, Table, listing, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, Style, Table, listing, table
 from lightning_perf.units import format_milliseconds
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def _recommendation(tradeoff: Tradeoff) -> Iterator[Line]:
     found = tradeoff.recommendation
     if found is None:
         return
-    yield Line(found.variant or "none of them", "strong", label="Deploy", label_style="strong")
+    style: Style = "good" if found.variant else "strong"
+    yield Line(found.variant or "none of them", style, label="Deploy", label_style="strong")
     yield Line(found.reason, label="Why", label_style="strong")
     most_ms, drop = found.max_latency_ms, found.max_accuracy_drop_points
     limits = [] if most_ms is None else [f"p90 latency at most {format_milliseconds(most_ms)}"]

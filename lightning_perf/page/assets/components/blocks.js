@@ -19,8 +19,8 @@ const LONG = 40; // a longer text is no figure
 const EXTRA_PX = 1100;
 
 /**
- * A view that shows parts of a document. Names in a list are side by side, and a name that ends with a dot is a part of
- * one rank. `reason(context)` returns why there is nothing to show, or null.
+ * A view that shows parts of a document. Names in a list are side by side. A name that ends with a dot is a part of one
+ * rank. `reason(context)` returns the reason if there is nothing to show, or null.
  */
 export function partsView(id, title, kinds, names, reason = () => null) {
   const draw = ({ report, rank }, shown) =>
@@ -55,7 +55,7 @@ export function part({ parts }, name, { before = null } = {}) {
     if (groups.length === 0) group(null);
     groups.at(-1).content.push(content);
   };
-  for (const block of parts?.[name] ?? []) {
+  for (const block of (parts?.[name] ?? []).filter(({ rows }) => rows?.length !== 0)) {
     if (block.block === "table" && block.title && !groups.at(-1)?.headed) group(block.title, block);
     if (block.block === "heading" && block.level !== 4) group(block.text, { ...block, headed: true });
     else add(block);
@@ -97,6 +97,7 @@ function nodes(blocks, place) {
       labelled.push(h("dt"), h("dd", {}, DRAW.listing(block)));
     } else {
       flush();
+      if (block.block === "heading") place = { ...place, heading: block.text };
       drawn.push(block.block ? DRAW[block.block]?.(block, place) : block);
     }
   }
@@ -117,10 +118,9 @@ const DRAW = {
   code: ({ lines }) => command(lines.join("\n")),
   context: ({ blocks }, place) => nodes(blocks, place),
   details: ({ summary, blocks }, place) => h("details", { class: "fold" }, h("summary", {}, summary), nodes(blocks, place)),
-  table: (block, { id, title: above }) => {
-    if (!block.rows.length) return null;
+  table: (block, { id, title: above, heading }) => {
     const named = block.title && block.title !== above;
-    const caption = [above, named ? block.title : null].filter(Boolean).join(": ");
+    const caption = [above, named ? block.title : heading].filter(Boolean).join(": ");
     return [named ? h("h3", {}, term(block.title, block.definition)) : null, tableOf(block, id(), caption)];
   },
   figures: ({ figures }) => tiles(figures),

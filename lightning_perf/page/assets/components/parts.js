@@ -28,7 +28,7 @@ export function columns(...children) {
 
 /** Key figures: {label, text, note, definition}. Those without a value are left out. */
 export function tiles(items) {
-  const shown = items.filter((item) => item.text !== format.NOT_AVAILABLE);
+  const shown = items.filter((item) => item && item.text !== format.NOT_AVAILABLE);
   if (shown.length === 0) return null;
   return h(
     "dl",

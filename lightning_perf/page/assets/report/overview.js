@@ -1,4 +1,4 @@
-// The view "Overview": the verdict first, then its evidence, the largest parts of the step, and what was not recorded.
+// The view "Overview": the verdict first, then its evidence, the largest parts of the step, and the views without data.
 
 import { partsView } from "../components/blocks.js";
 import { suggestion } from "../components/copy.js";
