@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.trace.description import DeviceProperties, Metadata, Processor
@@ -119,25 +118,20 @@ GFX = ((r"MI3[02]\d", "gfx942"), (r"MI35\d", "gfx950"), (r"MI2\d\d", "gfx90a"), 
 """Architectures by names of AMD's devices (AMD ROCm documentation, "Accelerator and GPU hardware specifications")."""
 
 
-@dataclass(frozen=True)
-class VendorTerms:
-    """The names of a vendor for its matrix units and its multiprocessors."""
-
-    cores: str
-    unit: str
-    amd: bool
-
-    def architecture(self, device: DeviceProperties) -> str | None:
-        """Return the architecture of a device; None if the recording does not show it."""
-        major, minor = device.compute_major, device.compute_minor
-        if not self.amd:
-            return None if major is None else f"compute capability {major}.{minor or 0}"
-        known = next((gfx for pattern, gfx in GFX if re.search(pattern, device.name or "")), None)
-        return known or (None if major is None else f"gfx{major}{'' if minor is None else minor}x")
+def is_amd(metadata: Metadata) -> bool:
+    """Return whether the recorded devices are AMD's."""
+    return metadata.is_hip or any(re.search("AMD|Radeon|Instinct", device.name or "") for device in metadata.devices)
 
 
-def vendor_terms(metadata: Metadata) -> VendorTerms:
-    """Return the terms of the vendor of the recorded devices."""
-    named = any(re.search("AMD|Radeon|Instinct", device.name or "") for device in metadata.devices)
-    amd = metadata.is_hip or named
-    return VendorTerms("Matrix Cores (MFMA)", "CU", True) if amd else VendorTerms("Tensor Cores", "SM", False)
+def matrix_units(metadata: Metadata) -> str:
+    """Return the name of the vendor for its matrix units."""
+    return "Matrix Cores (MFMA)" if is_amd(metadata) else "Tensor Cores"
+
+
+def architecture(metadata: Metadata, device: DeviceProperties) -> str | None:
+    """Return the architecture of a device; None if the recording does not show it."""
+    major, minor = device.compute_major, device.compute_minor
+    if not is_amd(metadata):
+        return None if major is None else f"compute capability {major}.{minor or 0}"
+    known = next((gfx for pattern, gfx in GFX if re.search(pattern, device.name or "")), None)
+    return known or (None if major is None else f"gfx{major}{'' if minor is None else minor}x")

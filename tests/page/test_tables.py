@@ -123,7 +123,7 @@ def test_the_call_tree_and_memory_by_operator_are_shown(tmp_path: Path, open_pag
     assert tree.count() == 13
     assert "aten::inner" in tree.nth(1).inner_text()
     opened.show("memory")
-    row = opened.page.locator("#table-memory tbody tr").first.inner_text().split()
+    row = opened.page.locator("#table-memory-2 tbody tr").first.inner_text().split()
     assert row == ["aten::inner", "6.00", "KiB", "6.00", "KiB", "12", "0"]
 
 

@@ -40,11 +40,15 @@ def device_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
     parts: dict[str, Iterable[Block]] = {}
     if rank.launches is not None and rank.launches.calls:
         parts["launches"] = _launches(rank.launches, of_what)
+    elif rank.breakdown.has_device:
+        parts["launches"] = [Line("This recording has no launch calls.", "quiet")]
     if rank.idle is not None and rank.idle.idle_ns:
         parts["idle"] = _idle(rank.idle, of_what)
-        parts["gaps"] = [Heading("Longest gaps"), _gap_table(rank.idle)]
+        parts["gaps"] = [Heading("Longest gaps"), _gap_table(rank.idle)] if rank.idle.longest else []
     if rank.communication is not None:
         parts["communication"] = _communication(rank, rank.communication, of_what)
+    elif (rank.metadata.world_size or 1) > 1:
+        parts["communication"] = [Line("No collective ran on this rank.", "quiet")]
     if rank.memory is not None:
         parts["memory"] = (block for device in rank.memory.devices for block in _memory(device, rank))
     return parts

@@ -10,7 +10,7 @@ from lightning_perf.analysis.kernels.arithmetic import Arithmetic
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of, vendor_terms
+from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.report import STYLES, rule_link
 from lightning_perf.report.verdict import saving_range, saving_text
@@ -140,7 +140,6 @@ def _action(text: str) -> Line:
 def summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     """Yield where one rank was recorded, and its key figures."""
     times, efficiency = rank.breakdown, rank.efficiency
-    terms = vendor_terms(rank.metadata)
     devices = efficiency.devices if times.has_device and efficiency is not None else ()
     device = devices[0] if devices else None
     which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
@@ -154,10 +153,13 @@ def summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
         ),
         Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
         Figure(
-            f"{terms.unit} efficiency", format_share(device.sm_efficiency if device else None), which, "sm-efficiency"
+            f"{'CU' if is_amd(rank.metadata) else 'SM'} efficiency",
+            format_share(device.sm_efficiency if device else None),
+            which,
+            "sm-efficiency",
         ),
         Figure("Occupancy", format_share(device.occupancy if device else None), which, "occupancy"),
-        Figure(terms.cores, *_tensor_cores(rank.arithmetic), "tensor-cores"),
+        Figure(matrix_units(rank.metadata), *_tensor_cores(rank.arithmetic), "tensor-cores"),
     ]
     if efficiency is not None:
         covered = efficiency.flops_coverage
@@ -187,8 +189,8 @@ def _recorded(report: PerfReport, rank: RankAnalysis, ordinal: int | None) -> It
         described = next((each for each in metadata.devices if each.ordinal == ordinal), None)
         if described is None and len(names) == 1:
             described = metadata.devices[0]
-        architecture = described and vendor_terms(metadata).architecture(described)
-        yield from [architecture] if architecture else []
+        found = architecture(metadata, described) if described is not None else None
+        yield from [found] if found else []
     else:
         yield _host(metadata.processor)
     if (metadata.world_size or 1) > 1:

@@ -13,7 +13,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.steps.phases import PhaseTime
 from lightning_perf.findings.savings import each
-from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, vendor_terms
+from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import cast_sentences, sync_table
 from lightning_perf.report.sections.device_page import device_parts
 from lightning_perf.report.sections.language_model import language_model_sections
@@ -169,7 +169,7 @@ def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator
     )
     yield Bar("Device compute by arithmetic", tuple(parts))
     yield arithmetic_table(found)
-    cores = vendor_terms(rank.metadata).cores
+    cores = matrix_units(rank.metadata)
     if found.tensor_core_share is not None:
         unknown_ns = found.tensor_core_unknown_ns / steps
         unknown = f"; unknown: {format_duration(unknown_ns)}, {format_share(unknown_ns / sum_ns)}" if unknown_ns else ""

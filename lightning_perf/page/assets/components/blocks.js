@@ -132,7 +132,7 @@ const DRAW = {
 function card({ title, mark, style, aside, summary, blocks }, place) {
   const kind = `finding ${SEVERITIES[style] ?? "low"}`;
   const head = (level) => [h(level, {}, title), h("span", { class: "severity" }, mark), aside ? h("span", { class: "aside" }, aside) : null];
-  if (!summary) return h("article", { class: kind }, h("div", { class: "finding-head" }, head("h2")), nodes(blocks, place));
+  if (!summary) return h("article", { class: kind }, h("div", { class: "finding-head" }, head(place.title ? "h3" : "h2")), nodes(blocks, place));
   return h(
     "details",
     { class: kind },
