@@ -235,7 +235,8 @@ class Plot:
 
     Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
     members. With ``measured``, a note says if it leaves out 0. ``names`` is the number of lines of a name at a tick.
-    ``most`` is the number of labels that fit.
+    ``most`` is the number of labels that fit. A trace without a text at each point can have the units of both axes, as
+    ``units``.
 
     Attributes:
         title: Its description for those who cannot see it.

@@ -22,9 +22,9 @@ def line(
     return trace | {"line": look} | ({"marker": {"size": 4}} if marks else {}) | more
 
 
-def area(x: Values, y: Values, hover: Sequence[str], color: str, **more: Any) -> Trace:
+def area(x: Values, y: Values, color: str, **more: Any) -> Trace:
     """Return the filled area below a step function."""
-    return line(x, y, hover, color, steps=True, fill="tozeroy", fillcolor=f"--{color}/22", **more)
+    return line(x, y, (), color, steps=True, fill="tozeroy", fillcolor=f"--{color}/22", **more)
 
 
 def points(

@@ -38,7 +38,8 @@ def test_they_are_those_of_the_docs(generator: ModuleType) -> None:
 def test_every_definition_that_a_page_names_is_there(tmp_path: Path) -> None:
     known = json.loads((ASSETS / "text" / "definitions.json").read_text())
     report = hand_made_report(tmp_path, trained_precision())
-    pages = b"".join(map(page_json, (report, report.diff(report), hand_made_tradeoff()))).decode()
+    documents = (report, report.diff(report), hand_made_tradeoff())
+    pages = b"".join(page_json(document) for document in documents).decode()
     named = set(re.findall(r'"definition":"([^"]+)"', pages))
     for module in ASSETS.rglob("*.js"):
         named |= set(re.findall(r'definition: "([^"]+)"', module.read_text()))

@@ -91,7 +91,7 @@ def _ratios(comparison: Comparison, rows: Sequence[tuple[str, MetricResult]], le
     traces = []
     for place, (arm, result) in enumerate(rows):
         traces.append(_interval_of(comparison, (arm, result), place, 1))
-        look: Trace = {"hovertext": None, "look": {"size": 10, "line": {"width": 0}}}
+        look: Trace = {"look": {"size": 10, "line": {"width": 0}}}
         color, found = arm_color(comparison, arm), result.estimate
         if found.low is not None and found.low < low:
             traces.append(points([low], [place], (), color, "triangle-left", **look))
@@ -279,7 +279,7 @@ def _drift_line(comparison: Comparison, count: int) -> Iterable[Trace]:
     slope = math.log1p(change.value) / (count - 1)
     x = [1 + (count - 1) * step / (DRIFT_POINTS - 1) for step in range(DRIFT_POINTS)]
     y = [100 * math.expm1(slope * (place - (count + 1) / 2)) for place in x]
-    return [line(x, y, (), "ink-soft", look={"dash": "dash"}, hoverinfo="skip")]
+    return [line(x, y, (), "ink-soft", look={"dash": "dash"})]
 
 
 def _bands(used: Sequence[Run]) -> list[Trace]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from lightning_perf.analysis.core.arrays import Series
 from lightning_perf.analysis.host.launches import Launches, QueueDepth
@@ -117,9 +117,10 @@ def _times(title: str, parts: Iterable[tuple[str, float, str]], steps: int) -> B
 
 def _queue(queue: QueueDepth) -> Plot:
     unit, size_ns = time_axis(queue.series.time_ns[-1])
+    places = _curve(queue.series, size_ns, 1)
     return Plot(
         f"Queue depth over the recording, on average {format_count(queue.mean)}",
-        (area(*_curve(queue.series, size_ns, 1, lambda value: f"{value} queued"), "accent"),),
+        (area(*places, "accent", units=(unit, "queued")),),
         {
             "xaxis": {"title": f"{unit} since the start of the recording"},
             "yaxis": {"title": "queued", "rangemode": "tozero"},
@@ -128,11 +129,8 @@ def _queue(queue: QueueDepth) -> Plot:
     )
 
 
-def _curve(
-    series: Series, size_ns: float, size: float, text: Callable[[int], str]
-) -> tuple[list[float], list[float], list[str]]:
-    times, values = [time / size_ns for time in series.time_ns], [value / size for value in series.value]
-    return times, values, [text(value) for value in series.value]
+def _curve(series: Series, size_ns: float, size: float) -> tuple[list[float], list[float]]:
+    return [round(time / size_ns, 6) for time in series.time_ns], [round(value / size, 6) for value in series.value]
 
 
 def _idle(idle: Idle, of_what: str) -> Iterator[Block]:
@@ -258,11 +256,11 @@ def _barred(size_bytes: int, most_bytes: int) -> Cell:
 def _memory_curve(device: DeviceMemory, rank: RankAnalysis, name: str) -> Plot:
     time, size_ns = time_axis(rank.recording_ns)
     unit, size = bytes_axis(max(device.peak_allocated_bytes, device.peak_reserved_bytes or 0))
-    inside = _curve(device.allocated, size_ns, size, lambda value: f"{format_bytes(value)} in tensors")
-    traces: list[Trace] = [area(*inside, "accent", name="in tensors")]
+    inside, units = _curve(device.allocated, size_ns, size), (time, f"{unit} in tensors")
+    traces: list[Trace] = [area(*inside, "accent", name="in tensors", units=units)]
     if device.reserved is not None:
-        reserved = _curve(device.reserved, size_ns, size, lambda value: f"{format_bytes(value)} reserved")
-        traces.append(line(*reserved, "ink-soft", steps=True, look={"dash": "dot"}, name="reserved"))
+        look: Trace = {"look": {"dash": "dot"}, "name": "reserved", "units": (time, f"{unit} reserved")}
+        traces.append(line(*_curve(device.reserved, size_ns, size), (), "ink-soft", steps=True, **look))
     steps = rank.breakdown.steps if rank.breakdown.marked else ()
     return Plot(
         f"{name}: bytes in tensors over the recording; the peak is {format_bytes(device.peak_allocated_bytes)}",

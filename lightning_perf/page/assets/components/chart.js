@@ -69,10 +69,16 @@ export function chart({ title, draw, height = 280 }) {
 
 /** A chart of a document, {title, data, layout, height, legend}. Its texts are plain, and "--name" is a color of the style sheet. */
 export function plot({ title, data, layout, height, legend: named = [] }) {
-  const traces = data.map((trace) => ({ hoverinfo: trace.hovertext ? "text" : "skip", ...trace }));
-  const draw = () => ({ data: drawn(traces), layout: drawn({ showlegend: false, ...layout, ...labelled(layout) }) });
+  const draw = () => ({ data: data.map(traced), layout: drawn({ showlegend: false, ...layout, ...labelled(layout) }) });
   const colors = named.map(([label, color]) => ({ label, color }));
   return [named.length ? legend(colors) : null, chart({ title, draw, height })];
+}
+
+// A trace with its texts, or with the units of its values, for readers who point at it.
+function traced({ units = null, ...trace }) {
+  if (!units) return drawn({ hoverinfo: trace.hovertext?.length ? "text" : "skip", ...trace });
+  const [x, y] = units.map(chartText);
+  return { ...drawn(trace), hovertemplate: `%{y:.4~g} ${y}<extra>%{x:.4~g} ${x}</extra>` };
 }
 
 // A value of a chart with its colors, and with texts that Plotly does not read as markup.
