@@ -72,8 +72,9 @@ def verdict_blocks(comparison: Comparison, *, paged: bool = False) -> Iterator[B
     """Yield the verdict on each candidate, its details and the next step. On a page, its kind is set apart."""
     for candidate in comparison.candidates:
         verdict = candidate.verdict
-        kind = (Span(verdict.kind.value, VERDICT_STYLES[verdict.kind.value], outcome=True), " ") if paged else ()
-        yield Line((*kind, verdict.headline), "strong", label="Verdict", label_style="strong")
+        kind = Span(verdict.kind.value, VERDICT_STYLES[verdict.kind.value], outcome=True)
+        headline = (kind, " ", verdict.headline) if paged else verdict.headline
+        yield Line(headline, "strong", label="Verdict", label_style="strong")
         yield from listing(verdict.details, indent=2)
         if verdict.next:
             yield Line(verdict.next, "good" if paged else "plain", label="Next   ", label_style="strong")
