@@ -19,9 +19,6 @@ ASSETS = Path(units.__file__).parent / "page" / "assets"
 PAIRS: dict[str, Callable[[float | None], str]] = {
     "duration": units.format_duration,
     "bytes": units.format_bytes,
-    "bandwidth": units.format_bandwidth,
-    "flops": units.format_flops,
-    "flopRate": units.format_flop_rate,
     "count": units.format_count,
     "share": units.format_share,
     "ratio": units.format_ratio,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.results.blocks import accuracy_table, cold_table, latency_table, layer_table
+from lightning_perf.inference.results.layers_page import forward_pass, least_time
 from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, Style, Table, listing, table
 from lightning_perf.units import format_milliseconds
 
@@ -37,6 +38,8 @@ def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
         "cold": [cold_table(tradeoff)],
         "how": [table(heads, settings, "Settings", "name text text text")],
         "machine": [Heading("Machine and method"), *_machine(tradeoff)],
+        "forward_pass": [] if count is None else forward_pass(tradeoff, count),
+        "least_time": [] if tradeoff.roofline is None else least_time(tradeoff.roofline),
         "layers": [] if count is None else [layer_table(count, tradeoff.roofline, EVERY_ROW)],
     }
     return parts | {f"calls.{place}": [_calls(tradeoff, cell)] for place, cell in enumerate(tradeoff.cells)}

@@ -10,7 +10,6 @@ import { overview } from "../report/overview.js";
 import { timeline } from "../report/timeline.js";
 import { held } from "../snapshot/held.js";
 import { segments } from "../snapshot/segments.js";
-import { layers } from "../tradeoff/layers.js";
 import { tradeoff } from "../tradeoff/tradeoff.js";
 import { variants } from "../tradeoff/variants.js";
 
@@ -62,6 +61,10 @@ const study = partsView("study", "Verdict", ["study"], PARTS_OF_STUDY);
 const PARTS_OF_RUNS = ["arms", "metrics", "blocks", "order", "scatter", "runs"];
 const studyRuns = partsView("runs", "Runs", ["study"], PARTS_OF_RUNS, ({ report }) =>
   report.state === "unfair" ? "The arms were not compared, because the comparison would be unfair." : null,
+);
+
+const layers = partsView("layers", "Layers", ["inference"], ["forward_pass", "least_time", "layers"], ({ report }) =>
+  report.count ? null : "The operations of the original could not be counted.",
 );
 
 const VIEWS = [

@@ -17,15 +17,6 @@ const BINARY = [
   [2 ** 40, "TiB"],
   [2 ** 50, "PiB"],
 ];
-const PREFIXES = [
-  [1, ""],
-  [1e3, "k"],
-  [1e6, "M"],
-  [1e9, "G"],
-  [1e12, "T"],
-  [1e15, "P"],
-  [1e18, "E"],
-];
 
 /** A duration, given in nanoseconds. */
 export function duration(time_ns) {
@@ -48,38 +39,9 @@ export function timeAxis(most_ns) {
   return most_ns >= 1e10 ? { name: "s", size_ns: 1e9 } : { name: "ms", size_ns: 1e6 };
 }
 
-/** A change of a duration, with its sign. */
-export function change(time_ns) {
-  return `${time_ns > 0 ? "+" : ""}${duration(time_ns)}`;
-}
-
 /** An amount of memory, in powers of 1024. */
 export function bytes(size_bytes) {
   return scaled(size_bytes, BINARY);
-}
-
-/** Bytes per second, in powers of 1000. */
-export function bandwidth(bytes_per_s) {
-  return scaled(
-    bytes_per_s,
-    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}B/s`]),
-  );
-}
-
-/** A count of floating-point operations. */
-export function flops(count) {
-  return scaled(
-    count,
-    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOPs`]),
-  );
-}
-
-/** Floating-point operations per second. */
-export function flopRate(flops_per_s) {
-  return scaled(
-    flops_per_s,
-    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOP/s`]),
-  );
 }
 
 /** A number of things. */
