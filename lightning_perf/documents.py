@@ -126,12 +126,16 @@ class PageDocument(Document):
         """Return the kind of the page and its title."""
         raise NotImplementedError
 
+    def _page_data(self) -> bytes:
+        """Return the JSON that the views of the page read, apart from its parts."""
+        return msgspec.json.encode(self)
+
 
 def page_json(document: PageDocument, cut: Callable[[bytes], bytes] = bytes) -> bytes:
     """Return a document as JSON for its page: cut by a function, and with the blocks of the page."""
     from lightning_perf.page.blocks import add_parts
 
-    return add_parts(cut(msgspec.json.encode(document)), document._parts())
+    return add_parts(cut(document._page_data()), document._parts())
 
 
 @dataclass(frozen=True)

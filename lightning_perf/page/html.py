@@ -129,11 +129,11 @@ FEWEST_ROWS = 20
 
 
 def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
-    """Leave out the cheapest rows of long tables of a report or diff."""
-    if kind not in ("run", "trace", "diff") or document_json.count(b"{") <= FEWEST_ROWS:
+    """Leave out the cheapest rows of long tables of a report."""
+    if kind not in ("run", "trace") or document_json.count(b"{") <= FEWEST_ROWS:
         return document_json
     document = json.loads(document_json)
-    parts = [document.get("diff")] if kind == "diff" else document.get("ranks", [])
+    parts = document.get("ranks", [])
     most = max(FEWEST_ROWS, MOST_ROWS // max(len(parts), 1))
     truncated: dict[str, int] = {}
     for part in parts:
@@ -144,7 +144,7 @@ def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
     return json.dumps({**document, "truncated": truncated}).encode() if truncated else document_json
 
 
-_LONG_TABLES = ("operators", "kernels", "operators_device", "operators_host")
+_LONG_TABLES = ("operators", "kernels")
 """Tables with a row for each distinct name, the most expensive first."""
 
 

@@ -136,6 +136,14 @@ def _saved_share(finding: Finding) -> float:
     return ((finding.saving_low_ms or 0.0) + (finding.saving_high_ms or 0.0)) / 2 / (finding.step_ms or 1.0)
 
 
+def saving_range(finding: Finding, lead: RankAnalysis | None) -> str:
+    """Return the estimated saving, e.g. ``1.2 ms to 3.4 ms per step``, of a finding that has an estimate."""
+    low, high = finding.saving_low_ms or 0.0, finding.saving_high_ms or 0.0
+    of_what = "of the fit" if finding.per == "fit" else "per step" if lead is None else each(lead)
+    least, most = format_duration(low * 1e6), format_duration(high * 1e6)
+    return f"{most if least == most else f'{least} to {most}' if low > 0 else f'up to {most}'} {of_what}"
+
+
 def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     """Return the estimated saving as a sentence; empty if the finding has no estimate.
 
@@ -145,17 +153,12 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "of the fit" if finding.per == "fit" else "per step" if lead is None else each(lead)
-    basis = BASIS_TEXT[finding.basis]
-    low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
-    if low_text == high_text:
-        return f"Estimated saving: {high_text} {of_what}{basis}."
     shares = ""
-    if finding.step_ms:
+    if finding.step_ms and format_duration(low * 1e6) != format_duration(high * 1e6):
         least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
         whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
         shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
-    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}{basis}."
+    return f"Estimated saving: {saving_range(finding, lead)}{shares}{BASIS_TEXT[finding.basis]}."
 
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:

@@ -51,17 +51,6 @@ def excerpt_report(report: bytes) -> bytes:
     return msgspec.json.encode(document)
 
 
-def excerpt_diff(compared: bytes) -> bytes:
-    """Cut the long tables of a diff, which start with the largest changes, as `excerpt_report` does."""
-    document = msgspec.json.decode(compared)
-    truncated = {}
-    for name, table in document["diff"].items():
-        if isinstance(table, dict) and len(table.get("rows", ())) > MOST_ROWS:
-            truncated[name] = len(table["rows"])
-            table["rows"] = table["rows"][:MOST_ROWS]
-    return msgspec.json.encode({**document, "truncated": truncated}) if truncated else compared
-
-
 class _Section(msgspec.Struct):
     rows: list[dict[str, Any]]
 

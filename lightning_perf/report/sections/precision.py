@@ -8,6 +8,7 @@ from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
+from lightning_perf.report.sections.precision_charts import drift_charts, scale_chart
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
     LossScaleHistory,
@@ -41,13 +42,13 @@ def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
         parts["mistakes"] = mistakes_section(precision.mistakes)
     if (history := precision.loss_scale) is not None:
         heading = Heading("Loss scale", definition="loss-scale")
-        parts["loss_scale"] = [heading, *_loss_scale(history), _scale_events(history)]
+        parts["loss_scale"] = [heading, scale_chart(history), *_loss_scale(history), _scale_events(history)]
     if precision.underflow is not None:
         heading = Heading("Gradient underflow by layer", definition="subnormal-share")
         parts["underflow"] = [heading, *_underflow(precision.underflow, EVERY_ROW)]
     if precision.numerics is not None:
         heading = Heading("Compared with FP32", definition="seed-noise")
-        parts["numerics"] = [heading, *first_steps(precision.numerics)]
+        parts["numerics"] = [heading, *drift_charts(precision.numerics), *first_steps(precision.numerics)]
     return parts
 
 
