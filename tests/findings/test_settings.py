@@ -17,7 +17,7 @@ from lightning_perf.machine.environment import setting_facts
 from lightning_perf.trace.description import SETTINGS_KEY
 from lightning_perf.trace.reader import read_trace
 from tests.findings.host_recordings import on_processor
-from tests.findings.recordings import analysis, finding_of, saving_of
+from tests.findings.recordings import analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 
 SETTINGS: dict[str, Any] = {"detect_anomaly": True, "deterministic": False, "cudnn_benchmark": False, "variables": []}
@@ -112,6 +112,19 @@ def test_variables_are_named(variables: list[str], severity: str) -> None:
     found = finding_of(debug_settings, checking(nodes=0, detect_anomaly=False, variables=variables))
     assert all(variable in found.title and variable in found.action for variable in variables)
     assert (found.severity, found.saving_high_ms) == (severity, None)
+
+
+@pytest.mark.parametrize(("value", "held"), [("1", True), ("0", False)])
+def test_blocking_launches_hold_other_findings_back(tmp_path: Path, value: str, held: bool) -> None:
+    builder = training(fetch_us=5000)
+    builder.top_level[SETTINGS_KEY] = {
+        **SETTINGS,
+        "detect_anomaly": False,
+        "variables": [f"CUDA_LAUNCH_BLOCKING={value}"],
+    }
+    report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
+    assert [found.kind for found in report.findings] == (["debug-settings"] if held else ["input-bound"])
+    assert [each.finding.kind for each in report.held_back] == (["input-bound"] if held else [])
 
 
 @pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING=0", "NCCL_DEBUG=WARN", "NCCL_DEBUG=VERSION", "OTHER=1"])
