@@ -133,6 +133,15 @@ def test_harmless_values_are_no_finding(variable: str) -> None:
     assert debug_settings(analysis(recorded)) is None
 
 
+def test_settings_by_choice_are_named_below_the_verdict(tmp_path: Path) -> None:
+    recorded = checking(nodes=0, detect_anomaly=False, deterministic=True, cudnn_benchmark=True)
+    report = lightning_perf.analyze(recorded.write(tmp_path / "trace.json"))
+    assert (
+        "1 thread on 8 cores · deterministic algorithms · cudnn.benchmark on · 3 recorded steps" in report.to_markdown()
+    )
+    assert not report.findings or report.findings[0].kind != "debug-settings"
+
+
 def test_it_leads_although_others_save_more() -> None:
     builder = checking(nodes=1)
     for step in range(3):
