@@ -66,6 +66,11 @@ def debug_settings(analysis: RankAnalysis) -> Problem | None:
     )
 
 
+def blocks_launches(analysis: RankAnalysis) -> bool:
+    """Return whether each launch waited for its kernel."""
+    return any(name.startswith("CUDA_LAUNCH_BLOCKING=") for name, _ in _variables(analysis))
+
+
 def _variables(analysis: RankAnalysis) -> Iterator[tuple[str, _Variable]]:
     settings = analysis.metadata.settings
     for text in settings.variables if settings is not None else ():

@@ -153,7 +153,7 @@ def test_all_reports_name_a_mistake() -> None:
     report = build_report((), precision=RunPrecision(setting, mistakes=(MISTAKE,)))
     printed = io.StringIO()
     report.print(file=printed, width=100)
-    assert "Mistakes in mixed precision\n" in printed.getvalue()
+    assert "Mistakes in mixed precision\nEach fix changes the training" in printed.getvalue()
     assert "1. A loss is in FP16 in net.0 (model.py:31)  [half-loss · high]" in printed.getvalue()
     assert "Fix: Call .float()." in printed.getvalue()
     assert "lightning-perf explain half-loss" in printed.getvalue()

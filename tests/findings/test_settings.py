@@ -17,7 +17,7 @@ from lightning_perf.machine.environment import setting_facts
 from lightning_perf.trace.description import SETTINGS_KEY
 from lightning_perf.trace.reader import read_trace
 from tests.findings.host_recordings import on_processor
-from tests.findings.recordings import analysis, finding_of, saving_of
+from tests.findings.recordings import analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 
 SETTINGS: dict[str, Any] = {"detect_anomaly": True, "deterministic": False, "cudnn_benchmark": False, "variables": []}
@@ -114,10 +114,32 @@ def test_variables_are_named(variables: list[str], severity: str) -> None:
     assert (found.severity, found.saving_high_ms) == (severity, None)
 
 
+@pytest.mark.parametrize(("value", "held"), [("1", True), ("0", False)])
+def test_blocking_launches_hold_other_findings_back(tmp_path: Path, value: str, held: bool) -> None:
+    builder = training(fetch_us=5000)
+    builder.top_level[SETTINGS_KEY] = {
+        **SETTINGS,
+        "detect_anomaly": False,
+        "variables": [f"CUDA_LAUNCH_BLOCKING={value}"],
+    }
+    report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
+    assert [found.kind for found in report.findings] == (["debug-settings"] if held else ["input-bound"])
+    assert [each.finding.kind for each in report.held_back] == (["input-bound"] if held else [])
+
+
 @pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING=0", "NCCL_DEBUG=WARN", "NCCL_DEBUG=VERSION", "OTHER=1"])
 def test_harmless_values_are_no_finding(variable: str) -> None:
     recorded = checking(nodes=0, detect_anomaly=False, deterministic=True, cudnn_benchmark=True, variables=[variable])
     assert debug_settings(analysis(recorded)) is None
+
+
+def test_settings_by_choice_are_named_below_the_verdict(tmp_path: Path) -> None:
+    recorded = checking(nodes=0, detect_anomaly=False, deterministic=True, cudnn_benchmark=True)
+    report = lightning_perf.analyze(recorded.write(tmp_path / "trace.json"))
+    assert (
+        "1 thread on 8 cores · deterministic algorithms · cudnn.benchmark on · 3 recorded steps" in report.to_markdown()
+    )
+    assert not report.findings or report.findings[0].kind != "debug-settings"
 
 
 def test_it_leads_although_others_save_more() -> None:
