@@ -43,7 +43,7 @@ NEEDED = ("cloudpickle", "lightning", "matplotlib", "msgspec", "pytest", "rich",
 """Packages without which no stage works."""
 
 STAGE_S, TINY_PATIENCE = 480.0, 4.0
-"""Maximum time of a stage, of which a step gets at most the rest, and its factor on a CPU."""
+"""Maximum time of a stage, and its factor on a CPU. A step gets at most the rest."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def first(sizes: Sizes) -> list[Step]:
         Step(
             "on_gpu",
             [
-                # Without pyproject.toml, whose options need plugins.
+                # Without pyproject.toml: its options need plugins.
                 *("-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "--import-mode", "importlib"),
                 *("-q", "-p", "no:cacheprovider", "--durations=12", "tests/on_gpu.py"),
                 *(["--collect-only"] if sizes.tiny else []),
