@@ -51,7 +51,7 @@ KINDS = ("quiet", "shared machine", "autocorrelated", "heavy tails", "outliers")
 """Noise around one level."""
 
 OTHERS = ("outlier rows", "drift", "season", "bursts")
-"""What is no change of the code, but does not look like noise around one level."""
+"""Causes other than a change of the code that do not look like noise around one level."""
 
 LENGTHS = (40, 100, 200)
 PER_CELL = 200

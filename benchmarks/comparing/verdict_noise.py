@@ -236,8 +236,8 @@ def before_and_after(studies: int) -> list[str]:
     lines.append(
         "Each cell: before → after, in per cent. *Before* is Student's t interval of the log ratios of mean step "
         f"times, and the signed-rank interval from {RANK_BLOCKS} blocks on. *After* is the rule of `compare`: if "
-        "the log ratios are skewed, or the ratio of the means is outside of the signed-rank interval, that interval "
-        "also covers the interval of the ratio of the means. With fewer blocks nothing changed. "
+        "the log ratios are skewed, or contradict the ratio of the means, the signed-rank interval also covers the "
+        "interval of that ratio. With fewer blocks nothing changed. "
         "*Coverage*: the interval contains the true ratio, nominal 95. *False verdicts*: *faster* or *slower* "
         "without a difference of the means, nominal at most 5. *Power*: *faster* for a true reduction by one robust SD "
         "of the blocks' ratios."
@@ -272,7 +272,7 @@ def _passes(interval: Interval) -> float:
 
 
 def rare_slow_runs(studies: int) -> list[str]:
-    """Count the verdicts on a candidate of which a few runs are far slower, although the others are 2 % faster."""
+    """Count the verdicts on a candidate with a few far slower runs, although the others are 2 % faster."""
     lines = ["## Rare slow runs", ""]
     lines.append(
         "All runs of the candidate take 2 % less, but some are far slower, so that its mean is higher. Run means with "

@@ -41,7 +41,7 @@ _WORK: tuple[tuple[str, str, Callable[[RunRecord], float | None], float], ...] =
     ("train_time", "epochs", _epochs, SAME_SHARE),
     ("train_time", "samples", _samples, SAME_SAMPLES),
 )
-"""Per row a metric, the name of an amount that its times depend on, the amount, and the share by which it may vary."""
+"""Per row a metric, the name of an amount that its times depend on, the amount, and by which share it may differ."""
 
 
 def different_work(baseline: Runs, candidate: Runs) -> Mapping[str, str]:
