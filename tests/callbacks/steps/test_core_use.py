@@ -3,7 +3,9 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,19 +84,33 @@ def test_the_statistics_of_a_task_are_read(tmp_path: Path) -> None:
 def test_a_sleeping_process_uses_no_core_and_a_computing_one_does() -> None:
     if task_use(core_use.PROC / "self" / "task" / str(threading.get_native_id())) is None:
         pytest.skip("the system does not count it")
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
-    children = [context.Process(target=work, args=(0.3,)) for work in (time.sleep, _compute)]
+    context = multiprocessing.get_context("spawn")
+    ready = [context.Event() for _ in range(2)]
+    children = [
+        context.Process(target=_work, args=(*pair,)) for pair in zip((time.sleep, _compute), ready, strict=True)
+    ]
     try:
-        for child in children:
+        for child, event in zip(children, ready, strict=True):
             child.start()
-        time.sleep(0.25)
-        uses = [process_use(child.pid or 0) for child in children]
+            event.wait()
+        before = [process_use(child.pid or 0) for child in children]
+        time.sleep(0.3)
+        after = [process_use(child.pid or 0) for child in children]
     finally:
         for child in children:
+            child.terminate()
             child.join()
-    assert uses[0] is not None
-    assert uses[1] is not None
-    assert sum(uses[0]) < sum(uses[1])
+    asleep, computes = (
+        sum(then) - sum(first)
+        for first, then in zip(before, after, strict=True)
+        if first is not None and then is not None
+    )
+    assert asleep < computes  # on a core or without one: the machine may be busy
+
+
+def _work(work: Callable[[float], None], ready: Any) -> None:
+    ready.set()
+    work(60)
 
 
 def _compute(seconds: float) -> None:
