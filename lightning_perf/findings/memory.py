@@ -255,12 +255,13 @@ def activations(analysis: RankAnalysis) -> Problem | None:
                 f"Checkpoint each {best.class_name}: checkpoint(module, x, use_reentrant=False) from "
                 f"torch.utils.checkpoint{fsdp if several_gpus(analysis) else ''}.{or_mixed}"
             )
+        rounding = f"; with mixed precision, {SIXTEEN_BITS}" if or_mixed else ""
         return Problem(
             f"Activations take {format_bytes(size)}, {share} of the bytes in tensors",
             tuple(evidence),
             action,
             severity="moderate",
-            changes=f"checkpointed batch norms count each batch twice; with mixed precision, {SIXTEEN_BITS}",
+            changes=f"checkpointed batch norms count each batch twice{rounding}",
         )
     return None
 
