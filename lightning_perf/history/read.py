@@ -200,7 +200,8 @@ def _nothing(store: str | Path, metric: Metric, since: str | None, contents: Con
     used = [run for run in contents.runs if run.left_out is None]
     if not used:
         reasons = ", ".join(f"{n} {why}" for why, n in Counter(run.left_out for run in contents.runs).items())
-        return f"{store}: no valid run in it ({reasons or 'it has no runs'}). Add runs that finished."
+        problem = f"{store}: no valid run in it ({reasons or 'it has no runs'})."
+        return " ".join([problem, *contents.notes, "Add runs that finished."])
     if since is not None:
         return f'--since "{since}": no row of {metric.name} since then. Give an earlier date.'
     known = [name for name in METRICS if any(run.values.get(name) is not None for run in used)]

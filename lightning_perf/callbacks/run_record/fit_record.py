@@ -11,6 +11,7 @@ import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.peak_memory import end_peak, start_peak
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
 from lightning_perf.callbacks.run_record.host_load import HostLoad, LoadSeen
 from lightning_perf.callbacks.run_record.late_facts import LateFacts
@@ -82,7 +83,7 @@ class LoopRecord(FitObserver):
         if self._recorder is None:
             return
         self._recorder.training_begins()
-        self._reset_peak_memory()
+        start_peak(self._device)
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Hash the first batch that is trained on. The second one shows that the first is over."""
@@ -177,7 +178,7 @@ class LoopRecord(FitObserver):
             lambda recorder: recorder.ends(
                 outcome,
                 error=error,
-                peak_device_bytes=self._peak_device_bytes(),
+                peak_device_bytes=end_peak(self._device),
                 other_cpu_share=load.other_cpu_share,
                 cpu_throttled_share=load.cpu_throttled_share,
             )
@@ -190,14 +191,6 @@ class LoopRecord(FitObserver):
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
             return LoadSeen()
-
-    def _reset_peak_memory(self) -> None:
-        """Let torch's peak of memory be this fit's: an earlier one in the process may have taken more."""
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    def _peak_device_bytes(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:
         if self._recorder is None:

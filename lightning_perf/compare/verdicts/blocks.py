@@ -16,6 +16,7 @@ from lightning_perf.show.blocks import (
     Details,
     Heading,
     Line,
+    Span,
     Style,
     Table,
     TableRow,
@@ -46,22 +47,38 @@ STYLES: dict[GateOutcome, Style] = {
     GateOutcome.INCONCLUSIVE: "warning",
 }
 
+VERDICT_STYLES: dict[str, Style] = {
+    "faster": "good",
+    "slower": "bad",
+    "equivalent": "command",
+    "inconclusive": "warning",
+    "diverged": "bad",
+    "unfinished": "bad",
+}
+
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the blocks of a comparison, the verdicts first."""
     yield Context((Heading(_title(comparison), level=1), *_overall_result(comparison)))
-    for candidate in comparison.candidates:
-        verdict = candidate.verdict
-        yield Line(verdict.headline, "strong", label="Verdict", label_style="strong")
-        yield from listing(verdict.details, indent=2)
-        if verdict.next:
-            yield Line(verdict.next, label="Next   ", label_style="strong")
-        yield Line()
+    yield from verdict_blocks(comparison)
     yield Context((*listing(_origin(comparison)), _arms(comparison)))
     yield gate_table(comparison.gates)
     yield results_table(comparison)
     yield _differences(comparison)
     yield Details("Runs", (_runs(comparison), *listing(_footnotes(comparison))))
+
+
+def verdict_blocks(comparison: Comparison, *, paged: bool = False) -> Iterator[Block]:
+    """Yield the verdict on each candidate, its details and the next step. On a page, its kind is set apart."""
+    for candidate in comparison.candidates:
+        verdict = candidate.verdict
+        kind = Span(verdict.kind.value, VERDICT_STYLES[verdict.kind.value], outcome=True)
+        headline = (kind, " ", verdict.headline) if paged else verdict.headline
+        yield Line(headline, "strong", label="Verdict", label_style="strong")
+        yield from listing(verdict.details, indent=2)
+        if verdict.next:
+            yield Line(verdict.next, "good" if paged else "plain", label="Next   ", label_style="strong")
+        yield Line()
 
 
 def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
