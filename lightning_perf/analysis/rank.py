@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
 from lightning_perf.analysis.core.averaged_steps import without_tails
+from lightning_perf.analysis.host.anomaly_checks import AnomalyChecks, anomaly_checks
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
@@ -97,6 +98,7 @@ class RankAnalysis:
         attention: The implementations of attention by cost; ``None`` without attention.
         recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
         compiled_calls: Calls of code by ``torch.compile``; ``None`` without any.
+        anomaly_checks: The checks of ``torch.autograd.detect_anomaly``; ``None`` without any.
     """
 
     rank: int | None
@@ -137,6 +139,7 @@ class RankAnalysis:
     attention: Attention | None = None
     recompute: Recompute | None = None
     compiled_calls: CompiledCalls | None = None
+    anomaly_checks: AnomalyChecks | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -190,4 +193,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         attention=attends,
         recompute=recompute(trace),
         compiled_calls=compiled_calls(trace),
+        anomaly_checks=anomaly_checks(trace),
     )

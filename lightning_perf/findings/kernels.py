@@ -84,7 +84,7 @@ def cudnn_benchmark(analysis: RankAnalysis) -> Problem | None:
         f"The host waits for {counted(calls, 'measurement')} inside convolutions, "
         f"{format_duration(wait_ns * steps)} in total.",
         "If you recorded the first steps, record later ones: PerfCallback(skip_first=20). If shapes change from batch "
-        "to batch, pad them to a few sizes, or turn the measurements off: Trainer(benchmark=False).",
+        "to batch, turn the measurements off: Trainer(benchmark=False).",
         SavingRange(
             (wait_ns, min(2 * wait_ns, step_ns(analysis))),
             "The waits for measurements go away, and up to as much again for the measured work.",

@@ -74,7 +74,7 @@ def _of_straggler(distributed: Distributed) -> tuple[float | None, int | None]:
     return next((share.step_ns for share in distributed.ranks if share.rank == rank), None), rank
 
 
-def _of_run(run: StepTimes, lead: RankAnalysis | None) -> tuple[float, int | None]:
+def _of_run(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> tuple[float, int | None]:  # noqa: ARG001
     return run.mean_ns, lead.rank if lead is not None else None
 
 

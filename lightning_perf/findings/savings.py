@@ -154,6 +154,8 @@ def choose_saving(
         f"{format_share(probed.measured_ns / of_step)} of the step was measured{similar if probed.similar_ns else ''}. "
         "The rest of the step stays."
     )
+    if analysis.breakdown.has_device:
+        model += " The range has error bands from CPU networks: they have not been measured on a GPU."
     if probed.faults_ns:
         model += (
             f" The training has page faults of {format_duration(probed.faults_ns)} per step that the probe lacks. This "

@@ -175,8 +175,7 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
         _optimizer_change(plan, measured, optimizer_ns),
     ]
-    recorded_on = _recorded_on(trace, on_device=calls.on_device)
-    same_device = recorded_on is None or recorded_on == measured.device
+    same_device = _is_same_device(trace, measured, on_device=calls.on_device)
     if results.graph is not None and plan.floor is not None and same_device:
         changes.append(estimate_graph(results.graph, calls, plan.floor, plan.step_ns, plan.added_ns))
     if results.compiled is not None:
@@ -227,12 +226,13 @@ def _transfer(times: TransferTimes | None) -> ProbedTransfer | None:
     return ProbedTransfer(sent_low, sent_high, low, high, len(times.received_ns))
 
 
-def _recorded_on(trace: Trace, *, on_device: bool) -> str | None:
-    """Return the name of the device of a recording; ``None`` if it is unknown."""
-    if on_device:
-        return next(iter(workload(trace).devices), None)
-    processor = trace.metadata.processor
-    return processor.name if processor is not None else None
+def _is_same_device(trace: Trace, measured: Measured, *, on_device: bool) -> bool:
+    """Return whether the probe ran on the device of the recording: by its ID, or by its name without an ID."""
+    settings, processor = trace.metadata.device_settings, trace.metadata.processor
+    if settings is not None and settings.uuid is not None and measured.uuid is not None:
+        return settings.uuid == measured.uuid
+    name = next(iter(workload(trace).devices), None) if on_device else processor.name if processor is not None else None
+    return name is None or name == measured.device
 
 
 def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: float) -> ProbedChange | None:

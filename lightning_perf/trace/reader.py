@@ -80,7 +80,7 @@ def _read(path: Path, *, exact: bool) -> Trace:
         **tables,
         metadata=metadata,
         problems=Problems(
-            truncated=stream.truncated or text.truncated,
+            truncated=stream.truncated or text.truncated or metadata.device_stopped is True,
             repaired_events=salvage.repaired,
             dropped_events=salvage.dropped,
             bad_durations=bad_durations,

@@ -82,6 +82,8 @@ def on_host(origin_us: int = 0) -> TraceBuilder:
     """Three steps of a training on the processor, with a compiled function on another thread."""
     builder = convolving(on_processor(), origin_us=origin_us)
     builder.op("TorchDynamo Cache Lookup", origin_us + 20, 7, thread=2000)
+    builder.op("autograd::engine::evaluate_function: MulBackward0", origin_us + 50, 20, thread=2000)
+    builder.op("aten::isnan", origin_us + 60, 5, thread=2000)
     return builder.op("Torch-Compiled Region: 0/0", origin_us + 30, 13, thread=2000)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -9,10 +10,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch.utils import _pytree as pytree
 
+from lightning_perf.callbacks.host_copy import ScalarCopies
 from lightning_perf.callbacks.lightning_compat import holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.place import layer_names
 from lightning_perf.callbacks.numerics.cure_search import CureSearch
-from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
@@ -46,12 +47,12 @@ def check_diagnose(diagnose: str) -> None:
 class LossWatch(FitObserver):
     """Checks the loss of each step, and diagnoses the first batch with NaN or an infinity.
 
-    On a CPU the check costs nothing. On other devices the host does not wait for the loss. It learns of a bad one some
-    steps later. From then on it waits for each loss, and diagnoses the first bad one. With ``gradients`` it waits in
-    every step.
+    On a CPU the check costs nothing. On a CUDA device the loss is copied to the host, which learns of a bad one some
+    steps later. From then on it waits for each loss, keeps each batch, and diagnoses the first bad one. With
+    ``gradients`` it waits in every step.
 
-    The function `scale` returns the loss scale as far as the host knows it. The function `first_skipped` returns the
-    first step since which all steps were skipped; None if the last one was not.
+    The function `scale` returns the loss scale as far as the host knows it, 1 without a scaler. The function
+    `first_skipped` returns the first step since which all steps were skipped; None if the last one was not.
     """
 
     consequence = "NaN and infinities are not diagnosed"
@@ -65,11 +66,12 @@ class LossWatch(FitObserver):
     ) -> None:
         self._replay = replay
         self._trainer, self._module = replay.trainer, replay.module
+        self._on_cuda = self._trainer.strategy.root_device.type == "cuda"
         self._gradients = self._exact = diagnose == "gradients"
         self._scale, self._first_skipped = scale, first_skipped
         self._batch: KeptBatch | None = None
         self._bad_loss = False
-        self._pending: list[tuple[int, PendingVerdict]] = []
+        self._losses = ScalarCopies()
         self._first: int | None = None
         self._result: BadRun | None = None
 
@@ -80,8 +82,8 @@ class LossWatch(FitObserver):
         return precision in ("16-mixed", "bf16-mixed") and replay.possible and holds_whole_model(replay.trainer)
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """A training batch starts: keep it until the next one."""
-        if self._result is None:
+        """A training batch starts: keep it until it ends, if it may be run again."""
+        if self._result is None and (self._exact or not self._on_cuda or self._scale() < LOWEST_SCALE):
             self._batch = self._replay.keep(batch, batch_idx)
 
     def on_before_backward(self, loss: Any) -> None:
@@ -89,15 +91,14 @@ class LossWatch(FitObserver):
         if self._result is not None or not isinstance(loss, torch.Tensor):
             return
         self._bad_loss = False
-        bad = (~torch.isfinite(loss.detach()).all()).float()
-        self._pending.append((step_number(self._trainer), PendingVerdict(bad)))
-        # On a CPU the verdict is there at once. On other devices it arrives some steps later.
-        while self._pending and (verdict := self._pending[0][1].read(wait=self._exact)) is not None:
-            step, _ = self._pending.pop(0)
-            if verdict:
+        self._losses.add(step_number(self._trainer), loss)
+        exact = self._exact or not self._on_cuda
+        for step, value in self._losses.arrived(wait=exact):
+            bad = not math.isfinite(value)
+            self._bad_loss = bad and exact  # the last one is that of this batch
+            if bad:
                 self._first = step if self._first is None else self._first
                 self._exact = True
-                self._bad_loss = not self._pending
 
     def on_after_backward(self) -> None:
         """The backward pass has ended, and the optimizer has not stepped yet."""
@@ -108,9 +109,14 @@ class LossWatch(FitObserver):
         elif self._gradients_are_bad():
             self._diagnose("gradients")
 
-    def examine_drift(self) -> None:
-        """Compare the current batch with FP32, because the training has drifted away from FP32."""
-        if self._result is None and self._batch is not None:
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
+        """A training batch has ended: validation may follow, which needs its memory."""
+        self._batch = None
+
+    def examine_drift(self, batch: KeptBatch) -> None:
+        """Compare a batch with FP32, because the training has drifted away from FP32."""
+        if self._result is None:
+            self._batch = batch
             self._diagnose("drift")
 
     def results(self) -> dict[str, Any]:
@@ -119,7 +125,7 @@ class LossWatch(FitObserver):
 
     def close(self) -> None:
         """Let go of the batch."""
-        self._batch, self._pending = None, []
+        self._batch, self._losses = None, ScalarCopies()
 
     def _gradients_are_bad(self) -> bool:
         scaler = self._trainer.scaler

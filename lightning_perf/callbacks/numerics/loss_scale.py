@@ -253,6 +253,7 @@ class LossScaleMonitor(FitObserver):
         if self._locator.left and attempt.overflowed(wait=True):
             with self._isolate(self._locator):
                 attempt.origin = self._locator.locate(attempt.optimizer, self._scale_of_next())
+        self._locator.forget()
         self._in_batch.append(attempt)
         self._unresolved.append(attempt)
 

@@ -58,16 +58,19 @@ class OverflowLocator(FitObserver):
         left are looked at instead.
         """
         self.left -= 1
-        batches, self._batches = self._batches, []
         if not self._replay.module.automatic_optimization:
             return _origin_in_gradients(self._replay.module, optimizer)
         # All of them, though the first that overflowed is the answer: it may be another one on another rank, and all
         # ranks have to come by the same collectives.
-        origins = [find_origin(self._replay, kept, scale) for kept in batches]
+        origins = [find_origin(self._replay, kept, scale) for kept in self._batches]
         return next((origin for origin in origins if origin is not None), None)
 
+    def forget(self) -> None:
+        """Let go of the batches: their step is over, and validation may follow, which needs their memory."""
+        self._batches = []
+
     def close(self) -> None:
-        """Let go of the batches."""
+        """Let go of the batches, and look into no more overflows."""
         self.left, self._batches = 0, []
 
 
