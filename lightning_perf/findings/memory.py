@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.host import is_cold
 from lightning_perf.findings.precision import MAX_HALF_SHARE, device_in_use, has_bf16
 from lightning_perf.findings.rules import rule
@@ -88,6 +88,7 @@ def memory_full(analysis: RankAnalysis) -> Problem | None:
                 "with Trainer(accumulate_grad_batches=2), or PYTORCH_ALLOC_CONF=expandable_segments:True against "
                 "fragmentation.",
                 severity="moderate",
+                changes=f"with mixed precision, {SIXTEEN_BITS}; batch norm sees half the batch if you accumulate",
             )
     return None
 
@@ -129,6 +130,7 @@ def memory_spare(analysis: RankAnalysis) -> Problem | None:
         ),
         "Double batch_size in DataLoader(…) as long as samples/s rise, and scale the learning rate with it.",
         severity="low",
+        changes=LARGER_BATCH,
     )
 
 
@@ -191,6 +193,7 @@ def fragmentation(analysis: RankAnalysis) -> Problem | None:
             "Set PYTORCH_ALLOC_CONF=expandable_segments:True before the training starts "
             "(PYTORCH_CUDA_ALLOC_CONF in older releases). Keep batch shapes constant: DataLoader(…, drop_last=True).",
             severity="moderate",
+            changes="drop_last=True leaves out the last samples of each epoch",
         )
     return None
 
@@ -252,11 +255,13 @@ def activations(analysis: RankAnalysis) -> Problem | None:
                 f"Checkpoint each {best.class_name}: checkpoint(module, x, use_reentrant=False) from "
                 f"torch.utils.checkpoint{fsdp if several_gpus(analysis) else ''}.{or_mixed}"
             )
+        rounding = f"; with mixed precision, {SIXTEEN_BITS}" if or_mixed else ""
         return Problem(
             f"Activations take {format_bytes(size)}, {share} of the bytes in tensors",
             tuple(evidence),
             action,
             severity="moderate",
+            changes=f"checkpointed batch norms count each batch twice{rounding}",
         )
     return None
 
@@ -317,5 +322,6 @@ def optimizer_state(analysis: RankAnalysis) -> Problem | None:
             "Use an 8-bit optimizer such as torchao.optim.AdamW8bit in configure_optimizers. "
             f"{SHARD if several_gpus(analysis) else ''}fused=True avoids the temporary memory of the update.",
             severity="moderate",
+            changes="the state of an 8-bit optimizer is rounded, so compare your metric over several runs",
         )
     return None

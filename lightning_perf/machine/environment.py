@@ -49,6 +49,15 @@ VARIABLE_GROUPS = (
 """Environment variables, by name and by prefix, that set how fast or how exactly the libraries under torch work. The
 sources are the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc and torch."""
 
+DEBUG_VARIABLES = (
+    "CUDA_LAUNCH_BLOCKING",
+    "NCCL_DEBUG",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_SHOW_CPP_STACKTRACES",
+)
+"""Environment variables that help to debug and cost time. Recordings note them."""
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables with the settings of torch's allocator. The first one that is set counts."""
 
@@ -173,6 +182,19 @@ def flag_facts() -> Facts:
             "allow_fp16_accumulation",
         ),
         "flags.attention": _attention(torch.backends.cuda),
+    }
+
+
+def setting_facts() -> dict[str, bool | list[str]]:
+    """Return a recording's facts about the settings of torch (`lightning_perf.trace.description.Settings`)."""
+    import torch
+
+    cudnn = torch.backends.cudnn
+    return {
+        "detect_anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled() or cudnn.deterministic,
+        "cudnn_benchmark": cudnn.benchmark,
+        "variables": [f"{name}={os.environ[name]}" for name in DEBUG_VARIABLES if name in os.environ],
     }
 
 

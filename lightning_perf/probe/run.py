@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
@@ -314,7 +315,7 @@ def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> Probe:
     windows = group_windows(find_traces(path))[0]
     try:
         with ProbeWorker() as worker:
-            trace = concatenate([read_trace(window) for window in windows])
+            trace = without_tails(concatenate([read_trace(window) for window in windows]))
             usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
             return probe_trace(trace, worker, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns, compiles=compiles)
     except WorkerError as error:

@@ -51,7 +51,12 @@ class Processor:
         cpus: Logical processors that the process may keep busy, by its affinity and its container's quota.
         machine_cpus: Logical processors of the whole machine, to which the load refers.
         core_wait: Share of the time in which the training thread was ready to run and waited for a core, 0 to 1, from
-            the end of the warm-up to the recording.
+            the end of the warm-up to the recording. The facts below are of the same time.
+        thread_cpu: Share of the time in which the training thread ran on a core.
+        process_cpu: Cores that all threads of the training process kept busy.
+        other_cpu: Cores that other programs kept busy.
+        worker_cpu: Cores that each worker process of the loader kept busy: below 1 if it also waits, e.g. for a disk.
+        worker_wait: Share of the time in which a worker process was ready to run and waited for a core.
         free_bytes: Memory that was free when the profiler warmed up.
         used_bytes: Memory of this process then (its resident set).
     """
@@ -68,6 +73,11 @@ class Processor:
     cpus: int | None = None
     machine_cpus: int | None = None
     core_wait: float | None = None
+    thread_cpu: float | None = None
+    process_cpu: float | None = None
+    other_cpu: float | None = None
+    worker_cpu: float | None = None
+    worker_wait: float | None = None
     free_bytes: int | None = None
     used_bytes: int | None = None
 
@@ -88,6 +98,8 @@ class DataLoading:
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
         dataset: Class of the dataset.
         collate: Name of the ``collate_fn``, if it is not torch's default.
+        container: The largest list or dictionary that the dataset holds; None without one of 10,000 objects.
+        sampler: Class of the sampler or batch sampler, if it is neither torch's nor Lightning's.
         batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
 
@@ -101,6 +113,8 @@ class DataLoading:
     uses_model: bool | None = None
     dataset: str | None = None
     collate: str | None = None
+    container: str | None = None
+    sampler: str | None = None
     batches_per_epoch: int | None = None
 
 
@@ -214,6 +228,23 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Settings of torch in the process that recorded, as `PerfCallback` notes them. An unknown value is ``None``.
+
+    Attributes:
+        detect_anomaly: Whether autograd looks for anomalies.
+        deterministic: Whether torch or cuDNN may use deterministic algorithms only.
+        cudnn_benchmark: Whether cuDNN measures algorithms for each new shape.
+        variables: Environment variables for debugging, as ``NAME=value``.
+    """
+
+    detect_anomaly: bool | None = None
+    deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The recording's description of itself. A missing value is ``None``.
 
@@ -236,6 +267,7 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
+        settings: Settings of torch.
         device_settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
         device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
@@ -258,6 +290,7 @@ class Metadata:
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
     batch: Batch | None = None
+    settings: Settings | None = None
     device_settings: DeviceSettings | None = None
     device_stopped: bool | None = None
 
@@ -272,12 +305,35 @@ class Problems:
         repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
         dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
+        unread_events: Events of unknown categories in processes without host events, which are likely device work.
+        unread_in: Names of these categories and processes, sorted.
+        overhead_events: Events about the device recorder's own work. They show that the profiler asked for the device.
     """
 
     truncated: bool = False
     repaired_events: int = 0
     dropped_events: int = 0
     bad_durations: int = 0
+    unread_events: int = 0
+    unread_in: tuple[str, ...] = ()
+    overhead_events: int = 0
+
+    @property
+    def lacks_work(self) -> bool:
+        """Whether the device's work is likely to be missing, so that shares of time would mislead."""
+        return self.truncated or self.unread_events > 0
+
+    def joined(self, other: Problems) -> Problems:
+        """Return the faults of both of two files."""
+        return Problems(
+            self.truncated or other.truncated,
+            self.repaired_events + other.repaired_events,
+            self.dropped_events + other.dropped_events,
+            self.bad_durations + other.bad_durations,
+            self.unread_events + other.unread_events,
+            tuple(sorted({*self.unread_in, *other.unread_in})),
+            self.overhead_events + other.overhead_events,
+        )
 
 
 BATCH_KEY = "lightning_perf.batch"
@@ -287,8 +343,9 @@ LOOP_KEY = "lightning_perf.loop"
 DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
 STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
+SETTINGS_KEY = "lightning_perf.settings"
 """Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
-settings, a recorder that stopped early, and the tokens."""
+settings, a recorder that stopped early, the tokens, and the settings of torch."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -323,6 +380,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
+        ("settings", SETTINGS_KEY, _settings),
         ("device_settings", DEVICE_SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
     ):
         value = document.get(key)
@@ -363,6 +421,11 @@ def _batch(values: dict[str, Any]) -> Batch | None:
     if min(tensors, tensor_bytes, objects, object_bytes) < 0:
         return None
     return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(values, "complete") is not False)
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    variables = values.get("variables")
+    return Settings(**_fields(Settings, values), variables=_texts(variables) if isinstance(variables, list) else ())
 
 
 def _loop(values: dict[str, Any]) -> TrainingLoop | None:

@@ -66,12 +66,13 @@ def on_cpu(
     loader: str = IN_PROCESS,
     batch: dict[str, int] | None = ONE_TENSOR,
     transfer: ProbedTransfer | None = None,
+    use: dict[str, float] | None = None,
     **facts: Any,
 ) -> Finding:
     """The finding of a training on a processor that waits for each batch and then computes."""
     processor = {
         "name": "A CPU", "cores": cores, "threads": threads, "cpus": cores, "machine_cpus": cores, "trains": True,
-        "load": 1.0,
+        "load": 1.0, **(use or {}),
     }  # fmt: skip
     builder, now = TraceBuilder(**{PROCESSOR_KEY: processor, LOADER_KEY: MAP | facts, BATCH_KEY: batch}), 0.0
     for number in range(5):
@@ -223,6 +224,33 @@ def test_workers_on_all_cores_are_not_raised() -> None:
     assert finding.action.startswith("Set persistent_workers=True, and make each batch cheaper")
     assert "7 worker processes already use all of the 8 cores." in finding.evidence
     assert finding.saving_low_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("worker_cpu", "worker_wait", "advised"),
+    [(0.02, 0.0, 16), (0.3, 0.0, 10), (0.95, 0.0, 3), (0.1, 0.9, 3)],  # the last ones wait for a core, not for a disk
+)
+def test_processor_time_of_workers_decides_how_many_more(worker_cpu: float, worker_wait: float, advised: int) -> None:
+    # 102, 49, 16 ms with 0, 2, 6 workers that sleep: two of them need 100 ms for a batch, and the rest of a step 2 ms.
+    use = {"worker_cpu": worker_cpu, "worker_wait": worker_wait}
+    finding = on_cpu(48_000, 2_000, cores=4, threads=1, loader=WORKERS, workers=2, use=use)
+    assert finding.action.startswith(f"Raise num_workers from 2 to {advised}")
+    assert ("waits for the rest" in text(finding)) == (worker_cpu + worker_wait < 0.5)
+    assert finding.saving_high_ms == pytest.approx(min(48.0, 50 * (1 - 2 / advised)))
+
+
+def test_computing_workers_on_all_cores_are_not_raised() -> None:
+    finding = on_cpu(48_000, 2_000, cores=2, threads=1, loader=WORKERS, workers=2, use={"worker_cpu": 0.97})
+    assert "num_workers" not in finding.action
+    assert "Each of the 2 worker processes computes for 97.0 % of the time, and there are 2 cores." in finding.evidence
+
+
+def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:
+    # The training thread has a core for 12 % of the time: 8 of 50 ms in the step, and nothing in the fetch.
+    finding = on_cpu(400_000, 50_000, cores=2, threads=1, use={"thread_cpu": 0.12, "core_wait": 0.0})
+    assert finding.action.startswith("Load in worker processes: DataLoader(…, num_workers=8, ")
+    busy = on_cpu(400_000, 50_000, cores=2, threads=1, use={"thread_cpu": 0.99, "core_wait": 0.0})
+    assert "num_workers=1, " in busy.action
 
 
 def test_tensors_in_memory_are_fetched_by_the_batch() -> None:

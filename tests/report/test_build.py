@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -13,13 +12,8 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.trace.description import STOPPED_KEY
 from tests.findings.recordings import reducing
+from tests.report.support import rendered
 from tests.support.trace_builder import TraceBuilder
-
-
-def rendered(report: PerfReport) -> str:
-    file = io.StringIO()
-    report.print(file=file, width=120)
-    return file.getvalue()
 
 
 def recording(rank: int | None = None, world: int = 1, at_us: int = 0, kernel_us: int = 40) -> TraceBuilder:

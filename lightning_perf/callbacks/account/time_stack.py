@@ -43,6 +43,7 @@ class TimeStack:
         self.times_ns: list[int] = []
         self.counts: list[int] = []
         self.phases: list[int] = []
+        self._halves: list[tuple[int, list[int], list[int]]] = []
         self._stack = [self.entry(group, name)]
         self.start_ns = self._since_ns = now_ns()
 
@@ -127,14 +128,32 @@ class TimeStack:
         self._since_ns = now_ns
         return now_ns
 
+    def mark(self, steps: int) -> None:
+        """Keep the times and counts of the steps until now. The last two calls count."""
+        self.charge()
+        self._halves = [*self._halves[-1:], (steps, self.times_ns.copy(), self.counts.copy())]
+
     def close(self) -> int:
         """Charge the time until now. Return the time since the start, which is the sum of all entries."""
         return self.charge() - self.start_ns
 
-    def entries(self) -> tuple[AccountEntry, ...]:
-        """Return the entries that took time or were entered, in the order in which they were made."""
+    def entries(self, steps: int = 0) -> tuple[AccountEntry, ...]:
+        """Return the entries that took time or were entered, in the order in which they were made.
+
+        Args:
+            steps: Steps of the fit, to find its first half.
+        """
+        halves = [half for half in self._halves if 2 * half[0] <= steps]
+        early_ns, early_counts = (dict(enumerate(early)) for early in (halves[-1][1:] if halves else ([], [])))
         return tuple(
-            AccountEntry(group, name, self.times_ns[number], self.counts[number])
+            AccountEntry(
+                group,
+                name,
+                self.times_ns[number],
+                self.counts[number],
+                early_ns.get(number, 0),
+                early_counts.get(number, 0),
+            )
             for (group, name), number in self._numbers.items()
             if self.times_ns[number] or self.counts[number]
         )

@@ -82,7 +82,9 @@ def add_monitors(
             )
     with errors.instead(LossWatch.consequence):
         if options.diagnose != "off" and LossWatch.applies(replay):
-            losses.append(LossWatch(replay, options.diagnose, lambda: _scale_of(scalers)))
+            losses.append(
+                LossWatch(replay, options.diagnose, lambda: _scale_of(scalers), lambda: _first_skipped(scalers))
+            )
             observers.add(losses[0])
     with errors.instead("mistakes in mixed precision are not looked for"):
         # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
@@ -140,6 +142,10 @@ def _path(file: Any, trainer: Trainer, folder: Path | None) -> Path | None:
 
 def _scale_of(scalers: Iterable[LossScaleMonitor]) -> float:
     return next((monitor.scale for monitor in scalers), 1.0)
+
+
+def _first_skipped(scalers: Iterable[LossScaleMonitor]) -> int | None:
+    return next((monitor.first_skipped for monitor in scalers), None)
 
 
 def _examine_drift(kept: KeptBatch, observers: Observers, losses: Iterable[LossWatch]) -> None:

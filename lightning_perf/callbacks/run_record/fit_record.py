@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +121,11 @@ class LoopRecord(FitObserver):
         if self._recorder is not None:
             self._add(self._ask(what, source))
 
-    def epoch(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
+    def epoch(
+        self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
+    ) -> None:
         """Record an epoch that has ended."""
-        self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics))
+        self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics, higher_is_better))
 
     def finishes(self) -> None:
         """The fit has ended, by its limits or by early stopping."""
@@ -243,4 +245,19 @@ class FitRecord(LoopRecord):
         if epoch is None:
             return
         # By now Lightning has computed and reset the metrics on all ranks, so reading them is not a collective call.
-        self.epoch(epoch, int(self._trainer.global_step), self._trainer.callback_metrics)
+        steps, metrics = int(self._trainer.global_step), self._trainer.callback_metrics
+        self.epoch(epoch, steps, metrics, directions(self._trainer, metrics))
+
+
+def directions(trainer: Trainer, names: Iterable[str]) -> dict[str, bool]:
+    """Return whether higher is better, for the logged metrics that torchmetrics knows."""
+    known: dict[str, bool] = {}
+    epoch_loop = trainer.fit_loop.epoch_loop
+    for loop in (epoch_loop, epoch_loop.val_loop):
+        for logged in getattr(loop, "_results", {}).values():
+            better = getattr(getattr(logged, "value", None), "higher_is_better", None)
+            if isinstance(better, bool):
+                name = logged.meta.name
+                known |= dict.fromkeys((name, f"{name}_step", f"{name}_epoch"), better)
+    in_names = ((name, known.get(name.partition("/dataloader_idx")[0])) for name in names)
+    return {name: better for name, better in in_names if better is not None}
