@@ -109,7 +109,7 @@ def trust(
     return Trust(
         steps=sum(len(analysis.breakdown.steps) for analysis in marked),
         incomplete_steps=sum(not step.complete for analysis in marked for step in analysis.breakdown.steps),
-        lost_events=sum(each.dropped_events + each.bad_durations for each in problems),
+        lost_events=sum(each.dropped_events + each.bad_durations + each.unread_events for each in problems),
         kernels=sum(each.kernels for each in launches),
         unlinked_kernels=sum(each.unlinked_kernels for each in launches),
         deviceless_ranks=sum(_lacks_device(analysis) for analysis in ranks),

@@ -114,7 +114,7 @@ class Fit:
                         core_use=core_use[0],
                         loader=loader,
                         hook_times=hook_times,
-                        tensors=WindowLists(loop.tensor_source) if recording.profile_memory else None,
+                        tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
                         tokens=tokens[0],
                         batch=contents[0],
                     ),

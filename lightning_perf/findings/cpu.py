@@ -12,7 +12,7 @@ from lightning_perf.analysis.host.pauses import PhasePause
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.contention import BUSY_WAIT, free_cores, is_busy
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     RECORD_STACKS,
@@ -131,10 +131,12 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
         if ns > 0
     ]
     return Problem(
-        f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
+        "FP32 on a processor with bfloat16: FP32 products take "
+        f"{share_of_step(products_ns, analysis)} of {whole(analysis)}",
         f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
         saving,
+        changes=SIXTEEN_BITS,
     )
 
 
@@ -205,7 +207,8 @@ def cpu_channels_last(analysis: RankAnalysis) -> Problem | None:
         if ns > 0
     ]
     return Problem(
-        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of the step works on images in that order",
+        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of "
+        f"{whole(analysis)} works on images in that order",
         f"{', '.join(named)}. The strides of their inputs show the order.",
         "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
         "Activations follow the weights.",
@@ -256,6 +259,7 @@ def cpu_overhead(analysis: RankAnalysis) -> Problem | None:
         ),
         fix.action,
         fix.saving,
+        changes=LARGER_BATCH if "batch" in fix.action else "",
     )
 
 
@@ -413,13 +417,14 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
         f"Pauses: {format_duration(time_ns)} per step outside operators {place}{named}",
         (
             (
-                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of the step, in "
+                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of {whole(analysis)}, in "
                 "stretches of at least 1 ms. Python code, sleeping and I/O look like this."
             ),
             *evidence,
         ),
         _pause_fix(analysis, pause, cause),
         SavingRange((time_ns / 2, time_ns), "Half to all of the pauses go away."),
+        changes=SKIPPED_WORK if cause and not cause.startswith("the logger") else "",
     )
 
 

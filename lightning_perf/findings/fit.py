@@ -7,7 +7,7 @@ from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, TensorGrowth
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
@@ -228,6 +228,7 @@ def long_validation(fit: FitTime) -> Problem | None:
         evidence,
         action,
         SavingRange((0.8 * saved_ns, saved_ns), "Half of the validation goes away, or nearly so."),
+        changes="validation metrics, and checkpoints and early stopping that depend on them, follow fewer batches",
     )
 
 
@@ -295,6 +296,7 @@ def slow_callback(fit: FitTime) -> Problem | None:
         SavingRange(
             (0.5 * sums_ns[name], 0.9 * sums_ns[name]), "Half to nine tenths of the callback's time goes away."
         ),
+        changes="" if name in CALLBACK_FIXES else SKIPPED_WORK,
     )
 
 
@@ -333,6 +335,7 @@ def slow_checkpoints(fit: FitTime) -> Problem | None:
             (min(half_ns, write.time_ns), max(half_ns, write.time_ns)),
             "Saving half as often saves half of the time, and writing in the background saves the writes.",
         ),
+        changes="only if you save less often: the best checkpoint is chosen from fewer",
     )
 
 
@@ -486,6 +489,7 @@ def worker_restarts(fit: FitTime) -> Problem | None:
             (low_ns, high_ns),
             "Persistent workers save 80 % of each restart, and at most also the wait for its first batch.",
         ),
+        changes="only if the program changes the data set between epochs: the workers keep their first copy",
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import MIN_SHARE, Basis, Problem, SavingRange
+from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
 from lightning_perf.findings.kernels import is_benchmarking
+from lightning_perf.findings.precision import device_in_use, has_bf16
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
@@ -56,6 +58,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     if saving is None:
         return None
     obstacle = compile_obstacle(analysis)
+    between = "the Python between them" if analysis.operators is not None else "the host's unrecorded work"
     return Problem(
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
         (
@@ -66,12 +69,13 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
             (
                 f"With an empty queue, the device waits {format_duration(bound.launch_ns / steps)} for launch calls, "
                 f"{format_duration(operator_ns)} for operators and "
-                f"{format_duration(bound.python_ns / steps)} for the Python between them."
+                f"{format_duration(bound.python_ns / steps)} for {between}."
             ),
             *((obstacle,) if obstacle is not None else ()),
         ),
         _launch_fix(analysis, saving.basis),
         saving,
+        changes=ONLY_LARGER_BATCH if batch_can_grow(analysis) else "",
     )
 
 
@@ -185,10 +189,36 @@ COLD_LAUNCH_NS = 100_000
 that waits for room in a full queue takes longer, but then the device works."""
 
 
+COLD_STEP = 3.0
+"""Ratio of a training's first step to the median of the next recorded ones from which it starts up in that step."""
+
+LEAST_STEPS = 3
+"""Complete recorded steps that are needed to tell a slow first step."""
+
+
 def is_cold(analysis: RankAnalysis) -> bool:
-    """Return whether launches are so slow that they must be loading kernels."""
-    launches = analysis.launches
-    return launches is not None and _launch_ns(launches) >= COLD_LAUNCH_NS
+    """Return whether launches are so slow that they must be loading kernels, or the training's first step is slow."""
+    return _cold_launch_ns(analysis) > 0 or bool(_cold_step(analysis))
+
+
+def _cold_launch_ns(analysis: RankAnalysis) -> float:
+    """Return the time per launch if it is so long that launches must be loading kernels; otherwise 0."""
+    launch_ns = _launch_ns(analysis.launches) if analysis.launches is not None else 0.0
+    return launch_ns if launch_ns >= COLD_LAUNCH_NS else 0.0
+
+
+def _cold_step(analysis: RankAnalysis) -> str:
+    """Return a sentence about a slow first step of the training; empty if it was not recorded, or not slow."""
+    steps = [step for step in analysis.breakdown.steps if step.complete]
+    if not analysis.breakdown.marked or len(steps) < LEAST_STEPS or steps[0].number > 1:
+        return ""
+    first_ns, usual_ns = steps[0].wall_ns, median(step.wall_ns for step in steps[1:])
+    if first_ns < COLD_STEP * usual_ns:
+        return ""
+    return (
+        f"Step {steps[0].number} takes {format_duration(first_ns)}, the median of the other recorded steps "
+        f"{format_duration(usual_ns)}."
+    )
 
 
 def _launch_ns(launches: Launches) -> float:
@@ -207,13 +237,16 @@ def cold_start(analysis: RankAnalysis) -> Problem | None:
 
     No saving is estimated, since only a few steps are slow.
     """
-    launches = analysis.launches
-    if launches is None or not is_cold(analysis) or step_ns(analysis) <= 0:
+    launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
+    if not (launch_ns or step) or step_ns(analysis) <= 0:
         return None
+    launch = (
+        f"The device idles {format_duration(launch_ns)} per launch on average. Once its kernel is loaded, a launch "
+        "takes 2 to 10 µs."
+    )
     return Problem(
         "Cold start: the recording covers the first steps, which are slower than later ones",
-        f"The device idles {format_duration(_launch_ns(launches))} per launch on average. Once its kernel is "
-        "loaded, a launch takes 2 to 10 µs.",
+        [*([launch] if launch_ns else []), *([step] if step else [])],
         "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
         severity="high",
     )
@@ -245,13 +278,21 @@ PLACES = {
 BETWEEN = "in a callback, a logger or the progress bar"
 """The place of the Trainer if a recording of `PerfCallback` names no phase."""
 
+SCALER = "GradScaler, which reads whether gradients overflowed"
+"""The source of a wait that is no code of the user."""
+
 MIN_SYNC_SHARE = 0.05
 """Places with less than this share of the saving are left out: with an empty queue nothing waits."""
 
 KEEP_ON_DEVICE = (
     'Keep values on the device inside the step: self.log("loss", loss) instead of loss.item(), torch.where instead of '
-    "indexing with a mask, copies with non_blocking=True."
+    "indexing with a mask, copies to the device with non_blocking=True."
 )
+WITHOUT_SCALER_READS = (
+    "Give the optimizer fused=True, which lets the device decide whether to step. Lightning does not combine it with "
+    "gradient_clip_val."
+)
+WITHOUT_SCALER = ' Or train in Trainer(precision="bf16-mixed"), which needs no loss scale. This rounds more.'
 PROGRESS_BAR = (
     "Refresh the progress bar less often, since it reads every value that is logged with prog_bar=True: "
     "Trainer(callbacks=[TQDMProgressBar(refresh_rate=50)]). In your own callbacks read values every log_every_n_steps."
@@ -283,9 +324,7 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
         [_sync_evidence(point, steps, each(analysis), own) for point in points][:3],
-        _with_function(
-            analysis, next((point.function for point in points if point.function), None), _sync_fix(points, own)
-        ),
+        _sync_fix(points, analysis),
         SavingRange(
             (sure_ns / 2, regained_ns),
             "Without the wait the host is ahead by as much, and the device runs dry for that much less.",
@@ -293,12 +332,22 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-def _sync_fix(points: Sequence[SyncPoint], own: bool) -> str:
+def _sync_fix(points: Sequence[SyncPoint], analysis: RankAnalysis) -> str:
     """Return the fix for most of the time."""
-    between_ns = sum(point.regained_ns for point in points if point.phase == "other") if own else 0
-    if 2 * between_ns <= sum(point.regained_ns for point in points):
-        return KEEP_ON_DEVICE
-    return PROGRESS_BAR
+    own = analysis.phases.source == "own"
+    users = [point for point in points if not point.by_scaler]
+    scaler_ns, between_ns, other_ns = (
+        sum(point.regained_ns for point in of)
+        for of in (
+            (point for point in points if point.by_scaler),
+            (point for point in users if own and point.phase == "other"),
+            (point for point in users if not own or point.phase != "other"),
+        )
+    )
+    if scaler_ns > max(between_ns, other_ns):
+        return WITHOUT_SCALER_READS + (WITHOUT_SCALER if has_bf16(device_in_use(analysis)) else "")
+    function = next((point.function for point in users if point.function), None)
+    return _with_function(analysis, function, PROGRESS_BAR if between_ns > other_ns else KEEP_ON_DEVICE)
 
 
 def _with_function(analysis: RankAnalysis, function: str | None, action: str) -> str:
@@ -309,10 +358,10 @@ def _with_function(analysis: RankAnalysis, function: str | None, action: str) ->
 
 
 def _sync_evidence(point: SyncPoint, steps: int, each: str, own: bool) -> str:
-    source = WAITING_CODE.get(point.operator, point.operator or "")
+    source = SCALER if point.by_scaler else WAITING_CODE.get(point.operator, point.operator or "")
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
     place = PLACES.get(point.phase, BETWEEN if own else "")
-    if point.function:
+    if point.function and not point.by_scaler:
         place = f"{place} in {function_text(point.function)}".strip()
     return (
         f"{where}{f' {place}' if place else ''}: {format_count(point.calls / steps)} {each}. The host waits "
@@ -361,8 +410,10 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     compiled = analysis.compiled_calls
     if compiled is not None and worth_it(compiled.compile_ns / max(compiled.steps, 1), analysis):
         return None  # Python around a compilation runs once
-    if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
-        return None  # a recording without marked steps also covers the time before and after the training
+    if analysis.operators is None or not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
+        # Without operators, their time looks like Python. A recording without marked steps also covers the time before
+        # and after the training.
+        return None
     return Problem(
         f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
         f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
@@ -372,6 +423,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
             (spent_ns / 2, 0.9 * spent_ns),
             "Done every tenth step, the work costs a tenth. Half of it may have to stay.",
         ),
+        changes=SKIPPED_WORK,
     )
 
 

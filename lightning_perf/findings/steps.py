@@ -10,7 +10,7 @@ from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
 from lightning_perf.analysis.steps.step_growth import StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.contention import is_busy
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import log_rule
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
 from lightning_perf.units import format_count, format_duration, format_share
@@ -29,7 +29,7 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | Non
     if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
         return None
     extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
-    suffix, reasons, action = _long_step_reason(periodic, lead, fit)
+    suffix, reasons, action, changes = _long_step_reason(periodic, lead, fit)
     return Problem(
         f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer{suffix}",
         (
@@ -42,35 +42,38 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | Non
         ),
         action,
         SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
+        changes=changes,
     )
 
 
 def _long_step_reason(
     periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None
-) -> tuple[str, tuple[str, ...], str]:
-    """Return the end of the title, the evidence and the fix, by the work that takes the time of the long steps."""
+) -> tuple[str, tuple[str, ...], str, str]:
+    """Return the end of the title, the evidence, the fix and how it changes results, by the work in the long steps."""
     period = periodic.period
     loop = lead.metadata.loop if lead is not None else None
     if periodic.waits:
-        return " to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead)
+        return " to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead), ""
     if loop is not None and loop.log_every_n_steps == period and (loop.loggers or fit is None):
         loggers = " and ".join(loop.loggers)
         text = f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps."
         action = (
             f"Log less often: Trainer(log_every_n_steps={10 * period}), or let the logger write in a background thread."
         )
-        return f", when {loggers} logs" if loggers else "", (text,), action
+        return f", when {loggers} logs" if loggers else "", (text,), action, ""
     part = _part_of_long_steps(periodic, lead, fit)
     if part is not None:
         text = f"In the whole fit, {part.name} takes {format_duration(part.time_ns)} in {counted(part.count, 'call')}."
-        return f" for {part.name}", (text,), f"Make {part.name} cheaper, run it less often, or in a background thread."
+        action = f"Make {part.name} cheaper, run it less often, or in a background thread."
+        return f" for {part.name}", (text,), action, SKIPPED_WORK
     known: tuple[str, ...]
     if fit is not None:
         place = "in training_step"
         known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
     else:
         place, known = "e.g. in a callback", ()
-    return "", known, f"Find the code that runs every {period} steps, {place}, and run it less often. {RECORD_STACKS}"
+    action = f"Find the code that runs every {period} steps, {place}, and run it less often. {RECORD_STACKS}"
+    return "", known, action, SKIPPED_WORK
 
 
 def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
@@ -194,6 +197,9 @@ GROWING_PLACES = {
 """The phase with most of the growth: its name in a title, and the fix."""
 
 
+TRUNCATED = "gradients no longer flow into the steps before"
+
+
 @log_rule("growing-steps")
 def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
     """Find steps that take longer and longer, and the phase or hook that grows.
@@ -223,6 +229,7 @@ def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None
             (growth.excess_ns / 2, growth.excess_ns),
             "Steps stay as short as the first ones, or half the growth stays.",
         ),
+        changes=TRUNCATED if "detach" in action else "",
         severity="high",
     )
 

@@ -138,6 +138,33 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class DeviceSettings:
+    """The device that the training used and torch's settings for it, as `PerfCallback` notes them.
+
+    An unknown value is ``None``.
+
+    Attributes:
+        uuid: Unique ID of the device.
+        tf32_matmul: Whether FP32 matrix products may use TF32.
+        tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
+        cudnn_benchmark: Whether cuDNN tries its algorithms and keeps the fastest.
+        cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
+        deterministic: Whether all of torch must use deterministic algorithms.
+        allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
+        attached_tool: Another tool that was attached to the process, such as Nsight Systems.
+    """
+
+    uuid: str | None = None
+    tf32_matmul: bool | None = None
+    tf32_convolution: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic: bool | None = None
+    allocator: str | None = None
+    attached_tool: str | None = None
+
+
+@dataclass(frozen=True)
 class HookTime:
     """The time of one hook of a callback or module.
 
@@ -201,6 +228,23 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Settings of torch in the process that recorded, as `PerfCallback` notes them. An unknown value is ``None``.
+
+    Attributes:
+        detect_anomaly: Whether autograd looks for anomalies.
+        deterministic: Whether torch or cuDNN may use deterministic algorithms only.
+        cudnn_benchmark: Whether cuDNN measures algorithms for each new shape.
+        variables: Environment variables for debugging, as ``NAME=value``.
+    """
+
+    detect_anomaly: bool | None = None
+    deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The recording's description of itself. A missing value is ``None``.
 
@@ -223,6 +267,9 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
+        settings: Settings of torch.
+        device_settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
+        device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -243,6 +290,9 @@ class Metadata:
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
     batch: Batch | None = None
+    settings: Settings | None = None
+    device_settings: DeviceSettings | None = None
+    device_stopped: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -250,25 +300,52 @@ class Problems:
     """The faults of a file that could still be read. All zero and false for a sound file.
 
     Attributes:
-        truncated: The file ends before its JSON does. Device events come last, so shares of time would mislead.
+        truncated: The file ends before its JSON does, or its recorder stopped to record the device. Device events come
+            last, so shares of time would mislead.
         repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
         dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
+        unread_events: Events of unknown categories in processes without host events, which are likely device work.
+        unread_in: Names of these categories and processes, sorted.
+        overhead_events: Events about the device recorder's own work. They show that the profiler asked for the device.
     """
 
     truncated: bool = False
     repaired_events: int = 0
     dropped_events: int = 0
     bad_durations: int = 0
+    unread_events: int = 0
+    unread_in: tuple[str, ...] = ()
+    overhead_events: int = 0
+
+    @property
+    def lacks_work(self) -> bool:
+        """Whether the device's work is likely to be missing, so that shares of time would mislead."""
+        return self.truncated or self.unread_events > 0
+
+    def joined(self, other: Problems) -> Problems:
+        """Return the faults of both of two files."""
+        return Problems(
+            self.truncated or other.truncated,
+            self.repaired_events + other.repaired_events,
+            self.dropped_events + other.dropped_events,
+            self.bad_durations + other.bad_durations,
+            self.unread_events + other.unread_events,
+            tuple(sorted({*self.unread_in, *other.unread_in})),
+            self.overhead_events + other.overhead_events,
+        )
 
 
 BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
+DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
+STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
-"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop and the
-tokens."""
+SETTINGS_KEY = "lightning_perf.settings"
+"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
+settings, a recorder that stopped early, the tokens, and the settings of torch."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -283,7 +360,9 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
     ranks, devices = document.get("distributedInfo"), document.get("deviceProperties")
     ranks = ranks if isinstance(ranks, dict) else {}
     facts = document | {key: ranks.get(key) for key in ("rank", "world_size", "backend")}
-    read = _fields(Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version")
+    read = _fields(
+        Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version", device_stopped=STOPPED_KEY
+    )
     base = _integer(document, "baseTimeNanoseconds") or 0
     read |= {
         "devices": tuple(
@@ -301,6 +380,8 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
+        ("settings", SETTINGS_KEY, _settings),
+        ("device_settings", DEVICE_SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None
@@ -340,6 +421,11 @@ def _batch(values: dict[str, Any]) -> Batch | None:
     if min(tensors, tensor_bytes, objects, object_bytes) < 0:
         return None
     return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(values, "complete") is not False)
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    variables = values.get("variables")
+    return Settings(**_fields(Settings, values), variables=_texts(variables) if isinstance(variables, list) else ())
 
 
 def _loop(values: dict[str, Any]) -> TrainingLoop | None:

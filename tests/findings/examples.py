@@ -29,6 +29,7 @@ from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
 from tests.findings.test_precision import casting
+from tests.findings.test_settings import checking
 from tests.findings.test_steps import growing, periodic_run
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
@@ -92,10 +93,9 @@ EXAMPLES = {
     "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
     "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
     "thread-contention": Example(MADE, lambda: [contended(0.3, 7.8)]),
-    "cudnn-benchmark": Example(
-        published("resnet50_autograd_api_num_workers_0"), corpus="kineto/resnet50_autograd_api_num_workers_0"
-    ),
+    "cudnn-benchmark": Example(MADE, lambda: [waiting(400, 200, "aten::conv2d", "cudaEventSynchronize")]),
     "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),
+    "debug-settings": Example(MADE, lambda: [checking(variables=["NCCL_DEBUG=INFO"])]),
     "exposed-communication": Example(published("nccl_parser_config"), corpus="hta/nccl_parser_config"),
     "fragmentation": Example(MADE, lambda: [holding(parameters=4, gradients=4, optimizer_state=8, fragmentation=16)]),
     "half-precision": Example(published("ns_resolution_trace"), corpus="hta/ns_resolution_trace"),

@@ -40,6 +40,15 @@ def test_the_device_waits_for_the_host() -> None:
     assert "torch.compile" in finding.action
 
 
+def starting(first_us: int, *, first: int = 0, steps: int = 4) -> TraceBuilder:
+    """Steps of 1 ms on a processor after one that takes longer."""
+    builder = TraceBuilder()
+    for number in range(steps):
+        at, length_us = (first_us + 1000 * (number - 1), 1000) if number else (0, first_us)
+        builder.step(first + number, at, length_us).op("aten::mm", at, length_us)
+    return builder
+
+
 def filling_the_queue() -> TraceBuilder:
     """Launches that wait for room in the queue while the device works."""
     builder = training()
@@ -183,6 +192,42 @@ def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None
     assert "progress bar" not in f"{foreign.evidence[0]}{foreign.action}"
 
 
+UNSCALED = "aten::_amp_foreach_non_finite_check_and_unscale_"
+
+
+def reading_scaler(*, fused: bool, name: str = "NVIDIA A100-SXM4-40GB", major: int = 8) -> TraceBuilder:
+    """Steps that wait for a read. A fused optimizer checks after it, so that the read is the user's."""
+    builder = waiting(400, 200)
+    builder.top_level["deviceProperties"] = [{"id": 0, "name": name, "computeMajor": major, "computeMinor": 0}]
+    for start in (0, 1000, 2000):
+        builder.op("aten::item", start + 40, 2)  # the user's, of a gradient's norm
+        builder.op(UNSCALED, start + (505 if fused else 30), 5)
+        builder.annotation("Optimizer.step#SGD.step", start + 520, 100)
+        builder.op("aten::_amp_update_scale_", start + 700, 5)
+    return builder
+
+
+def test_the_read_of_a_scaler_is_not_blamed_on_the_user() -> None:
+    scaler, user = (finding_of(sync_points, reading_scaler(fused=fused)) for fused in (False, True))
+    assert "GradScaler, which reads whether gradients overflowed" in scaler.evidence[0]
+    assert "loss.item()" not in scaler.action
+    assert "with_stack" not in scaler.action
+    assert "fused=True" in scaler.action
+    assert "gradient_clip_val" in scaler.action
+    assert "bf16-mixed" in scaler.action
+    assert "GradScaler" not in user.evidence[0]
+    assert "loss.item()" in user.action
+    on_v100 = finding_of(sync_points, reading_scaler(fused=False, name="Tesla V100-SXM2-16GB", major=7))
+    assert "bf16" not in on_v100.action
+
+
+def test_the_read_of_a_scaler_that_skips_the_step_is_still_its_own() -> None:
+    builder = waiting(400, 200)
+    for start in (0, 1000, 2000):
+        builder.op(UNSCALED, start + 30, 5).op("aten::_amp_update_scale_", start + 700, 5)
+    assert "GradScaler" in finding_of(sync_points, builder).evidence[0]
+
+
 def pausing(pause_us: int) -> TraceBuilder:
     """Steps of 10 ms of compute, after which Python runs alone for a while."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
@@ -283,6 +328,10 @@ def test_stalls_of_a_recording_without_steps() -> None:
         (cold_start, eager(5, call_us=400), True),
         (cold_start, eager(5), False),
         (cold_start, filling_the_queue(), False),
+        (cold_start, starting(3000), True),
+        (cold_start, starting(2900), False),
+        (cold_start, starting(3000, first=2), False),  # not the first step of the training
+        (cold_start, starting(3000, steps=2), False),
         (cold_start, launching_graphs(), False),
         (memory_spare, using(eager(5), 2**30), True),
         (memory_spare, using(eager(5), 20 * 2**30), False),

@@ -282,26 +282,38 @@ def test_the_advice_for_whole_batches_is_sound() -> None:
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def copying(copy_us: int, *, pinned: bool) -> TraceBuilder:
+def copying(copy_us: int, *, pinned: bool, bytes_copied: int = 1_000_000, late_us: int = 0) -> TraceBuilder:
+    """Steps of 1000 µs that begin with a copy, after which the device idles until the host has issued work."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
     for correlation, start in enumerate(builder.steps(3, 1000), 10):
         builder.op("aten::copy_", start, copy_us)
         builder.runtime("cudaMemcpyAsync", start, copy_us, correlation)
-        builder.memcpy("HtoD", start, copy_us, correlation, bytes=1_000_000, pinned=pinned)
-        builder.op("aten::mm", start + copy_us, 50)
+        builder.memcpy("HtoD", start, copy_us, correlation, bytes=bytes_copied, pinned=pinned)
+        work = copy_us + late_us
+        builder.op("aten::mm", start + work, 50)
         builder.launch(
-            BF16_GEMM, call_us=start + copy_us - 5, call_duration_us=5, start_us=start + copy_us,
-            duration_us=1000 - copy_us,
-        )  # fmt: skip
+            BF16_GEMM, call_us=start + work - 5, call_duration_us=5, start_us=start + work, duration_us=1000 - work
+        )
     return builder
 
 
 def test_copies_from_pageable_memory() -> None:
     finding = finding_of(pageable_copies, copying(100, pinned=False))
     assert "pin_memory=True" in finding.action
-    assert finding.saving_high_ms == pytest.approx(0.1)
+    assert "torch.cuda.Stream()" in finding.action
+    # 10 GB/s: pinned copies are at most four times as fast, and compute does not hide the rest.
+    assert saving_of(finding) == pytest.approx((0.1 / 3, 0.075))
     assert "1 copy per step" in finding.evidence[0]
     assert "10.0 GB/s" in finding.evidence[0]
+    # 20 times as many bytes: no bus is that much faster than 50 GB/s.
+    fast = finding_of(pageable_copies, copying(400, pinned=False, bytes_copied=20_000_000))
+    assert saving_of(fast) == pytest.approx((0.4 * (1 - 50 / 64), 0.4 * (1 - 50 / 64)))
+
+
+@pytest.mark.parametrize(("late_us", "gained_us"), [(40, 40), (300, 100)])
+def test_the_host_waits_for_a_pageable_copy_and_issues_work_late(late_us: int, gained_us: int) -> None:
+    finding = finding_of(pageable_copies, copying(100, pinned=False, late_us=late_us))
+    assert finding.saving_high_ms == pytest.approx(0.075 + gained_us / 1000)
 
 
 @pytest.mark.parametrize(
@@ -309,8 +321,8 @@ def test_copies_from_pageable_memory() -> None:
     [
         (input_bound, training(fetch_us=round(STEP_US * 0.045 / 0.955)), False),
         (input_bound, training(fetch_us=round(STEP_US * 0.055 / 0.945)), True),
-        (pageable_copies, copying(28, pinned=False), False),
-        (pageable_copies, copying(32, pinned=False), True),
+        (pageable_copies, copying(38, pinned=False, bytes_copied=100_000), False),
+        (pageable_copies, copying(42, pinned=False, bytes_copied=100_000), True),
         (pageable_copies, copying(100, pinned=True), False),
     ],
 )

@@ -81,8 +81,35 @@ def test_attention_in_the_models_own_code_names_the_function_to_call() -> None:
     builder = attending()
     builder.events = [event for event in builder.events if "scaled_dot_product" not in event["name"]]
     found = finding_of(attention_math, builder)
-    assert "The model's own code" in found.evidence[1]
-    assert "scaled_dot_product_attention(query, key, value, is_causal=True)" in found.action
+    assert "The code multiplies" in found.evidence[1]
+    assert "scaled_dot_product_attention(query, key, value)." in found.action
+    assert "need_weights=False" in found.action
+    assert "backward" not in found.evidence[0]
+    assert "mask" in found.changes
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal", "dropout", "call"),
+    [
+        (False, False, 0.0, "(query, key, value)."),
+        (None, None, 0.0, "(query, key, value). If your code masks scores, add attn_mask=…"),
+        (True, None, 0.0, "(query, key, value, attn_mask=…). Give ~mask for masked_fill(mask, …)"),
+        (True, True, 0.0, "(query, key, value, is_causal=True)."),
+        (True, True, None, "(query, key, value, is_causal=True, dropout_p=…)."),
+    ],
+)
+def test_the_call_keeps_what_the_code_does(
+    mask: bool | None, causal: bool | None, dropout: float | None, call: str
+) -> None:
+    recorded = analysis(attending())
+    assert recorded.attention is not None
+    kind = replace(
+        recorded.attention.kinds[0],
+        implementation="written out", type="c10::BFloat16", keys=64, mask=mask, causal=causal, dropout=dropout,
+    )  # fmt: skip
+    found = finding_of(attention_math, replace(recorded, attention=replace(recorded.attention, kinds=(kind,))))
+    assert f"scaled_dot_product_attention{call}" in found.action
+    assert found.evidence[0].startswith("Attention in BF16 with 64 keys takes")
 
 
 PARTS = {"forward": (0, 300), "backward": (300, 500), "optimizer": (800, 200)}

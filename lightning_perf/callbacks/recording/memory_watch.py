@@ -28,6 +28,9 @@ WARMUP_STEPS = 20
 MAX_SAMPLES = 256
 """Samples kept. When they are full, every second one is dropped, and the distance doubles."""
 
+GPU_DISTANCE = 16
+"""Steps between the first samples on a GPU: torch gathers all statistics of the allocator for each."""
+
 GROWTH_BYTES = 16 * 2**20
 GROWTH_SHARE = 0.01
 """Growth since the first sample at which tensors are counted: at least so many bytes, and this share of the level."""
@@ -77,7 +80,7 @@ class MemoryWatch(StepObserver):
         self._samples: list[MemorySample] = []
         self._censuses: list[TensorCensus] = []
         self._lengths: dict[int, int] = {}
-        self._distance = 1
+        self._distance = GPU_DISTANCE if self._on_gpu else 1
         self._next = WARMUP_STEPS
         self._threshold: int | None = None
         self._began_s = time.perf_counter()

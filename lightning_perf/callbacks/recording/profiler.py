@@ -20,6 +20,7 @@ from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
+    device_recording_stopped,
     new_recorder,
     recorder_is_taken,
     without_thread_error,
@@ -28,6 +29,7 @@ from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
+from lightning_perf.trace.description import STOPPED_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 T = TypeVar("T")
@@ -278,6 +280,10 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if recording:
                 for key, note in self._notes.of_window(self._whole_steps):
                     stopped.add_metadata_json(key, note)
+                if self._device_type == "cuda" and self._may_wait:
+                    torch.cuda.synchronize()  # torch would do it next: buffers may fill up until then
+                if self._device_type != "cpu" and device_recording_stopped():
+                    stopped.add_metadata_json(STOPPED_KEY, "true")
             if not self._may_wait and stopped.profiler is not None:
                 stopped.profiler.use_device = None  # otherwise torch synchronizes before it stops
             stopped.stop_trace()

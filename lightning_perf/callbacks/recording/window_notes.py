@@ -14,8 +14,17 @@ from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
+from lightning_perf.machine.environment import device_settings, setting_facts
 from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.description import (
+    BATCH_KEY,
+    DEVICE_SETTINGS_KEY,
+    LOADER_KEY,
+    LOOP_KEY,
+    PROCESSOR_KEY,
+    SETTINGS_KEY,
+    TOKENS_KEY,
+)
 from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -48,8 +57,14 @@ class WindowNotes:
         memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if device_type == "cpu" else {}
         use = self.core_use.facts() if self.core_use is not None else {}
         yield PROCESSOR_KEY, json.dumps(processor | use | memory)
+        yield SETTINGS_KEY, json.dumps(setting_facts())
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
+        if device_type == "cuda":
+            try:
+                yield DEVICE_SETTINGS_KEY, json.dumps(device_settings())
+            except Exception as error:
+                self.errors.report("recordings do not name the device and its settings", error)
 
     def on_warm_up(self) -> None:
         """Start to count tokens and the contents of a batch."""

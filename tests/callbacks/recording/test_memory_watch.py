@@ -52,6 +52,15 @@ def test_samples_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert counted == []  # constant memory is never searched
 
 
+def test_the_allocator_of_a_gpu_is_asked_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, asked = FitState(), [0]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: asked.append(state.step) or MIB)
+    watch = MemoryWatch(state, device=torch.device("cuda", 0), folder=tmp_path, rank=0)
+    for state.step in range(1020):
+        watch.on_step_end()
+    assert 50 <= len(asked) <= 70
+
+
 def test_tensors_are_counted_when_the_growth_has_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "CENSUS_SHARE", 1.0)
     _, counted = watched(tmp_path, monkeypatch, [500 + 10 * step for step in range(20)])
