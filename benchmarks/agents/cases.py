@@ -260,7 +260,7 @@ def _without_device(**top_level: Any) -> TraceBuilder:
 
 
 def _of_no_category() -> TraceBuilder:
-    """Steps with work in a process "Ascend Hardware", whose events have no category."""
+    """Steps with work in a process "Ascend Hardware". Its events have no category."""
     builder = TraceBuilder().event(ph="M", name="process_name", pid=3, tid=0, args={"name": "Ascend Hardware"})
     for start in builder.steps(4, 1000):
         builder.op("aten::mm", start + 50, 20).annotation(FETCH, start + 900, 90)
