@@ -143,10 +143,24 @@ LEAST_ITEMS = 16
 
 
 def container_lengths() -> dict[int, int]:
-    """Return the lengths of lists, dictionaries and sets by identity. Subclasses, such as caches, are left out."""
+    """Return the lengths of lists, dictionaries and sets by identity.
+
+    Subclasses, such as caches, are left out, and our own lists of samples.
+    """
     things = gc.get_objects()
+    kinds = set(map(type, things))
+    ours = {kind for kind in kinds if str(kind.__module__).partition(".")[0] == __name__.partition(".")[0]}
+    own = {
+        id(value)
+        for thing in itertools.compress(things, map(ours.__contains__, map(type, things)))
+        for value in getattr(thing, "__dict__", {}).values()
+    }
     containers = itertools.compress(things, map(CONTAINERS.__contains__, map(type, things)))
-    return {id(container): len(container) for container in containers if len(container) >= LEAST_ITEMS}
+    return {
+        id(container): len(container)
+        for container in containers
+        if len(container) >= LEAST_ITEMS and id(container) not in own
+    }
 
 
 def count_tensors() -> tuple[TensorGroup, ...]:
