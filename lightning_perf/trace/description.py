@@ -344,8 +344,8 @@ DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
 STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
 SETTINGS_KEY = "lightning_perf.settings"
-"""Keys under which `PerfCallback` notes facts. They are about a batch, the processor, the data loader, the loop, the
-settings of the device and of torch, a recorder that stopped early, and the tokens."""
+"""Keys of `PerfCallback`'s notes about a batch, the processor, the data loader, the loop, the device's settings, a
+recorder that stopped early, the tokens, and torch's settings."""
 
 _LARGEST_BASE_NS = 2**61
 

@@ -51,7 +51,7 @@ SYSTEMS = (on_linux, on_windows, on_a_share, with_both_separators, on_macos)
 def site(
     *stack: tuple[str, int, str], system: Callable[[str], str] = on_linux
 ) -> tuple[str, str | None, str, str | None]:
-    found = describe_stack([Frame(system(file), *rest) for file, *rest in stack])
+    found = describe_stack([Frame(system(file), line, function) for file, line, function in stack])
     return found.line, found.module, found.phase, found.purpose
 
 
