@@ -65,19 +65,11 @@ class Fit:
         self._budgets: list[OverheadBudget] = []
         self._captures: list[Captures] = []
         hook_times: HookTimes | None = None
-        core_waits: list[CoreWaits] = []
-        tokens: list[TokenCounter] = []
-        contents: list[BatchContents] = []
-        page_faults: list[PageFaultCounter] = []
         memory: list[MemoryWatch] = []
         rank, device = loop.rank, loop.device
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             hook_times = loop.hook_times()
-            core_waits = [CoreWaits(state)]
-            tokens = [TokenCounter(state, functools.partial(_product_parameters, loop, errors))]
-            contents = [BatchContents(state)]
-            page_faults = [PageFaultCounter(state)] if device.type == "cpu" else []
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:
@@ -103,13 +95,13 @@ class Fit:
                     errors=errors,
                     notes=WindowNotes(
                         errors,
-                        page_faults=next(iter(page_faults), None),
-                        core_waits=core_waits[0],
+                        page_faults=PageFaultCounter(state) if device.type == "cpu" else None,
+                        core_waits=CoreWaits(state),
                         loader=_loader_facts(loop, errors),
                         hook_times=hook_times,
                         tensors=WindowLists(loop.tensor_source) if recording.profile_memory else None,
-                        tokens=tokens[0],
-                        batch=contents[0],
+                        tokens=TokenCounter(state, functools.partial(_product_parameters, loop, errors)),
+                        batch=BatchContents(state),
                     ),
                     on_window=self._on_window,
                     budget=next(iter(self._budgets), None),
@@ -144,6 +136,7 @@ class Fit:
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
+        taps = _Taps(loop, observers, accounts, hook_times)
         # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
         # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
         # files are written last. So none of this work is timed or recorded.
@@ -154,27 +147,23 @@ class Fit:
                 *self._profilers,
                 *self._captures,
                 *self._budgets,
-                *page_faults,
                 compilations,
-                *core_waits,
-                *tokens,
-                *contents,
                 timer,
             ],
             at_end=[
                 timer,
-                *tokens,
                 *memory,
-                *page_faults,
                 compilations,
                 *self._budgets,
                 *self._captures,
                 *self._profilers,
                 self._log,
                 totals,
-                _Taps(loop, observers, accounts, hook_times),
+                taps,
             ],
             phases=[*self._profilers, timer],
+            counts_all=loop.profiler is not None and loop.automatic,
+            on_follow=taps.follow_phases,
         )
         if hook_times is not None:
             observers.add(hook_times)
@@ -263,33 +252,55 @@ class _Taps(StepObserver):
     def __init__(
         self, loop: TrainingLoop, observers: Observers, accounts: Sequence[FitAccountant], times: HookTimes | None
     ) -> None:
-        self._removals: list[Callable[[], None]] = []
+        self._accounts = accounts
+        self._observers = observers
+        self._announces = loop.profiler is not None
+        self._profiler_hooks: list[ProfilerHooks] = []
+        self._optimizer_hooks: list[OptimizerHooks] = []
         if loop.profiler is not None:
             for account in accounts:
                 account.detach()  # two layers of hooks would cost twice
-                self._removals.append(account.attach)
-            profiler_hooks = ProfilerHooks(
+            hooks = ProfilerHooks(
                 loop.profiler,
                 on_start=observers.on_action_start,
                 on_stop=observers.on_action_end,
                 times=times,
                 account=next(iter(accounts), None),
             )
-            self._removals.insert(0, profiler_hooks.remove)
+            hooks.follow_phases(False)
+            self._profiler_hooks = [hooks]
+        observers.on_change.append(self._follow_optimizers)
 
-        def step_starts() -> None:
-            observers.on_optimizer_step_start()
-            if loop.profiler is None:  # without a Trainer, nothing announces the optimizer's part before its step
-                observers.on_action_end(Signal.FORWARD)
-                observers.on_before_optimizer_step(None)
-
-        hooks = OptimizerHooks(on_start=step_starts, on_end=observers.on_optimizer_step_end)
-        self._removals.append(hooks.remove)
+    def follow_phases(self, follow: bool) -> None:
+        """Follow all phases of a step, or fetches and checkpoints only."""
+        for hooks in self._profiler_hooks:
+            hooks.follow_phases(follow)
+        self._observers.refresh()
 
     def close(self) -> None:
         """Give the Trainer its own profiler back."""
-        for remove in self._removals:
-            remove()
+        if self._follow_optimizers in self._observers.on_change:
+            self._observers.on_change.remove(self._follow_optimizers)
+        for hooks in (*self._profiler_hooks, *self._optimizer_hooks):
+            hooks.remove()
+        if self._profiler_hooks:
+            for account in self._accounts:
+                account.attach()
+
+    def _follow_optimizers(self) -> None:
+        """Listen to torch's optimizers as long as somebody has to."""
+        wanted = bool(self._observers.on_optimizer_step_start.calls or self._observers.on_optimizer_step_end.calls)
+        if wanted and not self._optimizer_hooks:
+            hooks = OptimizerHooks(on_start=self._step_starts, on_end=self._observers.on_optimizer_step_end)
+            self._optimizer_hooks = [hooks]
+        elif self._optimizer_hooks and not wanted and self._optimizer_hooks[0].remove():
+            self._optimizer_hooks.pop()
+
+    def _step_starts(self) -> None:
+        self._observers.on_optimizer_step_start()
+        if not self._announces:  # without a Trainer, nothing announces the optimizer's part before its step
+            self._observers.on_action_end(Signal.FORWARD)
+            self._observers.on_before_optimizer_step(None)
 
 
 def _loader_facts(loop: TrainingLoop, errors: ErrorReporter) -> dict[str, str | int | bool | None]:

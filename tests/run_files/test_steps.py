@@ -85,7 +85,7 @@ def test_files_of_both_layouts_are_read(tmp_path: Path) -> None:
 @given(st.lists(sample_values, max_size=30))
 def test_blocks_keep_every_sample(tmp_path_factory: pytest.TempPathFactory, samples: list[StepSample]) -> None:
     path = tmp_path_factory.getbasetemp() / "steps.rank1.jsonl"
-    consecutive = [replace(sample, step=step) for step, sample in enumerate(samples)]
+    consecutive = [sample._replace(step=step) for step, sample in enumerate(samples)]
     path.write_bytes(STEPS.encode(*samples) + STEPS.encode(*consecutive))
     assert tuple(STEPS.read(path)) == (*samples, *consecutive)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState
 
 TASKS = Path("/proc/self/task")
 
@@ -25,7 +25,7 @@ def thread_wait_ns() -> int | None:
         return None
 
 
-class CoreWaits(StepObserver):
+class CoreWaits:
     """Measures the share of the time that the training thread waits for a core, from the end of the warm-up on."""
 
     def __init__(
