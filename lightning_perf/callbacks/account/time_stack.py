@@ -11,7 +11,7 @@ from lightning_perf.run_files.fit.account import AccountEntry, Group
 MAX_EVENTS = 2048
 """Numbers of events, two for each, that are kept before they are read: some forty steps."""
 
-_LEFT, _REPLACED = -2, -3
+_SAME, _LEFT, _REPLACED, _BASE = -1, -2, -3, -4
 
 
 class TimeStack:
@@ -67,6 +67,7 @@ class TimeStack:
     @property
     def base(self) -> int:
         """The outermost entry."""
+        self.settle()
         return self._stack[0]
 
     @property
@@ -112,11 +113,8 @@ class TimeStack:
                 self.settle()
 
     def set_base(self, number: int, *, collapse: bool = False) -> None:
-        """Replace the outermost entry."""
-        self.charge()
-        self._stack[0] = number
-        if collapse:
-            del self._stack[1:]
+        """Replace the outermost entry, and end all actions inside if they collapse."""
+        self._note((_BASE, self._now_ns(), number, collapse))
 
     def charge(self) -> int:
         """Charge the time until now to the innermost action, and return the reading of the clock."""
@@ -130,20 +128,34 @@ class TimeStack:
         """Charge the time until the last event."""
         if not self._events:
             return
-        stack, times_ns, counts, since_ns = self._stack, self._times_ns, self._counts, self._since_ns
-        events = iter(self._events)
-        for number, now_ns in zip(events, events, strict=True):
-            times_ns[stack[-1]] += now_ns - since_ns
+        outer, times_ns, counts, since_ns = self._stack, self._times_ns, self._counts, self._since_ns
+        push, pop, top = outer.append, outer.pop, outer.pop()
+        numbers = iter(self._events)
+        events = zip(numbers, numbers, strict=True)
+        for number, now_ns in events:
+            times_ns[top] += now_ns - since_ns
             since_ns = now_ns
             if number >= 0:
                 counts[number] += 1
-                stack.append(number)
-            elif number == -1:
-                stack.append(stack[-1])
-            elif len(stack) > 1:
-                stack.pop()
+                push(top)
+                top = number
+            elif number == _LEFT:
+                if outer:
+                    top = pop()
+            elif number == _SAME:
+                push(top)
             elif number == _REPLACED:
-                next(events), next(events)  # there is nothing to replace
+                if outer:
+                    top = pop()
+                else:
+                    next(events)  # there is nothing to replace
+            else:
+                push(top)
+                outer[0], collapse = next(events)
+                if collapse:
+                    del outer[1:]
+                top = pop()
+        push(top)
         self._events.clear()
         self._since_ns = since_ns
 

@@ -15,7 +15,7 @@ MOST_OBJECTS = 1000
 """Objects of a batch that are looked at: enough to find its first tensors, and less than a millisecond of work."""
 
 USUAL_DEPTH = 4
-"""Most batches are plain containers that begin with a tensor, up to this many levels down. Nothing has to be searched."""
+"""Most batches are plain containers that begin with a tensor, so many levels down. Nothing has to be searched."""
 
 
 class _Shaped:

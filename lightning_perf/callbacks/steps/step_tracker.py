@@ -77,10 +77,11 @@ class StepTracker(FitObserver):
     ) -> None:
         self._state = state
         self._counter = counter
-        self._at_start = at_start
         self._at_end = at_end
         self._step_starts = _overridden(StepObserver.on_step_start, at_start)
         self._step_ends = _overridden(StepObserver.on_step_end, at_end)
+        self._pauses = _overridden(StepObserver.on_training_pause, at_end)
+        self._resumes = _overridden(StepObserver.on_training_resume, at_start)
         self._batch_takers = _overridden(StepObserver.add_batch, at_start)
         self._phase_starts = tuple(observer.on_phase_start for observer in phases)
         self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
@@ -228,8 +229,8 @@ class StepTracker(FitObserver):
                 self._on_follow(state.recording)
         elif self._paused:
             self._paused = False
-            for observer in self._at_start:
-                observer.on_training_resume()
+            for resume in self._resumes:
+                resume()
 
     def _pause(self) -> None:
         if self._in_batch or self._paused:
@@ -237,8 +238,8 @@ class StepTracker(FitObserver):
         if self._open and (self._whole or self._batches == 0):
             self._close()
         self._paused = True
-        for observer in self._at_end:
-            observer.on_training_pause()
+        for pause in self._pauses:
+            pause()
 
     def _close(self) -> None:
         while self._phases:
