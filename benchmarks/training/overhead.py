@@ -1,23 +1,18 @@
 """Measure the cost of `PerfCallback` in trainings as users write them, in processor and in wall time.
 
-All fits run in one process, in turn, because the same program differs by more than the cost from process to process.
-The programs are in `benchmarks.training.overhead_programs`. The arms of each:
+All fits run in one process, in turn: the same program differs by more than this cost from process to process. The
+programs are in `benchmarks.training.overhead_programs`. The arms are *bare* (none of our callbacks), *empty* (a
+callback without hooks, which the Trainer still calls), and *perf* (`PerfCallback` with its defaults). An arm that did
+not do its work is an error.
 
-- bare: none of our callbacks;
-- empty: one more callback, without hooks, which the Trainer still calls;
-- timer: `PerfCallback` with a window that is never reached;
-- perf: `PerfCallback` with its defaults.
-
-A step lasts from its first hook to that of the next step. For each step, the benchmark takes the median over the rounds,
-and then the mean over the steps of a part of the fit: the first 100 steps without the window, the 20 steps after the
-window, and the steady state from step 100 on. The cost is the difference from the arm with the empty callback, with a 95 %
-bootstrap interval over rounds. An arm that did not do its work is an error. Fits of their own measure the parts of the
-callback, from inside: each method of a part is timed, without those of other parts that it calls, and less the cost of
-timing an empty method. Fresh processes measure imports, the start and the end of a fit, memory and disk.
+A step lasts from its first hook to that of the next step. For each step, the benchmark takes the median over rounds,
+then the mean over the steps of a part of the fit. The cost is the difference from the empty callback, with a 95 %
+bootstrap interval over rounds. Fits of their own time the methods of each component in place. Fresh processes measure
+imports, start, end, memory and disk.
 
 Run as ``python -m benchmarks.training.overhead [--device cuda]``. It prints a page, and writes it and the figures to
-``benchmarks/results/``, or to the files that ``--out`` names. ``--quote`` prints the lines that README and docs quote.
-On a GPU the hot loop of `PerfCallback` trains under ``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a
+``benchmarks/results/``, or to the files that ``--out`` names. ``--quote`` prints the lines that the docs quote. On a
+GPU, the hot loop of `PerfCallback` trains under ``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a
 step that waits for the device ends the benchmark with an error.
 """
 
@@ -25,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import resource
@@ -54,7 +50,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "overhead"
 METHOD = 4
 """Version of the method: figures of different versions are not comparable."""
 
-ARMS = ("bare", "empty", "timer", "perf")
+ARMS = ("bare", "empty", "perf")
 STEPS = {"hot loop": 600, "one batch per epoch": 300}
 REAL_STEPS = 200
 FRESH = "language"
@@ -109,10 +105,6 @@ class Components:
     def __init__(self) -> None:
         self.times_ns: dict[str, int] = defaultdict(int)
         self._inner_ns: list[int] = [0]
-
-    def reset(self) -> None:
-        """Forget what came before the steady state."""
-        self.times_ns.clear()
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -170,21 +162,19 @@ def fit(
     program: str, arm: str, steps: int, device: str, at_steady: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Train once, and return the times in milliseconds: pairs of processor and wall time."""
-    from lightning_perf import PerfCallback
+    own: list[Any] = [pl.Callback()] if arm == "empty" else []
+    if arm == "perf":
+        from lightning_perf import PerfCallback
 
-    own: list[Any] = []
-    if arm == "empty":
-        own = [pl.Callback()]
-    elif arm in ("timer", "perf"):
-        own = [PerfCallback(**{"skip_first": 10**9} if arm == "timer" else {})]  # type: ignore[arg-type]
+        own = [PerfCallback()]
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(None):
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()):
         folder = Path(name)
         module, data, options = PROGRAMS[program](steps, folder)
         clock = Clock(device == "cuda" and program == "hot loop" and arm == "perf", at_steady)
         options = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **options}
-        options["callbacks"] = [clock, *options.get("callbacks", []), *own]
-        trainer = pl.Trainer(default_root_dir=folder, accelerator=device, devices=1, **options)
+        callbacks = [clock, *options.pop("callbacks", ()), *own]
+        trainer = pl.Trainer(default_root_dir=folder, accelerator=device, devices=1, callbacks=callbacks, **options)
         begin_ns = now_ns()
         trainer.fit(module, **data)
         end_ns = now_ns()
@@ -199,40 +189,31 @@ def check_work(arm: str, folder: Path, clock: Clock, steps: int) -> None:
     from lightning_perf.run_files.fit.account import account_paths, read_account
     from lightning_perf.run_files.steps import STEPS as STEP_FILE
 
-    seen: dict[str, Any] = {"steps": len(clock.times_ns)}
-    expected: dict[str, Any] = {"steps": steps}
-    if arm in ("timer", "perf"):
+    seen, expected = [len(clock.times_ns)], [steps]
+    if arm == "perf":
         perf = next((path.parent for path in folder.rglob("run.jsonl")), folder)
-        seen["samples"] = sum(len(STEP_FILE.read(path)) for path in STEP_FILE.paths(perf))
-        seen["traces"] = len(list(perf.glob("*.pt.trace.json*")))
-        seen["reports"] = len(list(perf.glob("report.json")))
-        seen["accounted"] = [(each.end, each.steps) for each in map(read_account, account_paths(perf))]
-        seen["ended"] = (perf / "run.jsonl").is_file() and '"outcome":"finished"' in (perf / "run.jsonl").read_text()
-        expected |= {"samples": steps, "traces": int(arm == "perf"), "reports": 1}
-        expected |= {"accounted": [("returned", steps)], "ended": True}
+        seen += [sum(len(STEP_FILE.read(path)) for path in STEP_FILE.paths(perf))]
+        seen += [any(perf.glob(files)) for files in ("*.pt.trace.json*", "report.json")]
+        seen += [each.steps for each in map(read_account, account_paths(perf)) if each.end == "returned"]
+        expected += [steps, True, True, steps]
     if seen != expected:
-        raise SystemExit(f"the arm {arm!r} did not do its work: {seen} instead of {expected}")
+        raise SystemExit(f"{arm} did not do its work: steps, samples, traces, reports, account: {seen}, not {expected}")
 
 
 def measure(device: str, rounds: int, minutes: float) -> tuple[dict[str, Any], int]:
     """Run the rounds, and return the times of all steps by program and arm, and the number of rounds."""
     names = [name for name in PROGRAMS if device == "cpu" or name != "one batch per epoch"]
-    found: dict[str, Any] = {name: {arm: [] for arm in arms_of(name)} for name in names}
+    found: dict[str, Any] = {name: {arm: [] for arm in ARMS} for name in names}
     deadline = time.monotonic() + 60 * minutes
     for number in range(-1, rounds):  # the first round warms up and is left out
         for name in names:
-            for arm in arms_of(name) if number % 2 else reversed(arms_of(name)):
+            for arm in ARMS if number % 2 else reversed(ARMS):
                 run = fit(name, arm, STEPS.get(name, REAL_STEPS), device)
                 if number >= 0:
                     found[name][arm].append(run["times_ms"])
         if number >= 0 and time.monotonic() > deadline:
             return found, number + 1
     return found, rounds
-
-
-def arms_of(program: str) -> tuple[str, ...]:
-    """Return the arms of a program: in a real one the window is no part of the figures, so the timer is not needed."""
-    return ARMS if program not in REAL else ("bare", "empty", "perf")
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
@@ -277,16 +258,13 @@ def difference_us(own: Any, base: Any, at: list[int] | None) -> dict[str, list[f
 def measure_components(device: str) -> dict[str, Any]:
     """Return the microseconds per step of each part, by program."""
     found: dict[str, Any] = {}
+    components = Components()
+    components.calibrate()
     for name in PROGRAMS:
         steps = STEPS.get(name, REAL_STEPS)
-        runs = []
-        for _ in range(3):
-            components = Components()
-            components.calibrate()
-            with components.timed():
-                fit(name, "perf", steps, device, components.reset)
-            runs.append({part: components.times_ns[part] / (steps - 100) / 1e3 for part in COMPONENTS})
-        found[name] = {part: round(statistics.median(run[part] for run in runs), 1) for part in COMPONENTS}
+        with components.timed():
+            fit(name, "perf", steps, device, components.times_ns.clear)
+        found[name] = {part: round(components.times_ns[part] / (steps - 100) / 1e3, 1) for part in COMPONENTS}
     return found
 
 
@@ -299,9 +277,7 @@ def measure_fresh(device: str) -> dict[str, Any]:
         for number in range(4):
             for arm, runs in found.items():
                 command = [sys.executable, "-m", "benchmarks.training.overhead", "--fresh", arm, "--device", device]
-                done = subprocess.run(
-                    command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True
-                )
+                done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True)
                 runs += [json.loads(done.stdout.splitlines()[-1])] if number else []
     return {
         arm: {key: round(statistics.median(run[key] for run in runs), 2) for key in runs[0]}
@@ -313,7 +289,7 @@ def fresh(arm: str, device: str) -> dict[str, float]:
     """Train once in this process, and return its costs."""
     begin_ns = now_ns()
     if arm == "perf":
-        __import__("lightning_perf").PerfCallback  # noqa: B018 - the class is imported when it is first asked for
+        getattr(__import__("lightning_perf"), "PerfCallback")  # noqa: B009 - the package imports it when asked
     imported_ns = now_ns()
     run = fit(FRESH, arm, REAL_STEPS, device)
     times = run["times_ms"]
@@ -329,43 +305,46 @@ def fresh(arm: str, device: str) -> dict[str, float]:
     }
 
 
+COLUMNS = ("steady", "first", "after", "window", "start", "end")
+
+
 def page(results: dict[str, Any]) -> str:
     """Write the page."""
     load = " to ".join(f"{each:.1f}" for each in results["load"])
-    lines = [
-        "# Overhead",
-        "",
-        f"Written by `python -m benchmarks.training.overhead`, method {METHOD}. {results['rounds']} rounds, one thread, "
-        f"{results['processor']}, load {load} on {results['cores']} cores. {results['versions']}.",
-        "",
-        "Processor time of a step over that with an empty callback, in µs, with its 95 % interval. Start and end: of the "
-        "fit, in ms. Window: all ten steps around the recording, in ms.",
-        "",
-        "| program | step, ms | arm | steady | first 100 | after the window | window, ms | start, ms | end, ms | steady, wall |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, program in results["programs"].items():
-        for arm, parts in program["arms"].items():
-            if arm == "empty":
-                continue
-            cells = [_interval(parts[part]["cpu"]) for part in ("steady", "first", "after")]
-            window_ms = parts["window"]["cpu"][0] * len(WINDOW) / 1e3
-            cells += [f"{window_ms:.1f}", *(f"{parts[part]['cpu'][0] / 1e3:.1f}" for part in ("start", "end"))]
-            cells.append(_interval(parts["steady"]["wall"]))
-            lines.append(f"| {name} | {program['step_ms'][0]:.2f} | {arm} | {' | '.join(cells)} |")
-    lines += ["", "Where the time of a step goes in the steady state, in µs, timed in place:", ""]
-    lines += [f"| program | {' | '.join(COMPONENTS)} |", "|---|" + "---|" * len(COMPONENTS)]
-    for name, parts in results["components"].items():
-        lines.append(f"| {name} | {' | '.join(f'{parts[part]:.1f}' for part in COMPONENTS)} |")
+    head = f"{results['rounds']} rounds, one thread, {results['processor']}, {results['cores']} cores, load {load}"
+    programs, components = results["programs"], results["components"]
+    rows = []
+    for name, program in programs.items():
+        for arm in ("bare", "perf"):
+            parts = program["arms"][arm]
+            cells = [_interval(parts[part]["cpu"]) for part in COLUMNS] + [_interval(parts["steady"]["wall"])]
+            rows.append([name, f"{program['step_ms'][0]:.2f}", arm, *cells])
     own, empty = results["fresh"]["perf"], results["fresh"]["empty"]
-    lines += [
-        "",
-        f"A fresh process, {REAL_STEPS} steps of *{FRESH}*, with `PerfCallback` and with an empty callback:",
-        "",
-    ]
-    lines += ["| figure | PerfCallback | empty |", "|---|---|---|"]
-    lines += [f"| {key.replace('_', ' ')} | {own[key]:,.1f} | {empty[key]:,.1f} |" for key in own]
-    return "\n".join([*lines, ""])
+    return "\n".join(
+        [
+            "# Overhead\n",
+            f"Written by `python -m benchmarks.training.overhead`, method {METHOD}. {head}.",
+            f"{results['versions']}.\n",
+            "Processor time over that with an empty callback, in µs: per step from step 100 on (steady), in the first 100,",
+            "in the 20 after the window and in the ten of the window, and per fit for its start and its end. In brackets",
+            "is the 95 % interval. The last column is wall time.\n",
+            _table(["program", "step, ms", "arm", *COLUMNS, "steady, wall"], rows),
+            "Where the time of a steady step goes, in µs, timed in place:\n",
+            _table(
+                ["program", *COMPONENTS],
+                [[name, *(f"{parts[part]:.1f}" for part in COMPONENTS)] for name, parts in components.items()],
+            ),
+            f"A fresh process with {REAL_STEPS} steps of *{FRESH}*:\n",
+            _table(
+                ["", "PerfCallback", "empty callback"],
+                [[key.replace("_", " "), f"{own[key]:,.1f}", f"{empty[key]:,.1f}"] for key in own],
+            ),
+        ]
+    )
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
 
 
 def _interval(estimate: list[float]) -> str:
@@ -375,27 +354,16 @@ def _interval(estimate: list[float]) -> str:
 
 def quote(results: dict[str, Any]) -> str:
     """Return the figures that README and docs quote: those of the real program with the median cost."""
-    real = sorted(
-        (program["arms"]["perf"]["steady"]["cpu"][0], name, program)
-        for name, program in results["programs"].items()
-        if name in REAL
-    )
-    _, name, program = real[(len(real) - 1) // 2]
-    parts = program["arms"]["perf"]
-    step_us = program["step_ms"][0] * 1e3
-    rows = [
-        f"PerfCallback, processor time per step over an empty callback ({results['processor']}):",
-        *(
-            f"  {label:<24} {parts[part]['cpu'][0]:4.0f} µs, {parts[part]['cpu'][0] / step_us:.1%} of a step of {name}"
-            for part, label in (("steady", "from step 100 on"), ("first", "first 100 steps"))
-        ),
-        *(
-            f"  {each:<24} {results['programs'][each]['arms']['perf']['steady']['cpu'][0]:4.0f} µs"
-            for each in ("hot loop", "one batch per epoch")
-            if each in results["programs"]
-        ),
-    ]
-    return "\n".join(rows)
+    costs = {name: program["arms"]["perf"] for name, program in results["programs"].items()}
+    by_cost = sorted(set(REAL) & set(costs), key=lambda name: costs[name]["steady"]["cpu"][0])
+    real = by_cost[(len(by_cost) - 1) // 2]
+    shown = [(real, "steady", f"{real}, from step 100 on"), (real, "first", f"{real}, first 100 steps")]
+    shown += [(name, "steady", name) for name in STEPS if name in costs]
+    lines = [f"PerfCallback on {results['processor']}: processor time per step over an empty callback"]
+    for name, part, words in shown:
+        step_ms, cost_us = results["programs"][name]["step_ms"][0], costs[name][part]["cpu"][0]
+        lines.append(f"  {words:<34} {cost_us:4.0f} µs, {cost_us / 1e3 / step_ms:4.1%} of a step of {step_ms:.1f} ms")
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
@@ -281,9 +281,10 @@ class _Taps(StepObserver):
         """Give the Trainer its own profiler back."""
         if self._follow_optimizers in self._observers.on_change:
             self._observers.on_change.remove(self._follow_optimizers)
-        for hooks in (*self._profiler_hooks, *self._optimizer_hooks):
-            hooks.remove()
-        if self._profiler_hooks:
+        for optimizer_hooks in self._optimizer_hooks:
+            optimizer_hooks.remove()
+        for profiler_hooks in self._profiler_hooks:
+            profiler_hooks.remove()
             for account in self._accounts:
                 account.attach()
 
