@@ -1,9 +1,13 @@
-"""mkdocs: the README, the benchmarks' results and the pages of the findings become pages of the site without a copy."""
+"""mkdocs: the README, the benchmarks' results and the pages of the findings become pages of the site without a copy.
+
+The page of the command line gets the ``--help`` of every command.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +22,11 @@ DOCS = PurePosixPath("docs")
 RESULTS = PurePosixPath("benchmarks/results")
 FINDINGS = PurePosixPath("lightning_perf/findings/pages")
 FINDINGS_INDEX = "findings.md"
+COMMANDS = "commands.md"
+RECIPES = (
+    *(f"python -m recipes.signlang {name}" for name in ("train", "compare", "infer", "predict")),
+    "python -m recipes.tinylm",
+)
 OUTSIDE = ((RESULTS, "results"), (FINDINGS, "findings"))
 """Folders outside ``docs/`` and their names on the site."""
 
@@ -47,8 +56,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Rewrite the links of the repository for the site."""
+    """Rewrite the links of the repository for the site, and list the commands on their page."""
+    if page.file.src_uri == COMMANDS:
+        markdown += help_of_commands(markdown)
     return relocated(markdown, _in_repository(PurePosixPath(page.file.src_uri)))
+
+
+def help_of_commands(page: str) -> str:
+    """Return the ``--help`` of every command that the page of the command line lists, and of the recipes."""
+    output = runpy.run_path(str(ROOT / "docs" / "refresh.py"))["output"]
+    names = re.findall(r"^  (\w+)  +\w", page.partition("\nlook:")[2], re.MULTILINE)
+    programs = [f"lightning-perf {name}" for name in names] + list(RECIPES)
+    return "".join(f"\n## {program}\n\n```text\n{output(f'{program} --help')}```\n" for program in programs)
 
 
 def relocated(markdown: str, source: PurePosixPath) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
@@ -11,23 +12,6 @@ from typing import Protocol
 
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
-from lightning_perf.commands import (
-    analyze,
-    compare,
-    data,
-    demo,
-    diff,
-    explain,
-    gate,
-    history,
-    infer,
-    mcp,
-    run,
-    study,
-    top,
-    tune,
-    view,
-)
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.show.terminal_text import ASCII_FALLBACK, safe
@@ -46,14 +30,14 @@ class _Command(Protocol):
         """Run it and return its exit code. It raises a `UserError` if the user can fix the cause."""
 
 
-_GROUPS: Mapping[str, Mapping[str, _Command]] = {
-    "look": {"demo": demo, "run": run, "top": top, "analyze": analyze, "view": view, "explain": explain},
-    "change": {"tune": tune, "data": data},
-    "verify": {"diff": diff, "compare": compare, "study": study, "gate": gate, "history": history},
-    "deploy": {"infer": infer},
-    "share": {"mcp": mcp},
+_GROUPS = {
+    "look": ("demo", "run", "top", "analyze", "view", "explain"),
+    "change": ("tune", "data"),
+    "verify": ("diff", "compare", "study", "gate", "history"),
+    "deploy": ("infer",),
+    "share": ("mcp",),
 }
-"""The commands, by the stage of the work that they serve."""
+"""The modules of `lightning_perf.commands`, by the stage of the work that they serve."""
 
 _MOVED = {
     "badge": "'badge' was removed",
@@ -74,7 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=ASCII_FALLBACK)  # a terminal without Unicode gets the nearest ASCII
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = _parser(words[0] if words else "")
+    if not words:
+        parser.print_help(sys.stderr)
+        return ExitCode.USAGE
+    options = parser.parse_args(words)
     code: int = ExitCode.SUCCESS
     try:
         code = options.run(options)
@@ -108,7 +97,11 @@ class _Parser(CommandParser):
         super()._check_value(action, value)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first_word: str) -> argparse.ArgumentParser:
+    """Return the parser. If the first word is a command, no other command is loaded."""
+    names = [name for group in _GROUPS.values() for name in group]
+    loaded = [first_word] if first_word in names else names
+    commands = {name: _load(name) for name in loaded}
     parser = _Parser(
         prog="lightning-perf",
         usage="%(prog)s [-h] [-V] COMMAND ...",
@@ -119,25 +112,31 @@ def _parser() -> argparse.ArgumentParser:
             "  lightning-perf analyze lightning_logs/version_0/perf\n"
             "  lightning-perf compare runs/fp32 runs/amp --treatment precision"
         ),
-        epilog=f"{_list_commands()}\n\n"
+        epilog=f"{_list_commands(commands)}\n\n"
         "Run 'lightning-perf COMMAND --help' for the options, examples and exit codes of a command.",
     )
     parser.add_argument("-V", "--version", action="version", version=f"lightning-perf {__version__}")
     subparsers = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS, parser_class=CommandParser
     )
-    for commands in _GROUPS.values():
-        for name, command in commands.items():
-            subparser = subparsers.add_parser(name, prog=f"lightning-perf {name}")
-            subparser.set_defaults(run=command.run)
-            command.add_arguments(subparser)
+    for name, command in commands.items():
+        subparser = subparsers.add_parser(name, prog=f"lightning-perf {name}")
+        subparser.set_defaults(run=command.run)
+        command.add_arguments(subparser)
     return parser
 
 
-def _list_commands() -> str:
+def _load(name: str) -> _Command:
+    command: _Command = importlib.import_module(f"lightning_perf.commands.{name}")
+    return command
+
+
+def _list_commands(commands: Mapping[str, _Command]) -> str:
     """Return the commands with their purposes, one group per paragraph."""
-    width = max(len(name) for commands in _GROUPS.values() for name in commands)
+    width = max(len(name) for name in commands)
+    groups = {title: [name for name in group if name in commands] for title, group in _GROUPS.items()}
     return "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:<{width}}  {command.HELP}" for name, command in commands.items())])
-        for title, commands in _GROUPS.items()
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {commands[name].HELP}" for name in group)])
+        for title, group in groups.items()
+        if group
     )

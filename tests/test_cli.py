@@ -94,13 +94,18 @@ def test_bad_input_is_a_message_and_code_2(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["analyse", "x"], ["analyze", "x", "--top", "0"], ["view", "x", "--port", "70000"]]
+    "arguments", [["analyse", "x"], ["analyze", "x", "--top", "0"], ["view", "x", "--port", "70000"]]
 )
 def test_wrong_usage_is_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
     assert "usage: lightning-perf" in capsys.readouterr().err
+
+
+def test_without_a_command_it_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "\n  analyze  report where the step time goes\n" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_is_no_error(trace: Path) -> None:

@@ -1,6 +1,6 @@
 """Time and memory of reading and analysing traces, compared with a floor and other tools, in one interleaved run.
 
-    python benchmarks/reading/trace_reading.py /path/to/corpus --sizes-mb 50 200 1000 --hta-python /venv/bin/python
+    python benchmarks/reading/trace_reading.py /path/to/corpus --traceinsight-python /venv/bin/python
 
 Traces of the wanted sizes are made once by repeating a real one with later times and new correlation numbers. Every
 measurement is a fresh process, the arms take turns, and the median of the rounds is reported: wall and CPU seconds
@@ -12,7 +12,9 @@ after the imports, and peak resident memory. Arms:
 - ``analyze``: `lightning_perf.analyze`, everything in the report
 - ``analyze_gz``: the same on the gzipped file
 - ``torch_tb_profiler``: its loader (installed in this environment or left out)
-- ``hta``: HolisticTraceAnalysis, load and temporal breakdown (needs ``--hta-python``)
+- ``traceinsight``: formerly HTA, load and temporal breakdown (needs ``--traceinsight-python``)
+
+An arm that read nothing is an error: each of them counts the events that it has in the end.
 
 Writes ``results/trace_reading.json`` and ``.md`` in this folder (``--results`` chooses another place).
 """
@@ -20,6 +22,7 @@ Writes ``results/trace_reading.json`` and ``.md`` in this folder (``--results`` 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gc
 import importlib.metadata
 import importlib.util
@@ -40,9 +43,9 @@ HERE = Path(__file__).parents[1]
 # The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
-METHOD_VERSION = 2
+METHOD_VERSION = 3
 
-PEERS = ("torch_tb_profiler", "hta")
+PEERS = ("torch_tb_profiler", "traceinsight")
 """The arms that take minutes: they run in fewer rounds, and where wanted on fewer sources."""
 
 SOURCES = {
@@ -51,14 +54,15 @@ SOURCES = {
 }
 """A: ResNet on an A100 with NCCL, no Python stacks. B: ResNet-18 on an MI300X with Python stacks and memory events."""
 
-_HTA = """
+_TRACEINSIGHT = """
 import json, sys, time
 from hta.trace_analysis import TraceAnalysis
 wall, cpu = time.perf_counter(), time.process_time()
 analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
-analysis.get_temporal_breakdown(visualize=False)
+breakdown = analysis.get_temporal_breakdown(visualize=False)
 print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
-    "peak_mb": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024}))
+    "peak_mb": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024,
+    "count": len(analysis.t.get_trace(0)) if len(breakdown) else 0}))
 """
 
 
@@ -81,20 +85,18 @@ def reading(path: Path) -> int:
 
 
 def analysis(path: Path) -> int:
-    """Read and analyse everything; returns 0."""
+    """Read and analyse everything; returns the number of ranks."""
     from lightning_perf import analyze
 
-    analyze(path)
-    return 0
+    return len(analyze(path).ranks)
 
 
 def tb_profiler(path: Path) -> int:
-    """The loader of torch-tb-profiler; returns 0."""
+    """The loader of torch-tb-profiler; returns the number of events."""
     from torch_tb_profiler.profiler.data import RunProfileData
 
     with tempfile.TemporaryDirectory() as cache:
-        RunProfileData.parse("worker0", None, str(path), cache)
-    return 0
+        return len(RunProfileData.parse("worker0", None, str(path), cache).events)
 
 
 WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
@@ -129,10 +131,10 @@ def worker(arm: str, path: Path) -> None:
     print(json.dumps(figures))
 
 
-def measure(arm: str, path: Path, hta_python: str | None) -> dict[str, Any]:
+def measure(arm: str, path: Path, traceinsight_python: str | None) -> dict[str, Any]:
     """One measurement in a fresh process."""
-    if arm == "hta":
-        command = [str(hta_python), "-c", _HTA, str(path), str(path.parent)]
+    if arm == "traceinsight":
+        command = [str(traceinsight_python), "-c", _TRACEINSIGHT, str(path), str(path.parent)]
     else:
         command = [sys.executable, __file__, "--worker", arm, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -140,7 +142,7 @@ def measure(arm: str, path: Path, hta_python: str | None) -> dict[str, Any]:
     if done.returncode or not lines:
         return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
     figures: dict[str, Any] = json.loads(lines[-1])
-    return figures
+    return figures if figures["count"] else {"error": f"{arm} read no event"}
 
 
 def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
@@ -150,7 +152,7 @@ def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
     return {"microseconds_per_event": slope * 1e6, "intercept_s": float(intercept), "r_squared": float(r * r)}
 
 
-def environment(hta_python: str | None) -> dict[str, Any]:
+def environment(traceinsight_python: str | None) -> dict[str, Any]:
     """Hardware and versions."""
     from lightning_perf.machine.environment import cpu_name
 
@@ -158,12 +160,13 @@ def environment(hta_python: str | None) -> dict[str, Any]:
     for package in ("msgspec", "numpy", "isal", "torch-tb-profiler"):
         found = next(iter(importlib.metadata.distributions(name=package)), None)
         versions[package] = found.version if found else "not installed"
-    if hta_python:
-        code = "import importlib.metadata as m; print(m.version('HolisticTraceAnalysis'))"
-        done = subprocess.run([hta_python, "-c", code], capture_output=True, text=True, check=False)
-        versions["HolisticTraceAnalysis"] = done.stdout.strip() or "not installed"
+    if traceinsight_python:
+        code = "import importlib.metadata as m; print(m.version('traceinsight'))"
+        done = subprocess.run([traceinsight_python, "-c", code], capture_output=True, text=True, check=False)
+        versions["traceinsight"] = done.stdout.strip() or "not installed"
     return {
         "method_version": METHOD_VERSION,
+        "date": datetime.date.today().isoformat(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
@@ -180,18 +183,18 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, help="the folder that holds traces/")
     parser.add_argument("--sizes-mb", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--sources", nargs="+", choices=sorted(SOURCES), default=["A", "B"])
-    parser.add_argument("--arms", nargs="+", default=[*WORKERS, "hta"])
+    parser.add_argument("--arms", nargs="+", default=[*WORKERS, "traceinsight"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-rounds", type=int, default=1, help="rounds for the slow peers")
     parser.add_argument("--peer-sources", nargs="+", choices=sorted(SOURCES), help="sources for the slow peers: all")
-    parser.add_argument("--hta-python", default=None)
+    parser.add_argument("--traceinsight-python", default=None)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_bench")
     parser.add_argument("--results", default="trace_reading", help="name of the files below results/")
     arguments = parser.parse_args()
     arms = list(arguments.arms)
-    if "hta" in arms and not arguments.hta_python:
-        print("hta left out: name an interpreter that has HolisticTraceAnalysis with --hta-python")
-        arms.remove("hta")
+    if "traceinsight" in arms and not arguments.traceinsight_python:
+        print("traceinsight left out: name an interpreter that has it with --traceinsight-python")
+        arms.remove("traceinsight")
     if "torch_tb_profiler" in arms and importlib.util.find_spec("torch_tb_profiler") is None:
         print("torch_tb_profiler left out: it is not installed here")
         arms.remove("torch_tb_profiler")
@@ -199,7 +202,7 @@ def main() -> None:
 
     arguments.work.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    about = environment(arguments.hta_python)
+    about = environment(arguments.traceinsight_python)
     for name in arguments.sources:
         with_peers = name in (arguments.peer_sources or arguments.sources)
         turns = [arm for arm in arms if with_peers or arm not in PEERS]
@@ -216,7 +219,7 @@ def main() -> None:
                     if arm in PEERS and turn >= arguments.peer_rounds:
                         continue
                     path = zipped if arm.endswith("_gz") else target
-                    results[arm].append(measure(arm, path, arguments.hta_python))
+                    results[arm].append(measure(arm, path, arguments.traceinsight_python))
             rows += [summary(name, target, arm, found) for arm, found in results.items()]
             for row in rows[-len(turns) :]:
                 print(row, flush=True)
@@ -257,7 +260,7 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     lines = [
         "# Reading and analysing traces",
         "",
-        f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
+        f"{about['date']}, {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
         + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         + f"; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
         + f"{about['method_version']}: `benchmarks/reading/trace_reading.py` describes the arms. Medians of "

@@ -165,7 +165,7 @@ def every_option() -> set[str]:
                 entry_point(["python", "-m", module])()
             found.update(options(parsed.value.parser))
         with pytest.raises(Parsed) as parsed:
-            cli.main([])
+            cli.main(["--help"])
     return found | set(options(parsed.value.parser))
 
 
@@ -203,15 +203,6 @@ def test_quoted_help_is_todays(
     # Pythons differ in where they break lines.
     same = "".join(block.text.split()) == "".join(capsys.readouterr().out.split())
     assert same, f"run: python docs/refresh.py docs/{block.page.name}"
-
-
-def test_help_of_every_command_is_quoted(only_parse: None) -> None:
-    with pytest.raises(Parsed) as parsed:
-        cli.main(["analyze", "x"])
-    (subcommands,) = (a for a in parsed.value.parser._actions if isinstance(a, argparse._SubParsersAction))
-    quoted = {block.output_of for block in HELP if block.page == DOCS / "commands.md"}
-    expected = {f"lightning-perf {name} --help" for name in subcommands.choices} | {"lightning-perf --help"}
-    assert expected <= quoted
 
 
 @pytest.fixture(scope="module")

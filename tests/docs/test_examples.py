@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def given() -> dict[str, Any]:
 @pytest.mark.parametrize("page", [page for page in PAGES if PYTHON[page]], ids=lambda page: page.name)
 def test_examples_run(page: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sandbox)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     names = given()
     for block in PYTHON[page]:
         with warnings.catch_warnings():

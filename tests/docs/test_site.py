@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -10,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from lightning_perf import commands
 from tests.support.markdown import DOCS, ROOT, RULE_PAGES, load
 
 pytest.importorskip("mkdocs", reason="needs the development packages")
@@ -67,6 +70,20 @@ def test_each_rule_has_a_page_below_the_findings(hooks: ModuleType) -> None:
     assert api == "api.md"
     assert findings[0] == "findings.md"
     assert findings[1:] == [{page.stem: f"findings/{page.name}"} for page in RULE_PAGES]
+
+
+def test_the_page_of_the_command_line_lists_the_help_of_every_command(hooks: ModuleType) -> None:
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    listed = hooks.help_of_commands(page)
+    modules = (
+        importlib.import_module(found.name)
+        for found in pkgutil.iter_modules(commands.__path__, "lightning_perf.commands.")
+    )
+    names = [module.__name__.rpartition(".")[2] for module in modules if hasattr(module, "HELP")]
+    assert len(names) == listed.count("\n## lightning-perf ")
+    for name in names:
+        assert f"## lightning-perf {name}\n\n```text\nusage: lightning-perf {name} " in listed
+    assert "usage: python -m recipes.signlang predict " in listed
 
 
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:
