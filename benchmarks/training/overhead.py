@@ -325,9 +325,9 @@ def page(results: dict[str, Any]) -> str:
             "# Overhead\n",
             f"Written by `python -m benchmarks.training.overhead`, method {METHOD}. {head}.",
             f"{results['versions']}.\n",
-            "Processor time over that with an empty callback, in µs: per step from step 100 on (steady), in the first 100,",
-            "in the 20 after the window and in the ten of the window, and per fit for its start and its end. In brackets",
-            "is the 95 % interval. The last column is wall time.\n",
+            "Processor time over that with an empty callback, in µs: per step from step 100 on (steady), in the first",
+            "100, in the 20 after the window and in the ten of the window, and per fit for its start and its end. In",
+            "brackets is the 95 % interval. The last column is wall time.\n",
             _table(["program", "step, ms", "arm", *COLUMNS, "steady, wall"], rows),
             "Where the time of a steady step goes, in µs, timed in place:\n",
             _table(

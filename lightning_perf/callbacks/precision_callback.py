@@ -57,7 +57,7 @@ _HOOKS = {
     "on_validation_batch_start": None,
     "on_validation_batch_end": None,
 }
-"""The hooks that a Trainer calls for each batch and epoch, and those of the observers; None where there is none."""
+"""The hooks that a Trainer calls for each batch and epoch, and those of the observers, or None."""
 
 OF_A_FIT = ("log", "log_dict", "_observers", *_HOOKS)
 """Attributes that hold for one fit. Lightning adds the methods of the module, and a copy of them would hold it."""
@@ -66,7 +66,7 @@ OF_A_FIT = ("log", "log_dict", "_observers", *_HOOKS)
 class ObservedCallback(LightningCallback):
     """A callback that passes the hooks of the training loop to the observers of the fit.
 
-    A Trainer calls a hook if it is callable. During a fit, those that no observer needs at present are None.
+    A Trainer calls a hook if it is callable. During a fit, the callback sets the hooks to None that no observer needs.
     """
 
     _observers: Observers

@@ -196,7 +196,7 @@ class LogWriter(Generic[Value]):
 
 
 class OpenFile:
-    """A file that stays open to append to it. What `append` has written, survives the death of the process."""
+    """A file that stays open to append to it. The death of the process loses nothing that `append` has written."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)

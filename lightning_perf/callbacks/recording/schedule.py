@@ -80,7 +80,7 @@ class Schedule:
         return self._position(step) == self.cycle - 1
 
     def next_window(self, step: int) -> float:
-        """Return the first step from `step` on in which the profiler does not rest; infinity if there is none.
+        """Return the first step from `step` on in which the profiler does not rest; infinity without one.
 
         Example:
             >>> schedule = Schedule(skip_first=2, wait=3, warmup=1, active=2, repeat=2)
@@ -242,7 +242,7 @@ class WindowPlan:
         return (self._schedule if self._capture is None else self._of(step)).action(step)
 
     def next_window(self, step: int) -> float:
-        """Return the first step from `step` on that is in a window of the schedule; infinity if there is none."""
+        """Return the first step from `step` on that is in a window of the schedule; infinity without one."""
         return self._schedule.next_window(step)
 
     def ends_window(self, step: int) -> bool:

@@ -72,7 +72,7 @@ class WindowNotes:
     def on_step_cut(self) -> None:
         """The step is dropped, or training pauses in it."""
         if self.page_faults is not None:
-            self.page_faults.on_step_dropped()
+            self.page_faults.on_step_cut()
 
     def on_warm_up(self) -> None:
         """Start to count tokens and the contents of a batch."""

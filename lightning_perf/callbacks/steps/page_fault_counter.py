@@ -46,12 +46,8 @@ class PageFaultCounter:
             self._steps.append(now - self._before)
         self._before = None
 
-    def on_step_dropped(self) -> None:
-        """Forget the step."""
-        self._before = None
-
-    def on_training_pause(self) -> None:
-        """Forget the step: validation has page faults of its own."""
+    def on_step_cut(self) -> None:
+        """Forget a step that is dropped or interrupted: validation has page faults of its own."""
         self._before = None
 
     def median_per_step(self) -> float | None:
