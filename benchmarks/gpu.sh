@@ -5,7 +5,7 @@
 #   TINY=1 benchmarks/gpu.sh               run every stage on a CPU, at sizes that only show that it works
 #   benchmarks/gpu.sh --help               list the stages and the other options
 #
-# Run the stages in this order: first, table, overhead, planted, rest. With half an hour on a GPU the first four fit.
+# Run the stages in this order: first, table, overhead, planted, rest, compare. With half an hour on a GPU the first four fit.
 # PYTHON names the interpreter (default: that of .venv, else python3). Nothing is downloaded.
 set -eu
 cd "$(dirname "$0")/.."

@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,13 +85,14 @@ class Row:
         channels_last: Memory format of model and images.
         arm: Key of `ARMS`.
         ran_as: Precision that it ran in, and which FP32.
-        images_per_s: Images a second, without a profiler.
+        images_per_s: Images a second, without a profiler; None if the combination failed.
         peak_memory_bytes: Most memory allocated; None on a CPU.
         arithmetic: Share of device compute time by arithmetic; empty on a CPU.
         tensor_cores: Share of device compute time on Tensor Cores.
         predicted_speedup: For FP32 and TF32: least and most speed-up by mixed precision.
         skipped_steps: Optimizer steps skipped by the scaler.
         trace: File name of the trace, if it is kept.
+        error: Why it failed, e.g. for lack of memory; the other combinations are still measured.
     """
 
     model: str
@@ -99,13 +100,14 @@ class Row:
     channels_last: bool
     arm: str
     ran_as: str
-    images_per_s: float
-    peak_memory_bytes: int | None
-    arithmetic: dict[str, float]
-    tensor_cores: float | None
-    predicted_speedup: tuple[float, float] | None
-    skipped_steps: int | None
+    images_per_s: float | None = None
+    peak_memory_bytes: int | None = None
+    arithmetic: dict[str, float] = field(default_factory=dict)
+    tensor_cores: float | None = None
+    predicted_speedup: tuple[float, float] | None = None
+    skipped_steps: int | None = None
     trace: str | None = None
+    error: str | None = None
 
 
 class Classifier(pl.LightningModule):
@@ -247,7 +249,7 @@ def table(rows: list[Row]) -> str:
         ]
         lines.append(
             f"| {row.model} | {row.batch} | {'channels-last' if row.channels_last else 'contiguous'} | {row.arm} "
-            f"| {row.ran_as} | {row.images_per_s:.1f} | {' | '.join(cells)} "
+            f"| {row.ran_as} | {row.error or f'{row.images_per_s:.1f}'} | {' | '.join(cells)} "
             f"| {format_bytes(row.peak_memory_bytes)} "
             f"| {', '.join(f'{name} {format_share(share)}' for name, share in shares) or '–'} "
             f"| {format_share(row.tensor_cores)} |"
@@ -257,7 +259,7 @@ def table(rows: list[Row]) -> str:
 
 def _against(row: Row, base: Row | None) -> tuple[str, str]:
     """Return the speed-up over another arm, and its prediction with whether it held."""
-    if base is None:
+    if base is None or base.images_per_s is None or row.images_per_s is None:
         return "–", "–"
     speed_up = row.images_per_s / base.images_per_s
     predicted = base.predicted_speedup if row.arm in ("fp16", "bf16") else None
@@ -285,7 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: Command line; None for the process's own.
 
     Returns:
-        The exit code: 2 without the device.
+        The exit code: 1 if a combination failed, 2 without the device.
     """
     parser = make_parser(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -315,16 +317,20 @@ def main(arguments: list[str] | None = None) -> int:
     with given.out.with_suffix(".jsonl").open("w", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
         for model, batch, channels_last, arm in itertools.product(size.models, size.batches, layouts, ARMS):
-            row = measure(size, device, model, batch, arm, channels_last=channels_last, traces_to=traces_to)
+            try:
+                row = measure(size, device, model, batch, arm, channels_last=channels_last, traces_to=traces_to)
+            except Exception as error:  # a device without bfloat16, too little memory: the other rows still count
+                reason = str(error).partition("\n")[0].replace("|", "/")[:120]
+                row = Row(model, batch, channels_last, arm, "–", error=f"{type(error).__name__}: {reason}")
             rows.append(row)
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
             layout = "channels-last" if channels_last else "contiguous"
-            print(f"{model} {batch} {layout} {arm}: {row.images_per_s:.1f}/s", flush=True)
+            print(f"{model} {batch} {layout} {arm}: {row.error or f'{row.images_per_s:.1f}/s'}", flush=True)
             given.out.with_suffix(".md").write_text(_page(size, device, rows), encoding="utf-8")
     print(table(rows))
-    return 0
+    return 1 if any(row.error for row in rows) else 0
 
 
 def _page(size: Size, device: torch.device, rows: list[Row]) -> str:

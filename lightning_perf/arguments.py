@@ -86,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        near = get_close_matches(str(value), choices, n=1)
+        near = get_close_matches(str(value), choices, n=1) or [c for c in choices if c.startswith(f"{value}-")]
         hint = f" Did you mean {near[0]}?" if near else ""
         raise argparse.ArgumentError(action, f"unknown value {value!r}.{hint} Choose from {', '.join(choices)}.")
 
@@ -365,9 +365,11 @@ def progress_printer(quiet: bool) -> Callable[[str], None]:
 
 def write_output(path: Path, text: str) -> None:
     """Write a file that the user asked for, and make its folder."""
+    from lightning_perf.run_files.atomic import write_named_file  # not needed for --help
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_named_file(path, text.encode())
     except OSError as cause:
         raise UserError(f"{path}: cannot be written ({cause.strerror}). Give another file.") from cause
 

@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.project import REPOSITORY_URL
 from lightning_perf.show.terminal_text import ASCII_FALLBACK, safe
 
 
@@ -80,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print_error(safe(str(error)))
         return error.exit_code
+    except Exception:  # Python would exit with 1, which means that a check failed
+        traceback.print_exc()
+        print_error(f"this is a bug of lightning_perf. Please report it with the lines above: {REPOSITORY_URL}/issues")
+        return ExitCode.USAGE
     return code
 
 

@@ -15,6 +15,8 @@ from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
+from lightning_perf.saved_json import decode_json
+
 if TYPE_CHECKING:
     from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
@@ -124,12 +126,16 @@ class PageDocument(Document):
         """Return the kind of the page and its title."""
         raise NotImplementedError
 
+    def _page_data(self) -> bytes:
+        """Return the JSON that the views of the page read, apart from its parts."""
+        return msgspec.json.encode(self)
+
 
 def page_json(document: PageDocument, cut: Callable[[bytes], bytes] = bytes) -> bytes:
     """Return a document as JSON for its page: cut by a function, and with the blocks of the page."""
     from lightning_perf.page.blocks import add_parts
 
-    return add_parts(cut(msgspec.json.encode(document)), document._parts())
+    return add_parts(cut(document._page_data()), document._parts())
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class SavedDocument(Document):
         """
         form = cls._format
         try:
-            version = msgspec.json.decode(data, type=_Head).schema_version
+            version = decode_json(data, _Head).schema_version
         except msgspec.DecodeError as error:
             raise form.error(f"this is not a {form.name} ({error})") from error
         if version != form.version:
@@ -178,9 +184,10 @@ class SavedDocument(Document):
             wanted = f"this lightning-perf reads {form.version}"
             raise form.error(f"the {form.short_name} has schema version {version}, {wanted}: {action}")
         try:
-            return msgspec.json.decode(data, type=cls)
+            document: _Saved = decode_json(data, cls)
         except msgspec.DecodeError as error:
             raise form.error(f"the {form.short_name} is damaged ({error})") from error
+        return document
 
     @classmethod
     def load(cls: type[_Saved], path: str | os.PathLike[str]) -> _Saved:

@@ -12,6 +12,14 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GENERIC = re.compile(r"^(failed to|while executing|set torch|the following|traceback|backend compiler)", re.IGNORECASE)
 
 
+_HINT = re.compile(
+    r"for (more|extended|c\+\+)|if you|consider using|caused by: \(_|the error above|\(refer|you can|user stack|to see|"
+    r"please (file|report)|try |- (modify|debug|create)|## ",
+    re.IGNORECASE,
+)
+_FILE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in \S+')
+
+
 class UserError(Exception):
     """An error that the user can fix. The command line prints its message without a traceback."""
 
@@ -61,12 +69,35 @@ def reason_of(error: BaseException) -> str:
         ...     print(reason_of(error))
         ValueError: reshape to 32 rows
     """
+    cause, lines = _cause(error)
+    if not lines:
+        return type(cause).__name__
+    line = lines[0]
+    return f"{type(cause).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"
+
+
+def whole_reason_of(error: BaseException) -> str:
+    r"""Return all that an error says about its innermost cause, on one line, without hints for developers of compilers.
+
+    Example:
+        >>> whole_reason_of(ValueError('Constraints violated!\nFor more information, see …\n  - b is always 2\n'
+        ...     'The following call raised this error:\n  File "/home/u/net.py", line 7, in forward\n    x.view(2, 3)'))
+        'ValueError: Constraints violated! - b is always 2 net.py, line 7: x.view(2, 3)'
+    """
+    cause, lines = _cause(error)
+    text = " ".join(line for line in lines if not _HINT.match(line))
+    return f"{type(cause).__name__}: {_FILE.sub(_short_place, text)}" if text else type(cause).__name__
+
+
+def _cause(error: BaseException) -> tuple[BaseException, list[str]]:
+    """Return the innermost cause of an error, and the lines of its message without generic ones."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines()]
     lines = [line for line in lines if line]
-    telling = [line for line in lines if not _GENERIC.match(line)] or lines
-    if not telling:
-        return type(error).__name__
-    line = telling[0]
-    return f"{type(error).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"
+    return error, [line for line in lines if not _GENERIC.match(line)] or lines
+
+
+def _short_place(place: re.Match[str]) -> str:
+    name = place["path"].replace("\\", "/").rpartition("/")[2]
+    return f"{name}, line {place['line']}:"

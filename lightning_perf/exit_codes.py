@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
     CHECK_FAILED = 1
     """A check failed: a gate, ``--fail-on`` or a limit, a candidate that diverged or did not finish, or no result."""
     USAGE = 2
-    """An option, an input or an output file cannot be used."""
+    """An option, an input or an output file cannot be used, or lightning_perf has a bug."""
     UNFAIR = 3
     """The runs differ in more than the setting being tested, so they were not compared."""
     INCONCLUSIVE = 4

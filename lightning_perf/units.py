@@ -252,6 +252,8 @@ class ColumnFormat:
         if not _is_finite(value):
             return NOT_AVAILABLE
         shown = value / self.factor
+        if abs(shown) >= 1e15:
+            return f"{shown:.3e}"
         vanishes = shown and not round(shown, self.decimals)
         return f"{shown:,.{_decimals(shown, _DEVIATION_DIGITS) if vanishes else self.decimals}f}"
 

@@ -44,7 +44,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str], start: object = ma
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    (subparsers,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    (subparsers,) = (a for a in _parser("")._actions if isinstance(a, argparse._SubParsersAction))
     yield from subparsers.choices.items()
 
 
@@ -166,7 +166,7 @@ def test_no_option_swallows_the_argument_after_it() -> None:
 
 
 def parse(*arguments: str) -> argparse.Namespace:
-    return _parser().parse_args(arguments)
+    return _parser(arguments[0]).parse_args(arguments)
 
 
 def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
@@ -193,6 +193,7 @@ def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
         (["infer", "x", "--batch-sizes", "1,0"], "'0' is not a whole number of 1 or more"),
         (["infer", "x", "--max-accuracy-drop", "1"], "'1' is not a share"),
         (["analyze", "x", "--engine", "spark"], "unknown value 'spark'. Choose from local, ray."),
+        (["run", "--precision", "bf16", "x"], "unknown value 'bf16'. Did you mean bf16-mixed? Choose from 16-mixed"),
     ],
 )
 def test_wrong_usage_names_the_value_and_the_fix(

@@ -17,6 +17,11 @@ from typing import Any, Literal
 import lightning_perf
 from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.compare.support import write_run
+from tests.findings import accounts
+from tests.findings.test_cpu import contended
+from tests.findings.test_settings import checking
+from tests.findings.test_steps import every, growing, growing_forward, logged, restarted
+from tests.support.lightning_profiler import recording as lightning_recording
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 __all__ = ["CASES", "OUTCOMES", "Case"]
@@ -85,6 +90,31 @@ def _planted(
     return Case(f"planted: {name}", make, tuple(expected), tuple(forbidden), reason)
 
 
+def starting() -> TraceBuilder:
+    """The first call of a model: a launch loads its kernel for 800 ms, and 39 products in FP32 follow."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for number in range(40):
+        call_us, at = (30, 799_970 + 40 * number) if number else (800_000, 0)
+        builder.op("aten::mm", at, call_us + 20, types=["float", "float"], dims=[[1024, 1024], [1024, 1024]])
+        builder.launch(
+            FP32, call_us=at + 5, call_duration_us=call_us, start_us=800_010 + 1000 * number, duration_us=990
+        )
+    return builder
+
+
+def attending() -> TraceBuilder:
+    """The forward pass of an encoder: its attention multiplies, takes the softmax without a mask, multiplies again."""
+    builder = TraceBuilder()
+    scores, rows = [64, 128, 128], [64, 128, 16]
+    for number in range(8):
+        at = 9_100 * number
+        builder.op("aten::addmm", at, 2000, types=["float"] * 3, dims=[[64], [2048, 64], [64, 64]])
+        builder.op("aten::bmm", at + 2010, 1500, types=["float"] * 2, dims=[rows, [64, 16, 128]])
+        builder.op("aten::_softmax", at + 3520, 4000, types=["float"], dims=[scores, [], []])
+        builder.op("aten::bmm", at + 7530, 1500, types=["float"] * 2, dims=[scores, rows])
+    return builder
+
+
 def _recorded(name: str, expected: Sequence[str], forbidden: Sequence[str], reason: str) -> Case:
     def make(folder: Path, corpus: Path) -> None:  # noqa: ARG001
         shutil.copytree(DEMO / name, folder, dirs_exist_ok=True)
@@ -98,6 +128,17 @@ def _run_that_waited_once(folder: Path, corpus: Path) -> None:  # noqa: ARG001
     waits = [10_000_000 if 10 <= step < 14 else 20_000 for step in range(400)]
     steps = [StepSample(step, 10_000_000 + wait, wait, None, 32, False) for step, wait in enumerate(waits)]
     (folder / "steps.rank0.jsonl").write_bytes(STEPS.encode(*steps))
+
+
+def _logged(
+    name: str, write: Callable[[Path], object], expected: Sequence[str], forbidden: Sequence[str], reason: str
+) -> Case:
+    """A run of a training on a processor with its step log, its account, or its memory over time."""
+
+    def make(folder: Path, corpus: Path) -> None:  # noqa: ARG001
+        write(folder)
+
+    return Case(f"run: {name}", make, tuple(expected), tuple(forbidden), reason)
 
 
 def _compared(
@@ -206,6 +247,34 @@ def reducing(rank: int, *, compute_us: int, reduce_us: int, hidden: bool = False
 def _nearly_full() -> TraceBuilder:
     reserved = round(0.97 * A100["totalGlobalMem"])
     return training().memory(50, 1024, allocated=reserved // 2, reserved=reserved)
+
+
+def _without_device(**top_level: Any) -> TraceBuilder:
+    """A host that launches and waits for 95 % of the time, without any work of its GPU."""
+    builder = TraceBuilder(**top_level).gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for start in builder.steps(20, 1000):
+        builder.op("aten::mm", start, 400)
+        builder.runtime("cudaLaunchKernel", start + 100, 250, start + 1)
+        builder.runtime("cudaDeviceSynchronize", start + 450, 500)
+    return builder
+
+
+def _of_no_category() -> TraceBuilder:
+    """Steps with work in a process "Ascend Hardware", whose events have no category."""
+    builder = TraceBuilder().event(ph="M", name="process_name", pid=3, tid=0, args={"name": "Ascend Hardware"})
+    for start in builder.steps(4, 1000):
+        builder.op("aten::mm", start + 50, 20).annotation(FETCH, start + 900, 90)
+        builder.event(ph="X", name="MatMulV2", pid=3, tid=7, ts=start + 80, dur=800)
+    return builder
+
+
+def _without_operators() -> TraceBuilder:
+    """Steps of a recording of the device alone, which idles for four fifths of them."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for start in builder.steps(5, 5000):
+        for at in range(start, start + 4000, 400):
+            builder.launch(BF16, call_us=at + 10, call_duration_us=8, start_us=at + 30, duration_us=100)
+    return builder
 
 
 CASES: tuple[Case, ...] = (
@@ -461,6 +530,55 @@ CASES: tuple[Case, ...] = (
         MANY,
         "A busy device. The text is the name of a range that the training recorded, not an instruction.",
     ),
+    _planted(
+        "the first call",
+        [starting()],
+        ("cold-start",),
+        ("input-bound", "launch-bound", "small-kernels", "host-work", *FORMATS),
+        "One of 40 launches takes 800 of 840 ms. Nothing of it recurs, so no figure describes later calls.",
+    ),
+    _planted(
+        "attention of an encoder",
+        [attending()],
+        ("attention-math",),
+        ("input-bound", "padding", *GPU_RULES, *CPU_RULES),
+        "Softmax and two batched products take 56 of 72 ms, in FP32 and without a fused kernel.",
+    ),
+    _planted(
+        "anomaly detection",
+        [checking(nodes=10)],
+        ("debug-settings",),
+        ("input-bound", "leak", *GPU_RULES),
+        "Each of 10 nodes of the backward runs isnan and any on its gradient: detect_anomaly is on.",
+    ),
+    _planted(
+        "a GPU without recorded work",
+        [_without_device()],
+        (),
+        (*MANY, "host-work", "memory-spare", *CPU_RULES),
+        "No event of the device is in the file, so nobody knows when the device worked.",
+    ),
+    _planted(
+        "work of no known category",
+        [_of_no_category()],
+        (),
+        (*MANY, "host-work", "cpu-pauses", *CPU_RULES),
+        "The device works for 80 % of each step, in events without a category. No share of the rest is known.",
+    ),
+    _planted(
+        "a recording without operators",
+        [_without_operators()],
+        (),
+        ("host-work", "input-bound", "exposed-communication", *CPU_RULES),
+        "The device idles, but no operator was recorded, so nobody knows whether Python is to blame.",
+    ),
+    _planted(
+        "the profiler of Lightning",
+        [lightning_recording("2.0 to 2.6", "automatic")],
+        ("unfused-optimizer",),
+        ("launch-bound", "sync-points", "exposed-communication", "cpu-pauses", *FORMATS),
+        "An update by Adam takes 0.7 ms of a step of 10 ms. The range of the last one ends 34 ms after the last step.",
+    ),
     Case(
         "planted: a wait in the recorded steps only",
         _run_that_waited_once,
@@ -468,6 +586,69 @@ CASES: tuple[Case, ...] = (
         ("input-bound", "exposed-communication", *FORMATS),
         "The four recorded steps wait for half of their time. The step log of the run shows a wait of 0.3 % over 400 "
         "steps, so a faster loader would save next to nothing.",
+    ),
+    _logged(
+        "sleeping workers",
+        lambda folder: logged(folder, every(2, 100, 2), every(2, 100)),
+        ("input-bound",),
+        ("periodic-steps", "growing-steps", "worker-restarts", *CPU_RULES),
+        "Two workers deliver two batches at once, and every second step waits 100 ms for them.",
+    ),
+    _logged(
+        "first steps of epochs that wait",
+        restarted,
+        ("worker-restarts",),
+        ("periodic-steps", "input-bound", "growing-steps"),
+        "The workers start again in each epoch of 40 steps, and its first step waits for them.",
+    ),
+    _logged(
+        "steps that grow",
+        growing_forward,
+        ("growing-steps",),
+        ("input-bound", "periodic-steps", "leak"),
+        "Steps take 10 ms at first and 30 ms at the end of 400 steps, all of it more in the forward.",
+    ),
+    _logged(
+        "steps that grow with their samples",
+        lambda folder: growing(folder, samples=lambda step: 100 + step // 2),
+        (),
+        ("growing-steps", "periodic-steps", "input-bound", "leak"),
+        "Steps take three times as long at the end, with three times the samples.",
+    ),
+    _logged(
+        "a change by design",
+        lambda folder: logged(folder, lambda step: 10 if step < 140 else 40, lambda step: 0),  # noqa: ARG005
+        (),
+        ("growing-steps", "periodic-steps", "input-bound"),
+        "From step 140 on each step takes four times as long. The profiler ran in steps 100 to 104.",
+    ),
+    _logged(
+        "a list of tensors",
+        accounts.growing,
+        ("leak",),
+        ("memory-growth", "worker-memory"),
+        "Each step keeps one more tensor of 1 MiB.",
+    ),
+    _logged(
+        "batches of many lengths",
+        accounts.caching,
+        ("memory-growth",),
+        ("leak", "worker-memory"),
+        "The process grows by 0.25 MiB per step. No tensor and no container does, and batches have 60 lengths.",
+    ),
+    _logged(
+        "a list of objects in a data set",
+        accounts.copying,
+        ("worker-memory",),
+        ("leak", "memory-growth", "worker-restarts"),
+        "The own memory of a worker grows by 396 MiB, and all of its memory by 1 MiB.",
+    ),
+    _planted(
+        "threads without cores",
+        [contended(0.3, 7.8)],
+        ("thread-contention",),
+        ("cpu-threads", "cpu-bf16", "input-bound"),
+        "Torch computes on 8 threads of 8 cores, and other programs keep 7.8 of them busy.",
     ),
     _compared("20 % faster", (80, 81, 79, 80.4, 79.6, 80), "faster", "Six runs of each, 20 % apart, noise 1 %."),
     _compared("10 % slower", (110, 111, 109, 110.5, 109.5, 110), "slower", "Six runs of each, 10 % apart, noise 1 %."),

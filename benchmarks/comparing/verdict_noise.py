@@ -1,4 +1,4 @@
-"""How often `compare` is right when noise is not normal: coverage, false verdicts and power for nine kinds of noise.
+"""How often `compare` is right when noise is not normal: coverage, false verdicts and power for eleven kinds of noise.
 
 A simulated study has blocks with one run of a baseline and one of a candidate, 100 steps each. The true difference is
 known. The kinds of noise, with a common level for each block (SD 2 %, except for drift):
@@ -11,7 +11,9 @@ known. The kinds of noise, with a common level for each block (SD 2 %, except fo
 - bimodal: run means with SD 0.5 %, and three runs in ten are 4 % slower, like a process with unlucky memory;
 - heavy tails: run means and steps follow a t distribution with 2 degrees of freedom;
 - process effect: run means with SD 4 %, steps with SD 0.5 %;
-- busy machine: in a third of the runs other processes slow down bursts of steps by 20 to 100 %.
+- busy machine: in a third of the runs other processes slow down bursts of steps by 20 to 100 %;
+- skewed arms: run means with SD 1 %, and each run is slower by an exponential share with mean 4 %;
+- skewed candidate: the same for the candidate only, with an equal mean of both arms.
 
 Run as ``python -m benchmarks.comparing.verdict_noise``: prints Markdown tables and writes them to
 ``benchmarks/results/verdict_noise.md``.
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from benchmarks.comparing.run_statistics import write_simulation
-from lightning_perf.compare.verdicts.pair import RANK_BLOCKS
+from lightning_perf.compare.verdicts.pair import MOST_SKEW, RANK_BLOCKS
 from lightning_perf.statistics.distributions import t_quantile
 from lightning_perf.statistics.ranks import signed_rank_counts
 from lightning_perf.statistics.values import Float64Array
@@ -84,6 +86,11 @@ def draw_noise(kind: str, rng: Rng, studies: int, blocks: int) -> Float64Array:
             busy = ndtr(_autocorrelated(rng, steps, 0.9)) < share
             slower = busy * np.log(rng.uniform(1.2, 2.0, runs))
             noise = level + slower + rng.normal(0, 0.01, runs) + rng.normal(0, 0.02, steps)
+        case "skewed arms" | "skewed candidate":
+            slower = np.log1p(rng.exponential(0.04, runs) - 0.04)
+            if kind == "skewed candidate":
+                slower[:, :, 0] = 0
+            noise = level + slower + rng.normal(0, 0.01, runs) + rng.normal(0, 0.02, steps)
         case _:
             raise ValueError(f"unknown kind of noise {kind!r}; choose from {', '.join(KINDS)}")
     return noise
@@ -99,6 +106,8 @@ KINDS = (
     "heavy tails",
     "process effect",
     "busy machine",
+    "skewed arms",
+    "skewed candidate",
 )
 
 SUMMARIES: Mapping[str, Summary] = {
@@ -140,21 +149,54 @@ def rank_interval(gaps: Float64Array, level: float = 0.05) -> Interval:
     return averages[:, outside - 1], averages[:, -outside]
 
 
-def chosen_interval(gaps: Float64Array) -> Interval:
-    """Return the interval that `compare` uses for this number of blocks."""
+def mean_interval(runs: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Return the logarithm of the ratio of mean times and its interval, as `mean_ratio` computes them."""
+    times = np.exp(runs - runs.mean(axis=(1, 2), keepdims=True))
+    blocks = runs.shape[1]
+    means = times.mean(axis=1, keepdims=True)
+    rest = np.subtract(*np.moveaxis(times / means, -1, 0)[::-1])
+    apart = rest - np.median(rest, axis=1, keepdims=True)
+    sd = rest.std(axis=1, ddof=1)
+    sides = [(2 * (np.clip(sign * apart, 0, None) ** 2).sum(axis=1) / (blocks - 1)) ** 0.5 for sign in (-1, 1)]
+    below, above = (t_quantile(0.975, blocks - 1) * np.maximum(side, sd) / blocks**0.5 for side in sides)
+    value = np.log(means[:, 0, 1] / means[:, 0, 0])
+    return value, value - below, value + above
+
+
+def earlier_interval(runs: Float64Array) -> Interval:
+    """Return the interval without regard to the mean: Student's t, and the signed-rank interval of many blocks."""
+    gaps = runs[..., 1] - runs[..., 0]
     return rank_interval(gaps) if gaps.shape[1] >= RANK_BLOCKS else t_interval(gaps)
 
 
-def draw_gaps(kind: str, studies: int, blocks: int, summaries: Mapping[str, Summary]) -> dict[str, Float64Array]:
-    """Return the log ratios candidate / baseline of every block, by summary of the runs; shape [studies, blocks]."""
+def chosen_interval(runs: Float64Array) -> Interval:
+    """Return the interval that `compare` uses, from the logarithms of the run means of shape [studies, blocks, 2]."""
+    low, high = earlier_interval(runs)
+    if runs.shape[1] < RANK_BLOCKS:
+        return low, high
+    rest = runs[..., 1] - runs[..., 0]
+    rest = rest - rest.mean(axis=1, keepdims=True)
+    skew = (rest**3).mean(axis=1) / (rest**2).mean(axis=1) ** 1.5
+    mean, mean_low, mean_high = mean_interval(runs)
+    extended = (np.abs(skew) > MOST_SKEW) | (mean < low) | (mean > high)
+    return np.where(extended, np.minimum(low, mean_low), low), np.where(extended, np.maximum(high, mean_high), high)
+
+
+def draw_runs(kind: str, studies: int, blocks: int, summaries: Mapping[str, Summary]) -> dict[str, Float64Array]:
+    """Return the logarithms of every run's summary; shape [studies, blocks, 2]."""
     rng = np.random.default_rng([KINDS.index(kind), blocks])
     parts: dict[str, list[Float64Array]] = {name: [] for name in summaries}
     for begin in range(0, studies, BATCH):
         times = np.exp(draw_noise(kind, rng, min(BATCH, studies - begin), blocks))
         for name, summary in summaries.items():
-            logs = np.log(summary(times))
-            parts[name].append(logs[..., 1] - logs[..., 0])
+            parts[name].append(np.log(summary(times)))
     return {name: np.concatenate(drawn) for name, drawn in parts.items()}
+
+
+def draw_gaps(kind: str, studies: int, blocks: int, summaries: Mapping[str, Summary]) -> dict[str, Float64Array]:
+    """Return the log ratios candidate / baseline of every block, by summary of the runs; shape [studies, blocks]."""
+    drawn = draw_runs(kind, studies, blocks, summaries)
+    return {name: runs[..., 1] - runs[..., 0] for name, runs in drawn.items()}
 
 
 def coverage(interval: Interval) -> float:
@@ -189,28 +231,93 @@ def _percent(share: float) -> str:
 
 
 def before_and_after(studies: int) -> list[str]:
-    """Compare Student's t for every study with the rule of `compare`."""
+    """Compare the interval of `compare` with the one that it used before it looked at the mean."""
     lines = ["## Before and after", ""]
     lines.append(
         "Each cell: before → after, in per cent. *Before* is Student's t interval of the log ratios of mean step "
-        f"times. *After* is the signed-rank interval from {RANK_BLOCKS} blocks on. *Coverage*: the interval contains "
-        "the true ratio, nominal 95. *False verdicts*: *faster* or *slower* without a difference, nominal at most 5. "
-        "*Power*: *faster* for a true reduction by one robust SD of the blocks' ratios."
+        f"times, and the signed-rank interval from {RANK_BLOCKS} blocks on. *After* is the rule of `compare`: if "
+        "the log ratios are skewed, or contradict the ratio of the means, the signed-rank interval also covers the "
+        "interval of that ratio. With fewer blocks nothing changed. "
+        "*Coverage*: the interval contains the true ratio, nominal 95. *False verdicts*: *faster* or *slower* "
+        "without a difference of the means, nominal at most 5. *Power*: *faster* for a true reduction by one robust SD "
+        "of the blocks' ratios."
     )
     for blocks in SIZES:
         rows = []
         for kind in KINDS:
-            gaps = draw_gaps(kind, studies, blocks, {"mean": SUMMARIES["mean"]})["mean"]
-            before, after = t_interval(gaps), chosen_interval(gaps)
-            effect = robust_sd(gaps)
+            runs = draw_runs(kind, studies, blocks, {"mean": SUMMARIES["mean"]})["mean"]
+            before, after = earlier_interval(runs), chosen_interval(runs)
+            effect = robust_sd(runs[..., 1] - runs[..., 0])
+            faster = runs - np.array([0.0, effect])
             cells = [kind, f"{100 * effect:.1f}"]
-            for measure in (coverage, lambda i: sum(verdicts(i, 0.0)), lambda i, e=effect: verdicts(i, -e)[0]):
-                one, other = _percent(measure(before)), _percent(measure(after))
-                cells.append(one if blocks < RANK_BLOCKS else f"{one} → {other}")
+            pairs = [[_percent(measure(interval)) for interval in (before, after)] for measure in (coverage, _false)]
+            pairs.append([_percent(verdicts(rule(faster), 0.0)[0]) for rule in (earlier_interval, chosen_interval)])
+            cells += [one if blocks < RANK_BLOCKS else f"{one} → {other}" for one, other in pairs]
             rows.append(tuple(cells))
-        lines += ["", f"**{blocks} blocks**" + ("" if blocks >= RANK_BLOCKS else ", where nothing changed")]
+        lines += ["", f"**{blocks} blocks**"]
         lines += _table(("noise", "robust SD (%)", "coverage", "false verdicts", "power"), rows)
     return lines
+
+
+def _false(interval: Interval) -> float:
+    return sum(verdicts(interval, 0.0))
+
+
+def _called_faster(interval: Interval) -> float:
+    return verdicts(interval, 0.0)[0]
+
+
+def _passes(interval: Interval) -> float:
+    return float(np.mean(interval[1] <= np.log(1.05)))
+
+
+def rare_slow_runs(studies: int) -> list[str]:
+    """Count the verdicts on a candidate with a few far slower runs, although the others are 2 % faster."""
+    lines = ["## Rare slow runs", ""]
+    lines.append(
+        "All runs of the candidate take 2 % less, but some are far slower, so that its mean is higher. Run means with "
+        "SD 1 %. Each cell: before → after, in per cent of the studies in which at least one slow run occurred. A "
+        "study without one cannot know about them (last column). The verdict *faster* therefore names the share of "
+        "slow runs that its blocks cannot exclude."
+    )
+    rows = []
+    for share, factor in ((0.1, 3.0), (0.1, 1.5), (0.1, 1.3), (0.2, 1.15), (0.05, 3.0)):
+        for blocks in (6, 12, 20, 30):
+            rng = np.random.default_rng([round(1000 * share), round(100 * factor), blocks])
+            runs = rng.normal(0, 0.02, (studies, blocks, 1)) + rng.normal(0, 0.01, (studies, blocks, 2))
+            slow = rng.random((studies, blocks)) < share
+            runs[..., 1] += np.log(0.98) + np.log(factor) * slow
+            seen = runs[slow.any(axis=1)]
+            cells = []
+            for measure in (_called_faster, _passes):
+                one, other = (_percent(measure(rule(seen))) for rule in (earlier_interval, chosen_interval))
+                cells.append(f"{one} → {other}")
+            mean = 0.98 * (1 + share * (factor - 1)) - 1
+            title = f"{100 * share:.0f} % of the runs at {factor:g} times (mean +{100 * mean:.1f} %)"
+            rows.append((title, str(blocks), *cells, _percent(1 - len(seen) / studies)))
+    heads = ("candidate", "blocks", "*faster*", "`step_time<=1.05` passes", "without a slow run")
+    return lines + _table(heads, rows)
+
+
+def healthy_studies(studies: int) -> list[str]:
+    """Count the verdicts *faster* of common studies with normal noise."""
+    lines = ["## Common studies", ""]
+    lines.append(
+        "Run means are normal with this SD, on a level that both runs of a block share. Each cell: the verdict "
+        "*faster* in per cent, before → after, for a step time that is really lower by 3 % and by 6 %."
+    )
+    rows = []
+    for sd in (0.005, 0.01, 0.02):
+        for blocks in (5, 6, 8, 12, 20):
+            rng = np.random.default_rng([round(1000 * sd), blocks])
+            noise = rng.normal(0, 0.02, (studies, blocks, 1)) + rng.normal(0, sd, (studies, blocks, 2))
+            cells = []
+            for change in (0.03, 0.06):
+                runs = noise + np.array([0.0, np.log1p(-change)])
+                one, other = (_percent(verdicts(rule(runs), 0.0)[0]) for rule in (earlier_interval, chosen_interval))
+                cells.append(one if blocks < RANK_BLOCKS else f"{one} → {other}")
+            rows.append((f"{100 * sd:g} %", str(blocks), *cells))
+    return lines + _table(("SD of runs", "blocks", "3 % less", "6 % less"), rows)
 
 
 def choice_of_blocks(studies: int) -> list[str]:
@@ -291,14 +398,15 @@ HIDDEN: Mapping[str, Callable[[Rng, Float64Array], Float64Array]] = {
 
 def report(studies: int) -> str:
     """Return all tables as Markdown."""
-    return "\n".join([*before_and_after(studies), *choice_of_blocks(studies), *choice_of_summary(studies)]) + "\n"
+    parts = (before_and_after, rare_slow_runs, healthy_studies, choice_of_blocks, choice_of_summary)
+    return "\n".join(line for part in parts for line in part(studies)) + "\n"
 
 
 def main() -> None:
     """Run the simulation, print the tables and write them to a file."""
     write_simulation(
         "Coverage, false verdicts and power of compare, by simulation.",
-        "# Verdicts under nine kinds of noise",
+        "# Verdicts under eleven kinds of noise",
         "Written by `python -m benchmarks.comparing.verdict_noise`, which describes the kinds of noise.",
         RESULTS,
         report,

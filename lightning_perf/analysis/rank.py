@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
+from lightning_perf.analysis.core.averaged_steps import without_tails
+from lightning_perf.analysis.host.anomaly_checks import AnomalyChecks, anomaly_checks
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
@@ -96,6 +98,7 @@ class RankAnalysis:
         attention: The implementations of attention by cost; ``None`` without attention.
         recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
         compiled_calls: Calls of code by ``torch.compile``; ``None`` without any.
+        anomaly_checks: The checks of ``torch.autograd.detect_anomaly``; ``None`` without any.
     """
 
     rank: int | None
@@ -136,6 +139,7 @@ class RankAnalysis:
     attention: Attention | None = None
     recompute: Recompute | None = None
     compiled_calls: CompiledCalls | None = None
+    anomaly_checks: AnomalyChecks | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -144,6 +148,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     Args:
         trace: The recording. Concatenate several windows of a rank first.
     """
+    recording_ns, trace = trace.end_ns - trace.begin_ns, without_tails(trace)
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
     used, attends = efficiency(trace) if len(trace.device) else None, attention(trace)
@@ -152,7 +157,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         sources=trace.sources,
         metadata=trace.metadata,
         problems=trace.problems,
-        recording_ns=trace.end_ns - trace.begin_ns,
+        recording_ns=recording_ns,
         breakdown=step_time,
         phases=phases(trace),
         arithmetic=arithmetic(trace) if computes else None,
@@ -188,4 +193,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         attention=attends,
         recompute=recompute(trace),
         compiled_calls=compiled_calls(trace),
+        anomaly_checks=anomaly_checks(trace),
     )

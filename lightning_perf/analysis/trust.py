@@ -10,13 +10,10 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
+from lightning_perf.analysis.steps.step_times import COMPARED_STEPS, WARMUP_STEPS, steps_after
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
-
-COMPARED_STEPS = 50
-"""The steps of a window are compared with at most so many before and after it. A run drifts, so the nearest count."""
 
 MIN_STEPS = 5
 """Steps needed before a window, inside it and after it. The default schedule leaves that many before its first window.
@@ -34,7 +31,7 @@ class WindowTrust:
         window: The window.
         before_ns: Median step time before it; None if no step without the profiler came before.
         inside_ns: Median step time in it, warm-up included; None if its steps were not timed.
-        after_ns: Median step time after it, up to the next window; None if no step followed.
+        after_ns: Median step time after it, up to the next window or a later slowdown; None if no step followed.
         overhead: Step time inside over before; None with too few steps.
         lasting: Step time after over before; None with too few steps.
         returned: Whether the step time recovered. True if the whole interval is at most `RETURN_TOLERANCE` above 1.
@@ -112,7 +109,7 @@ def trust(
     return Trust(
         steps=sum(len(analysis.breakdown.steps) for analysis in marked),
         incomplete_steps=sum(not step.complete for analysis in marked for step in analysis.breakdown.steps),
-        lost_events=sum(each.dropped_events + each.bad_durations for each in problems),
+        lost_events=sum(each.dropped_events + each.bad_durations + each.unread_events for each in problems),
         kernels=sum(each.kernels for each in launches),
         unlinked_kernels=sum(each.unlinked_kernels for each in launches),
         deviceless_ranks=sum(_lacks_device(analysis) for analysis in ranks),
@@ -140,7 +137,7 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
         until = windows[place + 1].first_step if place + 1 < len(windows) else None
         before = usual.step_ns[usual.step < window.first_step][-COMPARED_STEPS:].tolist()
         later = (usual.step > window.last_step) & (usual.step < (until if until is not None else 2**63 - 1))
-        after = usual.step_ns[later][:COMPARED_STEPS].tolist()
+        after = steps_after(usual.step_ns[later]).tolist()
         within = (samples.step >= window.first_step) & (samples.step <= window.last_step)
         inside = samples.step_ns[samples.profiled & within].tolist()
         excess_ns = _excess_ns(inside, window.recorded_steps, round(median(before))) if before else None

@@ -6,6 +6,9 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from lightning_perf.run_files.run_folder import mark_full_disk
 
 _logger = logging.getLogger("lightning_perf")
 
@@ -18,12 +21,14 @@ class ErrorReporter:
     Attributes:
         name: The class that the user sees.
         messages: One line per error, for the report.
+        folder: The folder of the run, or None.
     """
 
     def __init__(self, name: str = "PerfCallback") -> None:
         self.name = name
         self.messages: list[str] = []
         self._warned: set[str] = set()
+        self.folder: Path | None = None
 
     @contextmanager
     def instead(self, consequence: str, *, kind: str = "profiling") -> Iterator[None]:
@@ -42,6 +47,8 @@ class ErrorReporter:
         """
         message = f"{self.name}: {consequence}, training continues ({type(error).__name__}: {error})"
         self.messages.append(message)
+        if self.folder is not None:
+            mark_full_disk(self.folder, error)  # the messages may not fit on it either
         _logger.debug(message, exc_info=error)
         if kind not in self._warned:
             self._warned.add(kind)

@@ -19,7 +19,7 @@ from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.core_waits import CoreWaits
+from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
@@ -65,11 +65,20 @@ class Fit:
         self._budgets: list[OverheadBudget] = []
         self._captures: list[Captures] = []
         hook_times: HookTimes | None = None
+        core_use: list[CoreUse] = []
         memory: list[MemoryWatch] = []
         rank, device = loop.rank, loop.device
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             hook_times = loop.hook_times()
+            loader = _loader_facts(loop, errors)
+            core_use = [
+                CoreUse(
+                    state,
+                    workers=lambda: int(loader.get("workers") or 0),
+                    container=lambda: str(loader.get("container") or ""),
+                )
+            ]
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:
@@ -96,10 +105,10 @@ class Fit:
                     notes=WindowNotes(
                         errors,
                         page_faults=PageFaultCounter(state) if device.type == "cpu" else None,
-                        core_waits=CoreWaits(state),
-                        loader=_loader_facts(loop, errors),
+                        core_use=core_use[0],
+                        loader=loader,
                         hook_times=hook_times,
-                        tensors=WindowLists(loop.tensor_source) if recording.profile_memory else None,
+                        tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
                         tokens=TokenCounter(state, functools.partial(_product_parameters, loop, errors)),
                         batch=BatchContents(state),
                     ),
@@ -108,7 +117,15 @@ class Fit:
                 )
             ]
         if folder is not None and study_folder() is None:
-            memory = [MemoryWatch(state, device=device, folder=folder, rank=rank)]
+            memory = [
+                MemoryWatch(
+                    state,
+                    device=device,
+                    folder=folder,
+                    rank=rank,
+                    worker=core_use[0].worker_growth if core_use else lambda: None,
+                )
+            ]
         self._windows = LogWriter(
             WINDOWS,
             WINDOWS.path(folder, rank) if folder is not None else None,
@@ -148,6 +165,7 @@ class Fit:
                 *self._captures,
                 *self._budgets,
                 compilations,
+                *core_use,
                 timer,
             ],
             at_end=[
@@ -226,19 +244,28 @@ class Fit:
         self._windows.append(window)
 
 
+MARKED_STEPS = 16
+"""Steps after which the account keeps the times until then for the first time, and then each time they have doubled."""
+
+
 class _Totals(StepObserver):
-    """The samples and tokens of the fit, for its account."""
+    """The samples and tokens of the fit, and the time of its first half, for its account."""
 
     def __init__(self, state: FitState, accounts: Sequence[FitAccountant]) -> None:
         self._state = state
         self._accounts = tuple(accounts)
         self._samples: int | None = 0
         self._tokens: int | None = 0
+        self._next_mark = MARKED_STEPS
 
     def add(self, sample: StepSample) -> None:
         """Count the sample of a step; the totals are unknown from the first step without a count on."""
         self._samples = None if self._samples is None or sample.samples is None else self._samples + sample.samples
         self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
+        if self._state.whole_steps >= self._next_mark:
+            self._next_mark = 2 * self._state.whole_steps
+            for account in self._accounts:
+                account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
         """Complete the account."""

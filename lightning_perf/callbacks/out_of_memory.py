@@ -62,17 +62,19 @@ def report_out_of_memory(
     rank: int,
     step: int | None,
     batch_size: int | None,
+    precision: str = "",
 ) -> tuple[str, ...]:
     """Write a report on a training that ran out of memory. A failure in here is reported and not raised.
 
     Args:
         step: Number of the optimizer step; None if it is not known.
         batch_size: Samples of a batch; None if that is not known.
+        precision: The Trainer's option; empty if that is not known.
     """
     try:
         if not is_out_of_memory(error):
             return ()
-        report = describe_out_of_memory(error, source, rank=rank, step=step, batch_size=batch_size)
+        report = describe_out_of_memory(error, source, rank=rank, step=step, batch_size=batch_size, precision=precision)
         path = None
         if folder is not None:
             report = replace(report, snapshot=_save_snapshot(folder, rank, report.device))
@@ -84,7 +86,13 @@ def report_out_of_memory(
 
 
 def describe_out_of_memory(
-    error: BaseException, source: TensorSource, *, rank: int, step: int | None, batch_size: int | None
+    error: BaseException,
+    source: TensorSource,
+    *,
+    rank: int,
+    step: int | None,
+    batch_size: int | None,
+    precision: str = "",
 ) -> OutOfMemory:
     """Describe the state of a training at the moment of an error.
 
@@ -94,6 +102,7 @@ def describe_out_of_memory(
     Args:
         step: Number of the optimizer step; None if it is not known.
         batch_size: Samples of a batch; None if that is not known.
+        precision: The Trainer's option; empty if that is not known.
     """
     cause = next((cause for cause in _causes(error) if _says_so(cause)), error)
     text = str(cause)
@@ -115,7 +124,7 @@ def describe_out_of_memory(
         **_listed(source, ordinal if on_device else -1),
         **_allocator(ordinal if on_device else None),
     )
-    return replace(report, fixes=_fixes(report))
+    return replace(report, fixes=_fixes(report, _mixed(precision), can_shard=torch.cuda.device_count() > 1))
 
 
 def out_of_memory_lines(report: OutOfMemory, path: Path | None, *, name: str = "PerfCallback") -> tuple[str, ...]:
@@ -213,6 +222,7 @@ def _listed(source: TensorSource, device: int) -> dict[str, Any]:
     return {
         f"{kind}_bytes": sum({address: size for place, address, size in blocks if place == device}.values())
         for kind, blocks in lists.items()
+        if kind != "lightning_perf"
     }
 
 
@@ -246,8 +256,21 @@ def _save_snapshot(folder: Path, rank: int, device: str) -> str | None:
     return path.name
 
 
-def _fixes(report: OutOfMemory) -> tuple[str, ...]:
-    """Return the changes that reduce the memory, the most promising first."""
+def _mixed(precision: str) -> str:
+    """Return the mixed precision that the device has; empty if the training has less than 32 bits already."""
+    if "16" in precision or "transformer-engine" in precision:
+        return ""
+    device_has_bf16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if device_has_bf16 else "16-mixed"
+
+
+def _fixes(report: OutOfMemory, mixed: str = "bf16-mixed", *, can_shard: bool = True) -> tuple[str, ...]:
+    """Return the changes that reduce the memory, the most promising first.
+
+    Args:
+        mixed: A precision that saves memory; empty without one.
+        can_shard: Whether there are several devices.
+    """
     fixes = []
     available = report.total_bytes or report.free_bytes
     if report.asked_bytes is not None and available is not None and report.asked_bytes > available:
@@ -265,26 +288,33 @@ def _fixes(report: OutOfMemory) -> tuple[str, ...]:
     kinds = (report.parameters_bytes or 0, report.gradients_bytes or 0, report.optimizer_state_bytes or 0)
     if available and kinds[2] >= _STATE_SHARE * available:
         fixes.append(
-            f'Reduce the optimizer state ({format_bytes(kinds[2])}): shard it with Trainer(strategy="fsdp"), or use '
-            "an 8-bit optimizer such as torchao.optim.AdamW8bit."
+            f"Reduce the optimizer state ({format_bytes(kinds[2])}): use an 8-bit optimizer such as "
+            f"torchao.optim.AdamW8bit{', or shard it with ' + FSDP if can_shard else ''}."
         )
-    fixes.append(_fix_of_phase(report))
+    fixes.append(_fix_of_phase(report, mixed, can_shard=can_shard))
     return tuple(fixes)
 
 
-def _fix_of_phase(report: OutOfMemory) -> str:
+FSDP = 'Trainer(strategy="fsdp")'
+
+
+def _fix_of_phase(report: OutOfMemory, mixed: str, *, can_shard: bool) -> str:
     smaller = "Halve batch_size"
     if report.batch_size is not None and report.batch_size > 1:
         smaller += f" to {report.batch_size // 2}"
     if report.phase == "validation":
         return f"{smaller} of the validation loader, and do not keep outputs of validation_step."
     if report.phase == "optimizer":
-        return 'Use a fused optimizer such as torch.optim.AdamW(…, fused=True), or shard with Trainer(strategy="fsdp").'
+        shard = f", or shard with {FSDP}" if can_shard else ""
+        return f"Use a fused optimizer such as torch.optim.AdamW(…, fused=True){shard}."
     if report.phase in ("fetch", "transfer"):
         return f"{smaller}, or lower prefetch_factor and num_workers in DataLoader(…)."
+    if report.phase == "checkpoint" and can_shard:
+        return f'Save sharded checkpoints: {FSDP} with state_dict_type="sharded".'
     if report.phase == "checkpoint":
-        return 'Save sharded checkpoints: Trainer(strategy="fsdp") with state_dict_type="sharded".'
+        return "Save only the weights: ModelCheckpoint(save_weights_only=True)."
+    use_mixed = f' use Trainer(precision="{mixed}"),' if mixed else ""
     return (
-        f'{smaller} and set Trainer(accumulate_grad_batches=2), use Trainer(precision="bf16-mixed"), or checkpoint '
-        "activations with torch.utils.checkpoint."
+        f"{smaller} and set Trainer(accumulate_grad_batches=2),{use_mixed} or checkpoint activations with "
+        "torch.utils.checkpoint."
     )

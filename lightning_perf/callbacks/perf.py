@@ -280,6 +280,7 @@ class PerfCallback(ObservedCallback):
             rank=int(trainer.global_rank),
             step=int(trainer.global_step),
             batch_size=batch_size if isinstance(batch_size, int) else None,
+            precision=str(trainer.precision),
         )
         if self._options.report != "none":
             for line in lines:

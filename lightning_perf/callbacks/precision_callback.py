@@ -186,7 +186,10 @@ class PrecisionCallback(ObservedCallback):
         dirpath: str | os.PathLike[str] | None = None,
     ) -> None:
         if precision is not None and precision not in PRECISIONS:
-            raise ValueError(f"precision={precision!r} is unknown: give one of {', '.join(map(repr, PRECISIONS))}")
+            near = next((f"Did you mean {name!r}? " for name in PRECISIONS if name.startswith(f"{precision}-")), "")
+            raise ValueError(
+                f"precision={precision!r} is unknown. {near}Give one of {', '.join(map(repr, PRECISIONS))}"
+            )
         if tf32 not in ("on", "off", None):
             raise ValueError(f"tf32={tf32!r} is unknown: give 'on', 'off' or None")
         if isinstance(keep_fp32, str):

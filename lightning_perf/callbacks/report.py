@@ -144,7 +144,7 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
 def _check_estimates(errors: ErrorReporter, folder: Path, report: PerfReport) -> tuple[str, ...]:
     """Store the estimates of an earlier fit that this fit followed, and return a note on each."""
     try:
-        from lightning_perf.estimates.followed import ReportedRun, check_pair, describe_outcome, find_previous
+        from lightning_perf.estimates.followed import ReportedRun, check_pair, describe_outcomes, find_previous
         from lightning_perf.run_files.estimates import add_outcomes
 
         run = ReportedRun.of(report, folder)
@@ -152,7 +152,7 @@ def _check_estimates(errors: ErrorReporter, folder: Path, report: PerfReport) ->
             outcomes = check_pair(previous, run, "second fit")
             if outcomes:
                 add_outcomes(folder, outcomes)
-                return tuple(map(describe_outcome, outcomes))
+                return describe_outcomes(outcomes)
     except Exception as error:
         errors.report("the estimates of earlier fits are not checked", error)
     return ()

@@ -80,7 +80,7 @@ class FitSession:
                 print_line("PerfCallback: nothing is measured under fast_dev_run.")
         # A collective call: every rank makes it, even if one of them has failed.
         path = study_folder() or options.dirpath
-        self.folder = claim_run_folder(trainer, path, errors) if self.measured else None
+        self.folder = errors.folder = claim_run_folder(trainer, path, errors) if self.measured else None
         self._summary_folder = self.folder if trainer.is_global_zero else None
         self._rank_files = RankFiles(
             self.folder, rank=int(trainer.global_rank), world_size=int(trainer.world_size), errors=errors

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_error, progress_printer
-from lightning_perf.commands.show import show
 from lightning_perf.errors import TraceError
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.findings.finding import Finding
@@ -152,7 +152,9 @@ def _probe(path: Path, options: argparse.Namespace, say: Callable[[str], None]) 
     """Probe a recording, and keep the result in the folder of its run."""
     from lightning_perf.probe.run import probe_path
     from lightning_perf.run_files.probe import write_probe
+    from lightning_perf.run_files.traces import find_traces
 
+    find_traces(path)  # an error of the path comes before any progress
     say(f"probing for about {options.probe:g} s{', and compiling for a minute or more' if options.compile else ''}")
     probe = probe_path(path, options.probe, compiles=options.compile)
     if path.is_dir():

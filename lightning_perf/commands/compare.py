@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, print_error, share, write_output
-from lightning_perf.commands.show import show
+from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress, share, write_output
 from lightning_perf.compare.judge import EXIT_CODES, exit_code, judge_arms
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
@@ -192,7 +192,7 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
                 name = paths
         if name in arms:
             raise CompareError(f"two arms are named '{name}'. Give each arm its own name: NAME=PATH.")
-        arms[name] = tuple(record for folder in folders for record in find_records(folder))
+        arms[name] = tuple(record for folder in folders for record in find_records(folder, print_progress))
     return arms
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.arguments import add_list, add_outputs, describe, print_error
-from lightning_perf.commands.show import Shown, show
 from lightning_perf.errors import LocatedError
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings.explanation import Explanation, UnknownRuleError, explain
+from lightning_perf.outputs import Shown, show
 from lightning_perf.show.terminal_text import safe
 
 HELP = "explain a finding, a NaN, or how good the estimates were"
@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         document = _read(options)
     except UnknownRuleError as error:
-        print_error(safe(str(error)))
         sys.stderr.write(_list(explain()))
+        print_error(safe(str(error)))  # last, so that the long list does not hide it
         return ExitCode.USAGE
     show(document, options)
     return ExitCode.SUCCESS

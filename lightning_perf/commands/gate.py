@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_outputs, describe, write_output
+from lightning_perf.arguments import add_outputs, at_least, describe, write_output
 from lightning_perf.commands.compare import add_settings, compare_and_show, no_result, read_settings
-from lightning_perf.commands.pull_request import add_comment, comment
 from lightning_perf.commands.study import (
     add_devices,
     add_plan,
@@ -33,6 +33,8 @@ DEFAULT_GATE = "step_time<=1.05"
 TREATMENT = "code"
 BASE, HEAD = "base", "head"
 LAST_COMMIT = "HEAD"
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         plot="folder",
         out="folder for the runs (default: perf-gate/BASE-HEAD, by the hashes of the two commits)",
     )
-    add_comment(parser)
+    _add_comment(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,6 +94,8 @@ def run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.errors import CompareError
 
     if options.comment is not None:
+        from lightning_perf.pull_request import comment
+
         return comment(options)
     try:
         return _compare_commits(options)
@@ -175,3 +179,34 @@ def _check_code(folder: Path, checkouts: Sequence[Checkout]) -> None:
                     "script is not in the checkout. Give its path relative to the current folder. If it belongs to "
                     "another repository, e.g. a submodule, add --allow code."
                 )
+
+
+def _add_comment(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the comment."""
+    group = parser.add_argument_group(
+        "comment",
+        "Write a file into a comment on the pull request of a GitHub Actions workflow, and exit. The next call updates "
+        "the comment. It needs GitHub's command line 'gh', and a token in GITHUB_TOKEN or GH_TOKEN with the permission "
+        "'pull-requests: write'. Without that permission and in workflows of other events, gate writes no comment, "
+        "prints the reason, and exits with 0.",
+    )
+    group.add_argument("--comment", type=Path, metavar="FILE", help="run nothing, and write this Markdown as a comment")
+    group.add_argument(
+        "--key",
+        type=_key,
+        default="gate",
+        metavar="NAME",
+        help="identifies the comment. Give each job a key of its own if several comment (default: %(default)s)",
+    )
+    group.add_argument(
+        "--pull-request",
+        type=at_least(1),
+        metavar="N",
+        help="number of the pull request (default: that of the event, from GITHUB_EVENT_PATH)",
+    )
+
+
+def _key(text: str) -> str:
+    if not _KEY.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a key: use letters, digits, dots, dashes and underscores")
+    return text

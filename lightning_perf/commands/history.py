@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share
 from lightning_perf.commands.compare import show_result
-from lightning_perf.commands.show import show
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.outputs import show
 
 HELP = "show the trend over commits, and gate new runs by it"
 

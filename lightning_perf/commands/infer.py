@@ -20,9 +20,9 @@ from lightning_perf.arguments import (
     share_or_zero,
     thread_count,
 )
-from lightning_perf.commands.show import show
 from lightning_perf.errors import UserError
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.inference.model.samples import Samples

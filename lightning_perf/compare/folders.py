@@ -10,10 +10,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord, find_records
-from lightning_perf.compare.study.definition import read_study
-from lightning_perf.compare.study.results import OPTIONS_NAME, failed_blocks, study_arms, study_notes
+from lightning_perf.compare.study.definition import read_file, read_study
+from lightning_perf.compare.study.results import NOT_OPTIONS, OPTIONS_NAME, failed_blocks, study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings
@@ -74,9 +73,4 @@ class _Declared(msgspec.Struct):
 def _declared_settings(folder: Path) -> Settings:
     """Return the settings that a study declared before its first run, or the defaults."""
     path = folder / OPTIONS_NAME
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Declared).settings
-    except FileNotFoundError:
-        return Settings()
-    except (OSError, msgspec.DecodeError) as error:
-        raise CompareError(f"{path}: cannot be read as the options of a study ({error}).") from error
+    return read_file(path, _Declared, NOT_OPTIONS).settings if path.exists() else Settings()

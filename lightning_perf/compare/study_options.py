@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study.results import OPTIONS_NAME
+from lightning_perf.compare.study.definition import read_file
+from lightning_perf.compare.study.results import NOT_OPTIONS, OPTIONS_NAME
 from lightning_perf.compare.study.run import Engine
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files.atomic import write_document
@@ -86,7 +85,7 @@ def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings
         CompareError: The study was started with other rules, or the file cannot be read or written.
     """
     path = folder / OPTIONS_NAME
-    there = _read(path) if has_begun(folder) and path.exists() else None
+    there = read_file(path, StudyOptions, NOT_OPTIONS) if has_begun(folder) and path.exists() else None
     if there is not None:
         changed = _differences(there.settings, settings) if settings != Settings() else ""
         if changed:
@@ -111,15 +110,6 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(str(getattr(item, "text", item)) for item in value) or "none"
     return "none" if value is None else str(value)
-
-
-def _read(path: Path) -> StudyOptions:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=StudyOptions)
-    except (OSError, msgspec.DecodeError) as error:
-        raise CompareError(
-            f"{path}: cannot be read as the options of a study ({error}). Choose another folder."
-        ) from error
 
 
 def _write(path: Path, options: StudyOptions) -> None:

@@ -14,6 +14,7 @@ from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.estimates.advice import Facts, Followed, find_followed
+from lightning_perf.findings.contention import is_busy
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
@@ -87,7 +88,7 @@ def source_of(finding: Finding) -> Source:
 
 
 def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple[EstimateOutcome, ...]:
-    """Check the estimates of one run against the step time of a later one.
+    """Check the estimates of one run against the step time of a later one, unless the machine was busy.
 
     Step times come from the always-on timer if both runs have it, otherwise from the recorded steps. One run of each
     gives no interval.
@@ -96,7 +97,7 @@ def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple
         after: The run that may have followed one of them.
     """
     first, second = _lead(before.report), _lead(after.report)
-    if first is None or second is None or before.name == after.name:
+    if first is None or second is None or before.name == after.name or is_busy(second.metadata.processor):
         return ()
     with_facts = bool(before.facts and after.facts)
     facts = (before.facts, after.facts) if with_facts else (_recorded_facts(first), _recorded_facts(second))
@@ -129,7 +130,7 @@ def check_ratio(
         ratio: Step time after the change divided by the one before it, not yet per sample.
     """
     lead = _lead(before.report)
-    if lead is None or ratio.value is None:
+    if lead is None or ratio.value is None or is_busy(lead.metadata.processor):
         return ()
     found = [
         finding
@@ -167,18 +168,28 @@ def check_ratio(
     )
 
 
-def describe_outcome(outcome: EstimateOutcome) -> str:
-    """Return an outcome as a sentence, e.g. for a note.
+def describe_outcomes(outcomes: Sequence[EstimateOutcome]) -> tuple[str, ...]:
+    """Return a sentence about each change, e.g. for a note: that of the largest estimate, if several rules advise it.
 
     Example:
         >>> gain = (25, None, None, "diff", "one run of each")
-        >>> describe_outcome(EstimateOutcome("cpu-threads", "device.threads 1 → 2", 100, 20, 30, "general", *gain))
-        'Estimate checked: `cpu-threads` predicted 20.0 to 30.0 ms per step, and device.threads 1 → 2 saved 25.0 ms.'
+        >>> one = EstimateOutcome("a", "threads 1 → 2", 100, 20, 30, "general", *gain)
+        >>> print(*describe_outcomes([one]))
+        Estimate checked: `a` predicted 20.0 to 30.0 ms per step, and threads 1 → 2 saved 25.0 ms: a good estimate.
     """
+    largest: dict[str, EstimateOutcome] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.high_ms):
+        largest[outcome.setting] = outcome
+    return tuple(map(_describe_outcome, largest.values()))
+
+
+def _describe_outcome(outcome: EstimateOutcome) -> str:
+    good = outcome.low_ms <= outcome.gain_ms <= outcome.high_ms
+    judged = "a good estimate" if good else "too high" if outcome.gain_ms < outcome.low_ms else "too low"
     gained = f"saved {outcome.gain_ms:.1f} ms" if outcome.gain_ms >= 0 else f"cost {-outcome.gain_ms:.1f} ms"
     return (
         f"Estimate checked: `{outcome.rule}` predicted {outcome.low_ms:.1f} to {outcome.high_ms:.1f} ms per step, and "
-        f"{outcome.setting} {gained}."
+        f"{outcome.setting} {gained}: {judged}."
     )
 
 
@@ -303,4 +314,4 @@ def diff_runs(
     outcomes = check_pair(ReportedRun.of(reports[0], folders[0]), ReportedRun.of(reports[1], folders[1]), "diff")
     if store and folders[1] is not None:
         save_outcomes(folders[1], outcomes)
-    return replace(compared, notes=(*compared.notes, *map(describe_outcome, outcomes)))
+    return replace(compared, notes=(*compared.notes, *describe_outcomes(outcomes)))

@@ -131,12 +131,14 @@ def recompiles(report: CompileReport) -> Problem | None:
         evidence.append(f"torch gave up on {names}: further versions run uncompiled, in every later step.")
     if report.recorded_ns_per_step:
         evidence.append(f"Compilation took {format_duration(report.recorded_ns_per_step)} per recorded step.")
+    action = _recompile_fix(rows[0][1]) if rows else RECOMPILE_FIXES["other"]
     return Problem(
         f"{counted(count, 'recompilation')}: {of_fit(report.avoidable_ns, report)}",
         evidence,
-        _recompile_fix(rows[0][1]) if rows else RECOMPILE_FIXES["other"],
+        action,
         SavingRange((0.0, float(report.avoidable_ns)), "At most the time of these compilations goes away."),
         severity="high" if given_up else None,
+        changes="drop_last=True leaves out the last samples of each epoch" if "drop_last" in action else "",
     )
 
 

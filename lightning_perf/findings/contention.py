@@ -39,6 +39,13 @@ def is_busy(processor: Processor | None) -> bool:
     return bool(contention(processor))
 
 
+def free_cores(processor: Processor, workers: int) -> float | None:
+    """Return the cores that other programs and the loader's workers leave to the training; None if unknown."""
+    if processor.cores is None or processor.other_cpu is None:
+        return None
+    return max(0.0, processor.cores - processor.other_cpu - workers * (processor.worker_cpu or 0.0))
+
+
 def is_oversubscribed(processor: Processor | None) -> bool:
     """Return whether torch computes on more threads than the process may use processors."""
     cpus = _cpus(processor) if processor is not None else None

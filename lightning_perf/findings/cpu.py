@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple, get_args
@@ -10,8 +11,8 @@ from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, Hos
 from lightning_perf.analysis.host.pauses import PhasePause
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.contention import is_busy
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.contention import BUSY_WAIT, free_cores, is_busy
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     RECORD_STACKS,
@@ -22,6 +23,7 @@ from lightning_perf.findings.savings import (
     compile_obstacle,
     counted,
     each,
+    loader_of,
     probed_change,
     processor_of,
     share_of_step,
@@ -30,7 +32,7 @@ from lightning_perf.findings.savings import (
     worth_it,
 )
 from lightning_perf.machine.page_faults import KEEP_MEMORY
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.units import format_count, format_duration, format_share
 
 
 def rows(
@@ -129,10 +131,12 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
         if ns > 0
     ]
     return Problem(
-        f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
+        "FP32 on a processor with bfloat16: FP32 products take "
+        f"{share_of_step(products_ns, analysis)} of {whole(analysis)}",
         f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
         saving,
+        changes=SIXTEEN_BITS,
     )
 
 
@@ -203,7 +207,8 @@ def cpu_channels_last(analysis: RankAnalysis) -> Problem | None:
         if ns > 0
     ]
     return Problem(
-        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of the step works on images in that order",
+        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of "
+        f"{whole(analysis)} works on images in that order",
         f"{', '.join(named)}. The strides of their inputs show the order.",
         "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
         "Activations follow the weights.",
@@ -254,6 +259,7 @@ def cpu_overhead(analysis: RankAnalysis) -> Problem | None:
         ),
         fix.action,
         fix.saving,
+        changes=LARGER_BATCH if "batch" in fix.action else "",
     )
 
 
@@ -411,13 +417,14 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
         f"Pauses: {format_duration(time_ns)} per step outside operators {place}{named}",
         (
             (
-                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of the step, in "
+                f"The training thread runs no operator for {share_of_step(time_ns, analysis)} of {whole(analysis)}, in "
                 "stretches of at least 1 ms. Python code, sleeping and I/O look like this."
             ),
             *evidence,
         ),
         _pause_fix(analysis, pause, cause),
         SavingRange((time_ns / 2, time_ns), "Half to all of the pauses go away."),
+        changes=SKIPPED_WORK if cause and not cause.startswith("the logger") else "",
     )
 
 
@@ -487,6 +494,59 @@ def _pause_fix(analysis: RankAnalysis, pause: PhasePause, cause: str) -> str:
     return advice if pause.function or analysis.metadata.with_stack else f"{advice} {RECORD_STACKS}"
 
 
+MOST_LOST = 0.9
+"""Share of the operators' time that threads without a core lose at most. On two busy cores, steps took 4 to 11 times as
+long on two threads as on one: each operator waits for the thread that has no core."""
+
+
+@rule("thread-contention")
+def thread_contention(analysis: RankAnalysis) -> Problem | None:
+    """Find trainings on more threads than cores are free, because other programs or the loader's workers use them.
+
+    Processor time decides, not the load. Model: each operator ends with its last thread, which waits for a core. Most
+    of that time goes away if each thread has a core.
+    """
+    compute, processor = analysis.host_compute, processor_of(analysis)
+    workers = loader_of(analysis).workers or 0
+    free, threads = free_cores(processor, workers), processor.threads or 1
+    if compute is None or free is None or processor.core_wait is None or not processor.trains:
+        return None
+    enough = max(1, math.floor(free + 0.5))
+    if enough >= threads or processor.core_wait < BUSY_WAIT:
+        return None
+    busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
+    used = [
+        f"{who} {counted(cores, 'core')}"
+        for who, cores in (
+            ("other programs keep", processor.other_cpu or 0.0),
+            ("the loader's workers keep", workers * (processor.worker_cpu or 0.0)),
+        )
+        if cores >= NOTABLE_CORES
+    ]
+    if not used or not worth_it(MOST_LOST * busy_ns, analysis):
+        return None
+    return Problem(
+        f"Threads compete for cores: operators run on {counted(threads, 'thread')}, and {format_count(free)} of "
+        f"{counted(processor.cores or 0, 'core')} {'is' if free == 1 else 'are'} free",
+        (
+            (
+                f"By processor time, {' and '.join(used)} busy. The training thread waits for a core for "
+                f"{format_share(processor.core_wait)} of the time, and each operator waits for its last thread."
+            ),
+            f"All threads of the training together have {format_count(processor.process_cpu or 0.0)} cores.",
+        ),
+        f"Call torch.set_num_threads({enough}) before training, or set OMP_NUM_THREADS={enough}.",
+        SavingRange(
+            ((MOST_LOST / 2 if free < 0.5 else 0.0) * busy_ns, MOST_LOST * busy_ns),
+            "Operators lose up to nine tenths of their time to threads without a core.",
+            "general",
+        ),
+    )
+
+
+NOTABLE_CORES = 0.25
+"""Cores from which the use by others is named."""
+
 FEW_THREADS = 0.5
 """Share of the cores up to which threads count as few. By default torch uses all cores."""
 
@@ -517,6 +577,10 @@ def cpu_threads(analysis: RankAnalysis) -> Problem | None:
     kinds = [kind for kind in get_args(HostKind) if kind != "other"]
     large = [row for row in rows(compute, *kinds) if row.time_ns >= LARGE_OPERATOR_NS * row.calls]
     large_ns = time_ns(large, compute)
+    workers = loader_of(analysis).workers or 0
+    free = free_cores(processor, workers)
+    if is_busy(processor) or (free is not None and free - processor.threads < IDLE_CORES * processor.cores):
+        return None
     ratio = processor.cores / processor.threads
     has_workers = analysis.loading is not None and analysis.loading.loader == "workers"
     least = 1.0 if has_workers else 1 + LEAST_CORE_GAIN * (min(ratio, MOST_CORE_RATIO) - 1)

@@ -30,6 +30,14 @@ XProf uses similar thresholds: 5 and 20 % for input, 3 and 15 % for launches and
 """
 
 
+SIXTEEN_BITS = "products round to 16 bits, so compare your metric over several runs"
+LARGER_BATCH = "a larger batch makes fewer updates per epoch, so compare your metric at the same number of epochs"
+ONLY_LARGER_BATCH = "only a larger batch does, since it makes fewer updates per epoch"
+ANOTHER_MODEL = "another size or dropout is another model, so train it again and compare your metric"
+SKIPPED_WORK = "only if you skip work that the training needs, such as an average of the weights"
+"""How fixes of several rules change results."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A cause of lost time.
@@ -50,6 +58,7 @@ class Finding:
             all networks that a probe would narrow, ``recording`` for other estimates.
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.
         per: ``step`` or ``fit``: whether the saving is per step or of the whole fit.
+        changes: How the fix may change the results of the training, beyond the order of sums; empty if it does not.
     """
 
     kind: str
@@ -65,10 +74,16 @@ class Finding:
     basis: Basis = "recording"
     page: str = ""
     per: Literal["step", "fit"] = "step"
+    changes: str = ""
 
     def __post_init__(self) -> None:
         """Derive the page from the rule, also when a document is read: an address in it is not trusted."""
         object.__setattr__(self, "page", rule_page_url(self.kind))
+
+    @property
+    def warning(self) -> str:
+        """A sentence that says how the fix changes results; empty if it does not."""
+        return f"Changes results: {self.changes}." if self.changes else ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,7 @@ class Problem:
         action: The fix, with the line of code to change.
         saving: The estimated saving; None if no model gives one.
         severity: The severity; None for that of the estimate.
+        changes: How the fix may change results, as a clause without a full stop; empty if it does not.
     """
 
     title: str
@@ -102,6 +118,7 @@ class Problem:
     action: str
     saving: SavingRange | None = None
     severity: Severity | None = None
+    changes: str = ""
 
 
 def make_finding(
@@ -110,9 +127,13 @@ def make_finding(
     *,
     whole_ns: float | None,
     rank: int | None,
+    most_ns: float | None = None,
     per: Literal["step", "fit"] = "step",
 ) -> Finding:
-    """Make a finding of a problem; a saving never exceeds `whole_ns`, the time of the step or of the fit."""
+    """Make a finding of a problem.
+
+    A saving never exceeds `whole_ns`, the time of the step or of the fit, nor `most_ns`, the part it is taken from.
+    """
     found = Finding(
         rule_id,
         problem.severity or "low",
@@ -124,11 +145,13 @@ def make_finding(
         model="",
         rank=rank,
         per=per,
+        changes=problem.changes,
     )
     saving = problem.saving
     if saving is None or whole_ns is None:
         return found
-    low, high = (min(saving, whole_ns) if whole_ns > 0 else saving for saving in sorted(saving.ns))
+    limits = [limit for limit in (whole_ns, most_ns) if limit]
+    low, high = (min(saving, *limits) if limits else saving for saving in sorted(saving.ns))
     return replace(
         found,
         severity=problem.severity or severity_of(low, high, whole_ns),
@@ -151,7 +174,14 @@ def severity_of(low: float, high: float, step: float) -> Severity:
     return "high" if share >= HIGH_SHARE else "moderate" if share >= MODERATE_SHARE else "low"
 
 
-def by_saving(finding: Finding) -> tuple[float, float, str]:
-    """Return the key that sorts findings: the most to save first, those without an estimate last."""
+LEADING = frozenset({"cold-start", "debug-settings"})
+"""Rules that lead if they are of high severity: the figures of other findings then describe another training."""
+
+
+def by_saving(finding: Finding) -> tuple[bool, float, float, str]:
+    """Return the key that sorts findings: leading rules, then the most to save, those without an estimate last."""
+    follows = finding.kind not in LEADING or finding.severity != "high"
     low, high = finding.saving_low_ms, finding.saving_high_ms
-    return (1.0, 1.0, finding.kind) if low is None or high is None else (-(low + high) / 2, -high, finding.kind)
+    if low is None or high is None:
+        return follows, 1.0, 1.0, finding.kind
+    return follows, -(low + high) / 2, -high, finding.kind

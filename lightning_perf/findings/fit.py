@@ -7,7 +7,7 @@ from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, TensorGrowth
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
@@ -30,17 +30,20 @@ def of_fit(time_ns: float, fit: FitTime) -> str:
 NAMED_TENSOR_SHARE = 0.2
 """Share of the growth from which one kind of tensor is named as its cause."""
 
-GRAPHS_PER_STEP = 0.5
-"""Tensors with a graph that are added per step, from which on graphs are named as the cause."""
+OBJECTS_PER_STEP = 0.5
+"""Tensors with a graph, or items of one container, that each step adds from which on they are named as the cause."""
+
+LEAST_ITEMS = 50
+"""Items that a container must have more: those of libraries grow by a few."""
 
 
 @growth_rule("leak")
 def leak(growth: MemoryGrowth) -> Problem | None:
-    """Find memory that grows steadily, and the kind of tensor that grows with it.
+    """Find memory that grows steadily with the tensors or objects that the program keeps.
 
     No saving is estimated: the fit fails when the memory is full.
     """
-    if not growth.grows:
+    if not growth.grows or not _keeps_more(growth):
         return None
     where = "the GPU's tensors" if growth.source == "allocator" else "the process"
     whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
@@ -56,8 +59,8 @@ def leak(growth: MemoryGrowth) -> Problem | None:
         ),
         "Keep numbers instead of tensors with a graph: self.losses.append(loss.item()) or loss.detach(). Clear "
         "such lists in on_train_epoch_end."
-        if cause is None or cause.has_graph
-        else "Find the list, dictionary or cache that keeps these tensors, and clear it in on_train_epoch_end.",
+        if cause is not None and cause.has_graph
+        else "Find the list, dictionary or cache that keeps them, and clear it in on_train_epoch_end.",
         severity="high",
     )
 
@@ -68,16 +71,114 @@ def _leak_cause(growth: MemoryGrowth) -> TensorGrowth | None:
     largest = max(growth.tensors, key=lambda row: row.bytes, default=None)
     if largest is not None and largest.bytes >= NAMED_TENSOR_SHARE * expected:
         return largest
-    graphs = [row for row in growth.tensors if row.has_graph and row.count >= GRAPHS_PER_STEP * growth.counted_steps]
+    graphs = [row for row in growth.tensors if row.has_graph and row.count >= OBJECTS_PER_STEP * growth.counted_steps]
     return max(graphs, key=lambda row: row.count, default=None)
+
+
+def _kept_items(growth: MemoryGrowth) -> int:
+    """Return how many items the container has more that grew most; 0 if steps add few or none."""
+    return growth.items if growth.items >= max(OBJECTS_PER_STEP * growth.counted_steps, LEAST_ITEMS) else 0
+
+
+def _keeps_more(growth: MemoryGrowth) -> bool:
+    """Return whether tensors or objects become more. The allocator of a GPU counts tensors only."""
+    return growth.source == "allocator" or _leak_cause(growth) is not None or bool(_kept_items(growth))
+
+
+MANY_LENGTHS = 4
+"""Different lengths of batches from which caches for each shape are the likely reason of growth."""
+
+
+@growth_rule("memory-growth")
+def memory_growth(growth: MemoryGrowth) -> Problem | None:
+    """Find memory that grows steadily although the program keeps no more tensors or objects.
+
+    Libraries keep compiled code and buffers for each new shape, and glibc keeps freed memory.
+    """
+    if not growth.grows or _keeps_more(growth):
+        return None
+    whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
+    steps = counted(growth.counted_steps, "step")
+    known = (
+        f"In {steps}, neither tensors nor a list, dictionary or set grew with it."
+        if growth.counted_steps
+        else "Tensors and objects were not counted twice, so the program may also keep them."
+    )
+    outside = " outside of tensors" if growth.counted_steps else ""
+    lengths = growth.batch_lengths or 0
+    shapes: tuple[str, ...]
+    if lengths >= MANY_LENGTHS:
+        shapes = (
+            (
+                f"Steps have {format_count(lengths)} different numbers of tokens. Libraries such as oneDNN keep code "
+                "and buffers for each shape."
+            ),
+        )
+        action = "Pad to few lengths: to the next multiple of 64 in collate_fn. Caches then fill once."
+    else:
+        shapes = ()
+        action = (
+            "Train longer: caches of libraries level off. If it continues, look at code outside of Python, such as "
+            "decoders, and start the training with jemalloc."
+        )
+    return Problem(
+        f"Memory grows by {format_bytes(growth.bytes_per_step)} per step{outside}",
+        (
+            (
+                f"The memory of the process grows by {format_bytes(whole)} from step {growth.first_step:,} to step "
+                f"{growth.last_step:,}. {known}"
+            ),
+            *shapes,
+        ),
+        action,
+        severity="low",
+    )
+
+
+LEAST_COPIED_BYTES = 16 * 2**20
+"""Memory that a worker process copies at least. Python itself makes a worker copy a few MiB."""
+
+MUCH_COPIED_BYTES = 2**30
+
+
+@growth_rule("worker-memory")
+def worker_memory(growth: MemoryGrowth) -> Problem | None:
+    """Find workers that copy the objects of a data set, because reading an object writes its reference count.
+
+    No saving is estimated: the fit fails when the memory is full.
+    """
+    worker = growth.worker
+    if worker is None or not worker.container or worker.copied_bytes < LEAST_COPIED_BYTES:
+        return None
+    all_bytes = worker.workers * worker.copied_bytes
+    name, _, what = worker.container.partition(": ")
+    return Problem(
+        f"Workers copy the data set: {format_bytes(all_bytes)} in {counted(worker.workers, 'process', 'processes')}",
+        (
+            (
+                f"The own memory of a worker grows from {format_bytes(worker.first_bytes)} in step "
+                f"{worker.first_step:,} to {format_bytes(worker.last_bytes)} in step {worker.last_step:,}. It has no "
+                "more memory in all, so these are copies of pages that it shared."
+            ),
+            (
+                f"The data set holds {what} ({name}). Reading a Python object writes its reference count, and the "
+                "system then copies its page for each worker, again in each epoch if workers do not persist."
+            ),
+        ),
+        f"Keep the samples of {name} in arrays: torch.tensor(labels) for numbers, np.array(paths, dtype=np.bytes_) for "
+        "texts.",
+        severity="moderate" if all_bytes >= MUCH_COPIED_BYTES else "low",
+    )
 
 
 def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
     if not growth.counted_steps:
-        return "The tensors were not counted twice, because the fit ended before the growth had doubled."
+        return "The tensors were not counted twice, because the fit ended soon after the growth."
     steps = counted(growth.counted_steps, "step")
     if cause is None:
-        return f"In {steps} no kind of tensor grew as much: look at NumPy arrays, lists and data loaders, too."
+        kept = _kept_items(growth)
+        more = f"one list, dictionary or set got {format_count(kept)} more items, and " if kept else ""
+        return f"In {steps} {more}no kind of tensor grew as much."
     size, per_step = format_bytes(cause.bytes), format_bytes(cause.bytes / growth.counted_steps)
     graph = " They also keep their graphs of autograd alive." if cause.has_graph else ""
     return (
@@ -127,6 +228,7 @@ def long_validation(fit: FitTime) -> Problem | None:
         evidence,
         action,
         SavingRange((0.8 * saved_ns, saved_ns), "Half of the validation goes away, or nearly so."),
+        changes="validation metrics, and checkpoints and early stopping that depend on them, follow fewer batches",
     )
 
 
@@ -194,6 +296,7 @@ def slow_callback(fit: FitTime) -> Problem | None:
         SavingRange(
             (0.5 * sums_ns[name], 0.9 * sums_ns[name]), "Half to nine tenths of the callback's time goes away."
         ),
+        changes="" if name in CALLBACK_FIXES else SKIPPED_WORK,
     )
 
 
@@ -232,6 +335,7 @@ def slow_checkpoints(fit: FitTime) -> Problem | None:
             (min(half_ns, write.time_ns), max(half_ns, write.time_ns)),
             "Saving half as often saves half of the time, and writing in the background saves the writes.",
         ),
+        changes="only if you save less often: the best checkpoint is chosen from fewer",
     )
 
 
@@ -385,6 +489,7 @@ def worker_restarts(fit: FitTime) -> Problem | None:
             (low_ns, high_ns),
             "Persistent workers save 80 % of each restart, and at most also the wait for its first batch.",
         ),
+        changes="only if the program changes the data set between epochs: the workers keep their first copy",
     )
 
 

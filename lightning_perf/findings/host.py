@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import MIN_SHARE, Basis, Problem, SavingRange
+from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
 from lightning_perf.findings.kernels import is_benchmarking
-from lightning_perf.findings.rules import log_rule, rule
+from lightning_perf.findings.precision import device_in_use, has_bf16
+from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
     RECORD_STACKS,
@@ -57,6 +58,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     if saving is None:
         return None
     obstacle = compile_obstacle(analysis)
+    between = "the Python between them" if analysis.operators is not None else "the host's unrecorded work"
     return Problem(
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
         (
@@ -67,12 +69,13 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
             (
                 f"With an empty queue, the device waits {format_duration(bound.launch_ns / steps)} for launch calls, "
                 f"{format_duration(operator_ns)} for operators and "
-                f"{format_duration(bound.python_ns / steps)} for the Python between them."
+                f"{format_duration(bound.python_ns / steps)} for {between}."
             ),
             *((obstacle,) if obstacle is not None else ()),
         ),
         _launch_fix(analysis, saving.basis),
         saving,
+        changes=ONLY_LARGER_BATCH if batch_can_grow(analysis) else "",
     )
 
 
@@ -186,10 +189,36 @@ COLD_LAUNCH_NS = 100_000
 that waits for room in a full queue takes longer, but then the device works."""
 
 
+COLD_STEP = 3.0
+"""Ratio of a training's first step to the median of the next recorded ones from which it starts up in that step."""
+
+LEAST_STEPS = 3
+"""Complete recorded steps that are needed to tell a slow first step."""
+
+
 def is_cold(analysis: RankAnalysis) -> bool:
-    """Return whether launches are so slow that they must be loading kernels."""
-    launches = analysis.launches
-    return launches is not None and _launch_ns(launches) >= COLD_LAUNCH_NS
+    """Return whether launches are so slow that they must be loading kernels, or the training's first step is slow."""
+    return _cold_launch_ns(analysis) > 0 or bool(_cold_step(analysis))
+
+
+def _cold_launch_ns(analysis: RankAnalysis) -> float:
+    """Return the time per launch if it is so long that launches must be loading kernels; otherwise 0."""
+    launch_ns = _launch_ns(analysis.launches) if analysis.launches is not None else 0.0
+    return launch_ns if launch_ns >= COLD_LAUNCH_NS else 0.0
+
+
+def _cold_step(analysis: RankAnalysis) -> str:
+    """Return a sentence about a slow first step of the training; empty if it was not recorded, or not slow."""
+    steps = [step for step in analysis.breakdown.steps if step.complete]
+    if not analysis.breakdown.marked or len(steps) < LEAST_STEPS or steps[0].number > 1:
+        return ""
+    first_ns, usual_ns = steps[0].wall_ns, median(step.wall_ns for step in steps[1:])
+    if first_ns < COLD_STEP * usual_ns:
+        return ""
+    return (
+        f"Step {steps[0].number} takes {format_duration(first_ns)}, the median of the other recorded steps "
+        f"{format_duration(usual_ns)}."
+    )
 
 
 def _launch_ns(launches: Launches) -> float:
@@ -208,13 +237,16 @@ def cold_start(analysis: RankAnalysis) -> Problem | None:
 
     No saving is estimated, since only a few steps are slow.
     """
-    launches = analysis.launches
-    if launches is None or not is_cold(analysis) or step_ns(analysis) <= 0:
+    launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
+    if not (launch_ns or step) or step_ns(analysis) <= 0:
         return None
+    launch = (
+        f"The device idles {format_duration(launch_ns)} per launch on average. Once its kernel is loaded, a launch "
+        "takes 2 to 10 µs."
+    )
     return Problem(
         "Cold start: the recording covers the first steps, which are slower than later ones",
-        f"The device idles {format_duration(_launch_ns(launches))} per launch on average. Once its kernel is "
-        "loaded, a launch takes 2 to 10 µs.",
+        [*([launch] if launch_ns else []), *([step] if step else [])],
         "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
         severity="high",
     )
@@ -246,13 +278,21 @@ PLACES = {
 BETWEEN = "in a callback, a logger or the progress bar"
 """The place of the Trainer if a recording of `PerfCallback` names no phase."""
 
+SCALER = "GradScaler, which reads whether gradients overflowed"
+"""The source of a wait that is no code of the user."""
+
 MIN_SYNC_SHARE = 0.05
 """Places with less than this share of the saving are left out: with an empty queue nothing waits."""
 
 KEEP_ON_DEVICE = (
     'Keep values on the device inside the step: self.log("loss", loss) instead of loss.item(), torch.where instead of '
-    "indexing with a mask, copies with non_blocking=True."
+    "indexing with a mask, copies to the device with non_blocking=True."
 )
+WITHOUT_SCALER_READS = (
+    "Give the optimizer fused=True, which lets the device decide whether to step. Lightning does not combine it with "
+    "gradient_clip_val."
+)
+WITHOUT_SCALER = ' Or train in Trainer(precision="bf16-mixed"), which needs no loss scale. This rounds more.'
 PROGRESS_BAR = (
     "Refresh the progress bar less often, since it reads every value that is logged with prog_bar=True: "
     "Trainer(callbacks=[TQDMProgressBar(refresh_rate=50)]). In your own callbacks read values every log_every_n_steps."
@@ -284,9 +324,7 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
         [_sync_evidence(point, steps, each(analysis), own) for point in points][:3],
-        _with_function(
-            analysis, next((point.function for point in points if point.function), None), _sync_fix(points, own)
-        ),
+        _sync_fix(points, analysis),
         SavingRange(
             (sure_ns / 2, regained_ns),
             "Without the wait the host is ahead by as much, and the device runs dry for that much less.",
@@ -294,12 +332,22 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-def _sync_fix(points: Sequence[SyncPoint], own: bool) -> str:
+def _sync_fix(points: Sequence[SyncPoint], analysis: RankAnalysis) -> str:
     """Return the fix for most of the time."""
-    between_ns = sum(point.regained_ns for point in points if point.phase == "other") if own else 0
-    if 2 * between_ns <= sum(point.regained_ns for point in points):
-        return KEEP_ON_DEVICE
-    return PROGRESS_BAR
+    own = analysis.phases.source == "own"
+    users = [point for point in points if not point.by_scaler]
+    scaler_ns, between_ns, other_ns = (
+        sum(point.regained_ns for point in of)
+        for of in (
+            (point for point in points if point.by_scaler),
+            (point for point in users if own and point.phase == "other"),
+            (point for point in users if not own or point.phase != "other"),
+        )
+    )
+    if scaler_ns > max(between_ns, other_ns):
+        return WITHOUT_SCALER_READS + (WITHOUT_SCALER if has_bf16(device_in_use(analysis)) else "")
+    function = next((point.function for point in users if point.function), None)
+    return _with_function(analysis, function, PROGRESS_BAR if between_ns > other_ns else KEEP_ON_DEVICE)
 
 
 def _with_function(analysis: RankAnalysis, function: str | None, action: str) -> str:
@@ -310,10 +358,10 @@ def _with_function(analysis: RankAnalysis, function: str | None, action: str) ->
 
 
 def _sync_evidence(point: SyncPoint, steps: int, each: str, own: bool) -> str:
-    source = WAITING_CODE.get(point.operator, point.operator or "")
+    source = SCALER if point.by_scaler else WAITING_CODE.get(point.operator, point.operator or "")
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
     place = PLACES.get(point.phase, BETWEEN if own else "")
-    if point.function:
+    if point.function and not point.by_scaler:
         place = f"{place} in {function_text(point.function)}".strip()
     return (
         f"{where}{f' {place}' if place else ''}: {format_count(point.calls / steps)} {each}. The host waits "
@@ -326,10 +374,19 @@ AROUND_MODEL = ("validation", "checkpoint", "other")
 """Phases with such work. Python in the forward pass belongs to the model."""
 
 
-LESS_BETWEEN_BATCHES = (
-    "Do less between batches: Trainer(log_every_n_steps=50), metrics at the end of the epoch, and callbacks that "
-    "return early in on_train_batch_end."
-)
+LOG_EVERY = 50
+"""Lightning's default of ``log_every_n_steps``."""
+
+
+def _less_between_batches(analysis: RankAnalysis) -> str:
+    """Return the advice for work around the model. A setting that is in use is not advised."""
+    loop = analysis.metadata.loop
+    seldom = loop is not None and (loop.log_every_n_steps or 0) >= LOG_EVERY
+    logging = "" if seldom else f"Trainer(log_every_n_steps={LOG_EVERY}), "
+    return (
+        f"Do less between batches: {logging}metrics at the end of the epoch, and callbacks that return early in "
+        "on_train_batch_end."
+    )
 
 
 @rule("host-work")
@@ -350,17 +407,23 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)
     spent_ns = min(idle_ns, around_ns)
-    if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
-        return None  # a recording without marked steps also covers the time before and after the training
+    compiled = analysis.compiled_calls
+    if compiled is not None and worth_it(compiled.compile_ns / max(compiled.steps, 1), analysis):
+        return None  # Python around a compilation runs once
+    if analysis.operators is None or not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
+        # Without operators, their time looks like Python. A recording without marked steps also covers the time before
+        # and after the training.
+        return None
     return Problem(
         f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
         f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
         "runtime calls.",
-        _with_function(analysis, longest.function if longest else None, LESS_BETWEEN_BATCHES),
+        _with_function(analysis, longest.function if longest else None, _less_between_batches(analysis)),
         SavingRange(
             (spent_ns / 2, 0.9 * spent_ns),
             "Done every tenth step, the work costs a tenth. Half of it may have to stay.",
         ),
+        changes=SKIPPED_WORK,
     )
 
 
@@ -406,52 +469,3 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
             (0.0, stalled_ns), "Nothing if the recording lacks the work in the gaps, all of them if the wait can go."
         ),
     )
-
-
-@log_rule("periodic-steps")
-def periodic_steps(run: StepTimes, lead: RankAnalysis | None) -> Problem | None:
-    """Find steps at regular distances that take longer, in the step log of the run.
-
-    Model: the extra time goes away, or half of it if the work is needed.
-    """
-    periodic = run.periodic
-    if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
-        return None
-    extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
-    loop = lead.metadata.loop if lead is not None else None
-    logging = loop is not None and loop.log_every_n_steps == period
-    loggers = " and ".join(loop.loggers) if loop is not None else ""
-    evidence = [
-        (
-            f"{format_count(periodic.steps)} steps at this distance take {format_duration(periodic.step_ns)}, the "
-            f"others {format_duration(periodic.others_ns)}. That is {format_share(periodic.per_step_ns / run.mean_ns)} "
-            "of the mean step."
-        )
-    ]
-    if logging:
-        evidence.append(f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps.")
-        fewer = f"Trainer(log_every_n_steps={10 * period})"
-        action = f"Log less often: {fewer}, or let the logger write in a background thread."
-    else:
-        action = (
-            f"Find the code that runs every {period} steps, e.g. in a callback, and run it less often. {RECORD_STACKS}"
-        )
-    return Problem(
-        f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer"
-        f"{f', when {loggers} logs' if logging and loggers else ''}",
-        evidence,
-        action,
-        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
-    )
-
-
-def _ordinal(number: int) -> str:
-    """Return a number as an ordinal.
-
-    Example:
-        >>> [_ordinal(number) for number in (2, 3, 10, 11, 21, 50)]
-        ['2nd', '3rd', '10th', '11th', '21st', '50th']
-    """
-    last = 0 if 10 <= number % 100 < 20 else number % 10
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
-    return f"{number}{ending}"

@@ -15,6 +15,7 @@ from lightning_perf.findings.savings import (
     counted,
     device_saving_ns,
     each,
+    in_phases,
     processor_of,
     step_ns,
     whole,
@@ -62,7 +63,7 @@ def is_benchmarking(point: SyncPoint) -> bool:
     return "EventSynchronize" in point.call and "conv" in (point.operator or "").lower()
 
 
-@rule("cudnn-benchmark")
+@rule("cudnn-benchmark", part=in_phases("forward", "backward"))
 def cudnn_benchmark(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which ``torch.backends.cudnn.benchmark`` measures algorithms.
 
@@ -83,7 +84,7 @@ def cudnn_benchmark(analysis: RankAnalysis) -> Problem | None:
         f"The host waits for {counted(calls, 'measurement')} inside convolutions, "
         f"{format_duration(wait_ns * steps)} in total.",
         "If you recorded the first steps, record later ones: PerfCallback(skip_first=20). If shapes change from batch "
-        "to batch, pad them to a few sizes, or turn the measurements off: Trainer(benchmark=False).",
+        "to batch, turn the measurements off: Trainer(benchmark=False).",
         SavingRange(
             (wait_ns, min(2 * wait_ns, step_ns(analysis))),
             "The waits for measurements go away, and up to as much again for the measured work.",
@@ -107,7 +108,7 @@ which the system no longer has to clear fresh memory.
 """
 
 
-@rule("unfused-optimizer")
+@rule("unfused-optimizer", part=in_phases("optimizer"))
 def unfused_optimizer(analysis: RankAnalysis) -> Problem | None:
     """Find optimizers that a fused implementation would speed up."""
     optimizer = analysis.optimizer

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from math import prod
 
 from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.host.worker_count import LoadingCost
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.contention import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
 from lightning_perf.trace.description import Batch, DataLoading, Processor
-from lightning_perf.units import format_bandwidth, format_bytes, format_count, format_duration, format_share
+from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
 
 MIN_WAIT_SHARE = 0.05
 """Waits below this share of the step are not reported (XProf's threshold for a moderate input problem)."""
@@ -64,6 +65,7 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         [*evidence, *_batch_source(analysis), *advice.evidence],
         advice.action,
         SavingRange(advice.saving_ns, advice.model),
+        changes=advice.changes,
     )
 
 
@@ -91,8 +93,9 @@ REPEATED = (
     "by torch.utils.data.get_worker_info()."
 )
 
-CHEAPER = "decode smaller images, cache decoded ones, or move augmentation to the device"
-CHEAPER_HERE = "decode smaller images, cache decoded ones, or leave out augmentation that does not help"
+CHEAPER = "cache decoded images, decode smaller ones, or move augmentation to the device"
+CHEAPER_HERE = "cache decoded images, decode smaller ones, or leave out augmentation that does not help"
+OTHER_DATA = "smaller images or other augmentation are other data, so compare your metric"
 
 
 COLD_SHARE = 0.1
@@ -113,6 +116,7 @@ class Advice:
     saving_ns: tuple[float, float]
     model: str
     evidence: tuple[str, ...] = ()
+    changes: str = ""
 
 
 def _advise(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
@@ -168,6 +172,7 @@ def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evid
         (0.0, _most_ns(analysis, wait_ns)),
         "The wait gets shorter by as much as a batch gets cheaper.",
         evidence,
+        OTHER_DATA,
     )
 
 
@@ -207,10 +212,11 @@ def _whole_batches(facts: DataLoading, batch_ns: float, saving_ns: tuple[float, 
         )
     return Advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
-        f"batch_size={size}, drop_last=False)). Use SequentialSampler if you do not shuffle.",
+        f"batch_size={size}, drop_last=False)).",
         saving_ns,
         "Indexing once per batch instead of once per sample saves at least half of the wait.",
         ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),
+        "RandomSampler shuffles, so use SequentialSampler if you do not",
     )
 
 
@@ -220,20 +226,23 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     They are not advised if sending batches is likely to cost as much as they save. If it may, the advice is to measure.
     """
     processor = processor_of(analysis)
-    cores = processor.cores
     count = needed = DEFAULT_WORKERS
     evidence = list[str]()
     fetch_ns = step.batch_ns * step.fetches
-    if cores:
-        needed = math.ceil(fetch_ns / step.rest_ns) if step.rest_ns > 0 else cores
-        count = max(1, min(needed, cores - 1))
+    busy = _busy_in_fetch(processor, fetch_ns, step.step_ns)
+    cost = LoadingCost(
+        fetch_ns, 1.0 if busy is None else busy, step.rest_ns, processor.cores, _training_cores(processor)
+    )
+    if processor.cores:
+        needed, count = cost.needed, cost.advised
+        waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
         evidence.append(
             f"Loading the data of each step takes {format_duration(fetch_ns)}, the rest of the step "
-            f"{format_duration(step.rest_ns)}. {_processes(needed)} would keep up, and there "
-            f"{'is' if cores == 1 else 'are'} {counted(cores, 'core')}."
+            f"{format_duration(step.rest_ns)}.{waits} {_processes(needed)} would keep up, and there "
+            f"{'is' if processor.cores == 1 else 'are'} {counted(processor.cores, 'core')}."
         )
     transfer = batch_transfer(analysis)
-    low_ns, high_ns = _worker_saving(analysis, step, transfer, count, max(count, needed))
+    low_ns, high_ns = _worker_saving(analysis, step, transfer, count, max(count, needed if busy is None else count))
     if transfer is not None:
         evidence.append(transfer.text)
         if (low_ns + high_ns) / 2 < MIN_SHARE * step.step_ns:
@@ -252,7 +261,7 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     )
     if transfer is not None:
         model += " Sending batches between processes is subtracted."
-    if _compete(processor, count):
+    if cost.compete(count):
         evidence.append(_warning(processor, count))
         action = f"{MEASURE}: lightning-perf tune tries {loader}."
         return Advice(action, (0.0, high_ns), model, tuple(evidence))
@@ -306,10 +315,18 @@ def _without_workers(analysis: RankAnalysis, wait_ns: float, evidence: list[str]
 
 def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
     facts, processor = loader_of(analysis), processor_of(analysis)
-    cores, workers = processor.cores, facts.workers
+    workers = facts.workers or 1
+    # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
+    cost = LoadingCost(
+        workers * step_ns, _busy_worker(processor), step_ns - wait_ns, processor.cores, _training_cores(processor)
+    )
+    advised = cost.advised
     # The loader needs a whole step for a batch. Twice the workers at best halve that.
     best_ns = min(wait_ns, step_ns / 2)
     model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
+    if processor.worker_cpu is not None and advised > workers:
+        best_ns = min(wait_ns, step_ns * (1 - workers / advised))
+        model = "More workers shorten the time between batches in proportion at best, by half of that at least."
     transfer = batch_transfer(analysis)
     if transfer is not None and transfer.measured and not analysis.breakdown.has_device:
         received_ns = transfer.received_ns[0] * _fetches(loading)
@@ -322,29 +339,73 @@ def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step
                 (f"{transfer.text} More worker processes do not shorten that.",),
             )
     parts, evidence = [], []
-    enough = cores is not None and workers is not None and workers >= max(1, cores - 1)
-    if not enough:
+    enough = facts.workers is not None and processor.cores is not None and advised <= workers
+    if facts.workers is None or processor.cores is None:
         parts.append("raise num_workers towards the number of cores")
-    elif cores is not None and workers is not None:
-        evidence.append(f"{_processes(workers)} already use all of the {format_count(cores)} cores.")
+    elif not enough:
+        parts.append(f"raise num_workers from {workers} to {advised}")
+    if processor.cores is not None and facts.workers is not None:
+        evidence += _workers_text(processor, workers, enough)
     if not facts.persistent_workers:
         parts.append("set persistent_workers=True")
     if analysis.breakdown.has_device and analysis.metadata.loader is not None and not facts.pin_memory:
         parts.append("set pin_memory=True")
-    parts.append(f"make each batch cheaper: {_cheaper(analysis)}")
+    if enough or not workers_wait(processor):
+        parts.append(f"make each batch cheaper: {_cheaper(analysis)}")
     text = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
-    more = (workers or 0) + 1
-    competing = workers is not None and (enough or _compete(processor, more))
+    competing = facts.workers is not None and (enough or cost.compete(advised))
     if competing and not enough:
-        evidence.append(_warning(processor, more))
+        evidence.append(_warning(processor, advised))
     return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, tuple(evidence))
 
 
-def _compete(processor: Processor, workers: int) -> bool:
-    """Return whether workers would take cores that torch computes on."""
-    if not processor.trains or not processor.cores or not processor.threads:
-        return False
-    return min(processor.threads, processor.cores) + workers > processor.cores
+def _training_cores(processor: Processor) -> int:
+    """Return the cores that torch computes on; 0 if a device trains, or if they are unknown."""
+    return (processor.threads or 0) if processor.trains else 0
+
+
+def _busy_worker(processor: Processor) -> float:
+    """Return the share of its time for which a worker process needs a core; 1 if it was not measured.
+
+    Waits for a core are left out: without them it would be done earlier.
+    """
+    left = 1 - (processor.worker_wait or 0.0)
+    return 1.0 if processor.worker_cpu is None or left <= 0 else min(1.0, processor.worker_cpu / left)
+
+
+def workers_wait(processor: Processor) -> bool:
+    """Return whether the workers mostly wait for something other than a core, e.g. for a disk."""
+    return _busy_worker(processor) < WAITING
+
+
+def _busy_in_fetch(processor: Processor, fetch_ns: float, step_ns: float) -> float | None:
+    """Return the share of the fetch for which the training thread needs a core; None if it was not measured.
+
+    The thread may also sleep elsewhere, so this is the least. Between threads of torch it waits mostly on its core, but
+    on a busy machine it sleeps until the others have one.
+    """
+    if not processor.trains or processor.thread_cpu is None or processor.core_wait is None or not fetch_ns:
+        return None
+    if (processor.threads or 1) > 1 and processor.core_wait >= BUSY_WAIT:
+        return None
+    asleep_ns = max(0.0, 1 - processor.thread_cpu - processor.core_wait) * step_ns
+    return max(0.0, 1 - asleep_ns / fetch_ns)
+
+
+WAITING = 0.5
+"""Share of the time for which workers compute, below which they mostly wait."""
+
+
+def _workers_text(processor: Processor, workers: int, enough: bool) -> list[str]:
+    """Return a sentence about more workers, by the processor time of those in use."""
+    cores = counted(processor.cores or 1, "core")
+    if processor.worker_cpu is None:
+        return [f"{_processes(workers)} already use all of the {cores}."] if enough else []
+    each = f"Each of the {_processes(workers)} computes" if workers > 1 else "The worker process computes"
+    share = format_share(processor.worker_cpu)
+    if workers_wait(processor):
+        return [f"{each} for {share} of the time and waits for the rest, e.g. for a disk: it needs no core of its own."]
+    return [f"{each} for {share} of the time, and there {'is' if processor.cores == 1 else 'are'} {cores}."]
 
 
 def _warning(processor: Processor, workers: int) -> str:
@@ -443,29 +504,42 @@ def _range(low_ns: float, high_ns: float) -> str:
     return f"{format_duration(low_ns)} to {format_duration(high_ns)}"
 
 
+PINNED_SPEED_UP = (1.5, 4.0)
+PCIE_BYTES_PER_S = 64e9
+"""Least and most speed-up of a copy from pinned memory, which reaches the rate of the bus: at most that of PCIe 5.0
+with 16 lanes. Copies from pageable memory reach about half of it on PCIe 3.0 and 4.0, and less on 5.0."""
+
+
 @rule("pageable-copies")
 def pageable_copies(analysis: RankAnalysis) -> Problem | None:
     """Find copies to the device that the host has to wait for, because their source is pageable.
 
-    Only the part that no compute hides counts. Model: from pinned memory a copy takes at most half as long, and with
-    ``non_blocking`` compute hides it completely.
+    Only the part that no compute hides counts. Model: from pinned memory a copy is faster, and the host issues work
+    meanwhile. Lightning copies on the stream that computes, so no compute hides the copy then either.
     """
     loading = analysis.loading
     if loading is None or not loading.pageable_ns:
         return None
     steps = max(loading.steps, 1)
     exposed_ns = min(analysis.breakdown.category("memcpy_h2d").mean_ns or 0.0, loading.pageable_ns / steps)
-    if not worth_it(exposed_ns, analysis):
-        return None
     rate = loading.pageable_bytes / (loading.pageable_ns / 1e9) if loading.pageable_bytes else None
+    least, most = PINNED_SPEED_UP
+    most = max(1.0, min(most, PCIE_BYTES_PER_S / rate)) if rate else most
+    wait_ns = loading.pageable_wait_ns / steps
+    saving_ns = exposed_ns * (1 - 1 / min(least, most)), exposed_ns * (1 - 1 / most) + wait_ns
+    if not worth_it(saving_ns[1], analysis):
+        return None
     copies = f"{counted(loading.pageable_copies / steps, 'copy', 'copies')} {each(analysis)}"
     moved = f", {format_bytes(loading.pageable_bytes / steps)} at {format_bandwidth(rate)}" if rate else ""
+    waits = f" The device then waits {format_duration(wait_ns)} for the host." if wait_ns >= 1000 else ""
     return Problem(
         f"Copies from pageable memory: {format_duration(exposed_ns)} {each(analysis)} that no compute hides",
-        f"{copies} from pageable host memory to the device{moved}.",
-        "Pin the batches: DataLoader(…, pin_memory=True). Lightning then copies them without waiting. In your own "
-        "code, pin the tensor and call tensor.to(device, non_blocking=True).",
+        f"{copies} from pageable host memory to the device{moved}.{waits}",
+        "Pin the batches: DataLoader(…, pin_memory=True). Lightning then copies them faster and without waiting. In "
+        "your own code, pin the tensor and call tensor.to(device, non_blocking=True). To hide the copies behind "
+        "compute, copy each next batch on a stream of its own: torch.cuda.Stream().",
         SavingRange(
-            (exposed_ns / 2, exposed_ns), "Pinned copies take at most half as long. Next to compute they cost nothing."
+            saving_ns,
+            f"Pinned copies are {min(least, most):.2g} to {most:.2g} times as fast. The host does not wait.",
         ),
     )

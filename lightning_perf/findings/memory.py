@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.host import is_cold
+from lightning_perf.findings.precision import MAX_HALF_SHARE, device_in_use, has_bf16
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     UNKNOWN_BATCHES,
@@ -47,6 +48,22 @@ def allocator(analysis: RankAnalysis) -> Problem | None:
     )
 
 
+def mixed_precision(analysis: RankAnalysis) -> str:
+    """Return the option of the Trainer with which the device trains in 16 bits; empty if it does, or is unknown."""
+    arithmetic, device = analysis.arithmetic, device_in_use(analysis)
+    if not analysis.breakdown.has_device or device is None or (device.name is None and device.compute_major is None):
+        return ""
+    half_ns = sum(arithmetic.row(name).time_ns for name in ("fp16", "bf16", "fp8")) if arithmetic is not None else 0
+    if arithmetic is not None and arithmetic.compute_ns and half_ns >= MAX_HALF_SHARE * arithmetic.compute_ns:
+        return ""
+    return f'Trainer(precision="{"bf16-mixed" if has_bf16(device) else "16-mixed"}")'
+
+
+def several_gpus(analysis: RankAnalysis) -> bool:
+    """Return whether there are several devices to shard a model over."""
+    return (analysis.metadata.world_size or 1) > 1 or len(analysis.metadata.devices) > 1
+
+
 FULL = 0.95
 """Share of the device's memory reserved at the peak from which a longer batch may not fit."""
 
@@ -61,15 +78,17 @@ def memory_full(analysis: RankAnalysis) -> Problem | None:
         if device.device is None or not device.total_bytes or device.peak_reserved_bytes is None:
             continue
         share = device.peak_reserved_bytes / device.total_bytes
+        mixed = mixed_precision(analysis)
         if share >= FULL:
             return Problem(
                 f"Memory is nearly full: the allocator holds {format_share(share)} of device {device.device}",
                 f"At its peak it reserves {format_bytes(device.peak_reserved_bytes)} of "
                 f"{format_bytes(device.total_bytes)}. Tensors use {format_bytes(device.peak_allocated_bytes)}.",
-                'Leave room: Trainer(precision="bf16-mixed"), activation checkpointing, half the batch_size '
+                f"Leave room: {f'{mixed}, ' if mixed else ''}activation checkpointing, half the batch_size "
                 "with Trainer(accumulate_grad_batches=2), or PYTORCH_ALLOC_CONF=expandable_segments:True against "
                 "fragmentation.",
                 severity="moderate",
+                changes=f"with mixed precision, {SIXTEEN_BITS}; batch norm sees half the batch if you accumulate",
             )
     return None
 
@@ -111,6 +130,7 @@ def memory_spare(analysis: RankAnalysis) -> Problem | None:
         ),
         "Double batch_size in DataLoader(…) as long as samples/s rise, and scale the learning rate with it.",
         severity="low",
+        changes=LARGER_BATCH,
     )
 
 
@@ -173,6 +193,7 @@ def fragmentation(analysis: RankAnalysis) -> Problem | None:
             "Set PYTORCH_ALLOC_CONF=expandable_segments:True before the training starts "
             "(PYTORCH_CUDA_ALLOC_CONF in older releases). Keep batch shapes constant: DataLoader(…, drop_last=True).",
             severity="moderate",
+            changes="drop_last=True leaves out the last samples of each epoch",
         )
     return None
 
@@ -212,10 +233,12 @@ def activations(analysis: RankAnalysis) -> Problem | None:
             continue
         share = format_share(size / device.tensor_bytes)
         best = _best_checkpoints(device.memory.activations)
+        mixed = mixed_precision(analysis)
+        or_mixed = f" Or use {mixed}." if mixed else ""
         evidence = [device.describe()]
         action = (
             "Checkpoint the blocks of your model: checkpoint(self.block, x, use_reentrant=False) from "
-            'torch.utils.checkpoint. Or use Trainer(precision="bf16-mixed"). To see the modules, record with '
+            f"torch.utils.checkpoint.{or_mixed} To see the modules, record with "
             "PerfCallback(profile_memory=True, with_stack=True)."
         )
         if best is not None:
@@ -227,16 +250,18 @@ def activations(analysis: RankAnalysis) -> Problem | None:
                 f"{format_bytes(sum(module.bytes for module in best.modules))}. Checkpointing them saves "
                 f"{format_bytes(low)} to {format_bytes(high)}{cost}."
             )
+            fsdp = f", or FSDPStrategy(activation_checkpointing_policy={{{best.class_name}}})"
             action = (
                 f"Checkpoint each {best.class_name}: checkpoint(module, x, use_reentrant=False) from "
-                "torch.utils.checkpoint, or FSDPStrategy(activation_checkpointing_policy="
-                f'{{{best.class_name}}}). Or use Trainer(precision="bf16-mixed").'
+                f"torch.utils.checkpoint{fsdp if several_gpus(analysis) else ''}.{or_mixed}"
             )
+        rounding = f"; with mixed precision, {SIXTEEN_BITS}" if or_mixed else ""
         return Problem(
             f"Activations take {format_bytes(size)}, {share} of the bytes in tensors",
             tuple(evidence),
             action,
             severity="moderate",
+            changes=f"checkpointed batch norms count each batch twice{rounding}",
         )
     return None
 
@@ -263,6 +288,7 @@ def _forward_ns(analysis: RankAnalysis, checkpoints: _Checkpoints) -> float | No
     return sum(spent) / max(analysis.modules.steps, 1) if rows else None
 
 
+SHARD = 'Or shard the state over the GPUs: Trainer(strategy="fsdp"). '
 MIN_STATE = 0.3
 """Share of the tensors at the peak from which the state is worth a change."""
 
@@ -293,8 +319,9 @@ def optimizer_state(analysis: RankAnalysis) -> Problem | None:
                 f"{device.describe()}{ratio}",
                 f"An 8-bit optimizer saves about {format_bytes(EIGHT_BIT * state)} of an FP32 state.{sharded}",
             ),
-            "Use an 8-bit optimizer such as torchao.optim.AdamW8bit in configure_optimizers. With several GPUs, "
-            'shard the state: Trainer(strategy="fsdp"). fused=True avoids the temporary memory of the update.',
+            "Use an 8-bit optimizer such as torchao.optim.AdamW8bit in configure_optimizers. "
+            f"{SHARD if several_gpus(analysis) else ''}fused=True avoids the temporary memory of the update.",
             severity="moderate",
+            changes="the state of an 8-bit optimizer is rounded, so compare your metric over several runs",
         )
     return None

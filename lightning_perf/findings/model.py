@@ -6,13 +6,27 @@ from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.model.attention import Attention, AttentionKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import host_saving_ns
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import ANOTHER_MODEL, Problem, SavingRange
 from lightning_perf.findings.memory import fullest_device
 from lightning_perf.findings.rules import rule
-from lightning_perf.findings.savings import device_saving_ns, each, processor_of, share_of_step, step_ns, worth_it
+from lightning_perf.findings.savings import (
+    counted,
+    device_saving_ns,
+    each,
+    in_phases,
+    loader_of,
+    processor_of,
+    share_of_step,
+    step_ns,
+    whole,
+    worth_it,
+)
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 UNFUSED = ("math", "written out")
+
+TYPES = {"float": "FP32", "double": "FP64", "c10::Half": "FP16", "c10::BFloat16": "BF16"}
+"""Names of element types as recorded."""
 
 LEAST_FUSED = 0.25
 """Least share of the time outside of products that a fused kernel saves. It still computes the softmax. On a processor,
@@ -27,7 +41,7 @@ HEAD_ALIGNMENT = {"float": 4, "c10::Half": 8, "c10::BFloat16": 8}
 (``check_head_dim_size_mem_efficient`` in PyTorch's ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``)."""
 
 
-@rule("attention-math")
+@rule("attention-math", part=in_phases("forward", "backward"))
 def attention_math(analysis: RankAnalysis) -> Problem | None:
     """Find attention that writes all scores to memory, and the reason why no fused kernel runs.
 
@@ -49,10 +63,11 @@ def attention_math(analysis: RankAnalysis) -> Problem | None:
         return None
     reason, action = _unfused_reason(kinds[0], found)
     return Problem(
-        f"Attention without a fused kernel: it takes {share_of_step(time_ns, analysis)} of the step",
+        f"Attention without a fused kernel: it takes {share_of_step(time_ns, analysis)} of {whole(analysis)}",
         (
             (
-                f"Attention takes {format_duration(time_ns)} {each(analysis)} with its backward, "
+                f"Attention {_inputs(kinds[0])}takes {format_duration(time_ns)} {each(analysis)}"
+                f"{' with its backward' if found.with_backward else ''}, "
                 f"{format_share(products_ns / time_ns if time_ns else None)} of it in matrix products. The rest reads "
                 "and writes the scores of all pairs of tokens."
             ),
@@ -64,6 +79,51 @@ def attention_math(analysis: RankAnalysis) -> Problem | None:
             "A fused kernel keeps the scores on the chip. A quarter to all of the time outside of products goes "
             "away, and up to half of the products in causal attention.",
         ),
+        changes=_other_attention(kinds[0], found),
+    )
+
+
+def _inputs(kind: AttentionKind) -> str:
+    """Return the type and the length of the inputs as a part of a sentence; empty if they were not recorded."""
+    type_name = TYPES.get(kind.type, kind.type.removeprefix("c10::"))
+    parts = [type_name, f"with {counted(kind.keys, 'key')}" if kind.keys else ""]
+    text = " ".join(part for part in parts if part)
+    return f"in {text} " if type_name else f"{text} " if text else ""
+
+
+def _other_attention(kind: AttentionKind, found: Attention) -> str:
+    """Return how the fix may change results."""
+    if kind.implementation == "written out":
+        return "only if you leave out a mask, a scale or dropout of your code, so compare the outputs once"
+    if not found.on_device and kind.dropout:
+        return ANOTHER_MODEL
+    return "products round to FP32" if kind.type == "double" else ANOTHER_MODEL if _is_unaligned(kind, found) else ""
+
+
+def _is_unaligned(kind: AttentionKind, found: Attention) -> bool:
+    """Return whether the head size keeps the memory-efficient kernel from running."""
+    alignment = HEAD_ALIGNMENT.get(kind.type)
+    return found.on_device and alignment is not None and bool(kind.query and kind.query[-1] % alignment)
+
+
+GIVEN_MASK = " Give ~mask for masked_fill(mask, …), or the bias that your code adds; if causal, is_causal=True instead."
+WITH_MASK = {
+    True: ("attn_mask=…", GIVEN_MASK),
+    False: ("", ""),
+    None: ("", " If your code masks scores, add attn_mask=…"),
+}
+"""The argument for a mask, and a sentence about it, by whether a mask was seen."""
+
+
+def _sdpa_call(kind: AttentionKind) -> str:
+    """Return the call that replaces attention that is written out."""
+    mask, hint = ("is_causal=True", "") if kind.causal else WITH_MASK[kind.mask]
+    arguments = ", ".join(
+        part for part in ("query, key, value", mask, "" if kind.dropout == 0 else "dropout_p=…") if part
+    )
+    return (
+        f"Call torch.nn.functional.scaled_dot_product_attention({arguments}).{hint} "
+        "Give scale=…, unless it is 1/sqrt(head size)."
     )
 
 
@@ -71,10 +131,10 @@ def _unfused_reason(kind: AttentionKind, found: Attention) -> tuple[str, str]:
     """Return why no fused kernel runs, as a sentence, and the fix."""
     if kind.implementation == "written out":
         return (
-            "The model's own code multiplies, takes the softmax and multiplies again, which PyTorch does not fuse.",
+            "The code multiplies, takes the softmax and multiplies again, which PyTorch does not fuse.",
             (
-                "Call torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True). Models of "
-                'Hugging Face: from_pretrained(…, attn_implementation="sdpa").'
+                f"{_sdpa_call(kind)} Call nn.MultiheadAttention with need_weights=False. Models of Hugging Face: "
+                'from_pretrained(…, attn_implementation="sdpa").'
             ),
         )
     if not found.on_device and kind.dropout:
@@ -87,8 +147,8 @@ def _unfused_reason(kind: AttentionKind, found: Attention) -> tuple[str, str]:
         )
     if kind.type == "double":
         return "No fused kernel computes in float64.", 'Train in FP32 or less: Trainer(precision="32-true").'
-    size, alignment = kind.query[-1] if kind.query else 0, HEAD_ALIGNMENT.get(kind.type)
-    if found.on_device and alignment is not None and size % alignment:
+    if _is_unaligned(kind, found):
+        size, alignment = kind.query[-1], HEAD_ALIGNMENT[kind.type]
         return (
             f"The head size of {size} is not a multiple of {alignment}.",
             f"Choose width and number of heads so that the head size is a multiple of {alignment}, or better of 64.",
@@ -106,11 +166,14 @@ def _unfused_reason(kind: AttentionKind, found: Attention) -> tuple[str, str]:
 LEAST_UNPADDED = 0.5
 """Least share of the padding that a better batch avoids: that of batches of similar length in large buckets."""
 
+MOST_IN_BUCKETS = 0.15
+"""Share of padding that is left in batches of similar length: with a sampler of its own, a training is at its goal."""
+
 BEYOND_LONGEST = 0.5
 """From this share of the padding on, it is enough to pad each batch to its own longest sequence."""
 
 
-@rule("padding")
+@rule("padding", part=in_phases("forward", "backward"))
 def padding(analysis: RankAnalysis) -> Problem | None:
     """Find batches in which much of the compute is spent on padding.
 
@@ -126,6 +189,10 @@ def padding(analysis: RankAnalysis) -> Problem | None:
     attention_ns = sum(kind.time_ns for kind in found.kinds) / found.steps if found is not None else 0.0
     linear_ns = model.padding * busy_ns
     square_ns = model.padding * (1 - model.padding) * min(attention_ns, busy_ns)
+    needed = model.beyond_longest < BEYOND_LONGEST * model.padding
+    sampler = loader_of(analysis).sampler
+    if needed and sampler is not None and model.padding < MOST_IN_BUCKETS:
+        return None
     saving_ns = LEAST_UNPADDED * linear_ns, linear_ns + square_ns
     if analysis.breakdown.has_device:
         saving_ns = bounded_by_host(*saving_ns, step_ns(analysis), analysis.host_pace)
@@ -138,7 +205,8 @@ def padding(analysis: RankAnalysis) -> Problem | None:
             f"backward compute for {format_duration(busy_ns)} {each(analysis)}, for padding as for any other token."
         )
     ]
-    if model.beyond_longest >= BEYOND_LONGEST * model.padding:
+    changes = "sequences in one row must not attend to each other, and sorting changes which samples share a batch"
+    if not needed:
         evidence.append(
             f"Most of it is not needed: {format_share(model.beyond_longest)} of the tokens lie beyond the longest "
             "sequence of their batch."
@@ -147,6 +215,10 @@ def padding(analysis: RankAnalysis) -> Problem | None:
             "Pad each batch to its own longest sequence in collate_fn instead of a fixed length, e.g. with "
             "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)."
         )
+        changes = "only if the model does not mask padding"
+    elif sampler is not None:
+        evidence.append(f"{sampler} chooses the samples of a batch.")
+        action = f"Pack several sequences into each row, or let {sampler} sort by length within larger buckets."
     else:
         action = (
             "Pack several sequences into each row, or batch sequences of similar length: DataLoader(…, "
@@ -161,6 +233,7 @@ def padding(analysis: RankAnalysis) -> Problem | None:
             "Forward and backward take time in proportion to the tokens, attention up to their square. Packing "
             "removes all padding, and batches of similar length at least half of it. A step keeps its real tokens.",
         ),
+        changes=changes,
     )
 
 
@@ -199,7 +272,7 @@ def recompute(analysis: RankAnalysis) -> Problem | None:
     text, is_known = memory
     return Problem(
         f"Gradient checkpointing{' with free memory' if is_known else ''}: repeated work takes "
-        f"{share_of_step(time_ns, analysis)} of the step",
+        f"{share_of_step(time_ns, analysis)} of {whole(analysis)}",
         f"The backward runs forward operators again for {format_duration(time_ns)} {each(analysis)}. {text}",
         action,
         SavingRange(

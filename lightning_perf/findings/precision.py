@@ -7,7 +7,7 @@ import re
 from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     choose_saving,
@@ -82,6 +82,7 @@ def half_precision(analysis: RankAnalysis) -> Problem | None:
         f"Matrix products and convolutions take {' and '.join(products)}. In 16 bits they run on Tensor Cores.",
         f'Train in mixed precision: Trainer(precision="{"bf16-mixed" if bf16 else "16-mixed"}").',
         saving,
+        changes=SIXTEEN_BITS,
     )
 
 
@@ -121,9 +122,9 @@ def tf32_off(analysis: RankAnalysis) -> Problem | None:
         f"TF32 is off: FP32 matrix products take {format_duration(time_ns)} {each(analysis)} without Tensor Cores",
         f"{kernels} {each(analysis)}, launched by {operators}.",
         'Allow TF32: Trainer(callbacks=[PerfCallback(tf32="on")]). Without the callback, before training: '
-        'torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True for convolutions. It '
-        "rounds inputs to 10 bits of mantissa.",
+        'torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True for convolutions.',
         saving,
+        changes="the inputs of products round to 10 bits of mantissa",
     )
 
 
@@ -154,6 +155,12 @@ TENSOR_CORE_FIXES = {
 }
 """Fixes by reason. Other reasons have separate rules."""
 
+TENSOR_CORE_CHANGES = {
+    "dimensions": ANOTHER_MODEL,
+    "fp32_only_operator": SIXTEEN_BITS,
+    "library_choice": ONLY_LARGER_BATCH,
+}
+
 TENSOR_CORE_SPEED_UP = (1.5, 3.0)
 """Least and most speed-up of a product by Tensor Cores. Large square products gain more."""
 
@@ -182,6 +189,7 @@ def tensor_cores(analysis: RankAnalysis) -> Problem | None:
         f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}.",
         TENSOR_CORE_FIXES[main.reason],
         SavingRange(saving_ns, "These products speed up 1.5 to 3 times."),
+        changes=TENSOR_CORE_CHANGES[main.reason],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, MIN_SHARE, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.rules import rule, run_rule
 from lightning_perf.findings.savings import counted, each, step_ns, whole, worth_it
 from lightning_perf.units import format_count, format_duration, format_share
@@ -22,6 +22,15 @@ SEND_LESS = {
         "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
     ),
 }
+SENT_LESS = {
+    "DistributedDataParallel": (
+        "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds gradients to "
+        "BF16"
+    ),
+    "FullyShardedDataParallel": SIXTEEN_BITS,
+}
+"""How the fixes of `SEND_LESS` change results."""
+
 SEND_EARLIER = "Issue collectives earlier, so that compute hides them, send less, and check that ranks get equal work."
 SEND_LESS_ON_HOST = (
     "Send less often: Trainer(accumulate_grad_batches=4), or a larger batch per rank. On one machine, one process with "
@@ -53,10 +62,11 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         compute_ns = analysis.breakdown.category("device_compute").mean_ns or 0.0
         best_ns = min(waits_ns, compute_ns)
         wrapper = next((name for name in analysis.wrappers if name in SEND_LESS), None)
-        action = SEND_LESS[wrapper] if wrapper else SEND_EARLIER
+        action, changes = (SEND_LESS[wrapper], SENT_LESS[wrapper]) if wrapper else (SEND_EARLIER, "")
         model = "Compute can hide at most its own time, or a quarter if the step waits for the last bucket."
     else:
         title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, SEND_LESS_ON_HOST
+        changes = LARGER_BATCH
         model = "Sending a quarter as often saves three quarters. Waits for a slower rank stay."
     if not worth_it(best_ns, analysis):
         return None
@@ -65,6 +75,7 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",
         action,
         SavingRange((best_ns / 4, best_ns), model),
+        changes=changes,
     )
 
 
@@ -117,6 +128,7 @@ def rank_imbalance(distributed: Distributed) -> Problem | None:
             (saving_ns / 2, saving_ns),
             "Evenly spread work saves the difference to the mean, or half of it if some causes stay.",
         ),
+        changes="samples of similar length share a batch" if straggler.category == "device_compute" else "",
     )
 
 
@@ -131,8 +143,10 @@ def data_parallel(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         "DataParallel: one process drives all devices",
         "Each step copies the model to every device and gathers the outputs on one of them.",
-        'Use one process per device: Trainer(strategy="ddp", devices=4) without the wrapper.',
+        'Use one process per device: Trainer(strategy="ddp", devices=4) without the wrapper, and divide batch_size by '
+        "the number of devices: each process takes a batch of its own.",
         severity="high",
+        changes="without a smaller batch_size, each update averages over more samples",
     )
 
 
@@ -178,6 +192,7 @@ def stop_flags(analysis: RankAnalysis) -> Problem | None:
             (exposed_ns / 2, exposed_ns),
             "Half to all of the wait on the rank that waits least. The longer waits of other ranks stay.",
         ),
+        changes=LARGER_BATCH,
     )
 
 

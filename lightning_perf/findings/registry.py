@@ -13,10 +13,24 @@ from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import Finding, by_saving
 from lightning_perf.findings.fit import is_compilation
+from lightning_perf.findings.inference import for_inference
 from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.rules import compile_rule, fit_rule, growth_rule, log_rule, rule, run_rule
 
-TOPICS = ("compilation", "cpu", "fit", "host", "kernels", "loading", "memory", "model", "precision", "ranks")
+TOPICS = (
+    "compilation",
+    "cpu",
+    "fit",
+    "host",
+    "kernels",
+    "loading",
+    "memory",
+    "model",
+    "precision",
+    "ranks",
+    "settings",
+    "steps",
+)
 for topic in TOPICS:
     import_module(f"lightning_perf.findings.{topic}")  # adds its rules
 
@@ -36,7 +50,7 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
     findings = []
     for rule_id, apply in rule.by_id.items():
         judged = [min(sound, key=SHARED_WAITS[rule_id])] if sound and rule_id in SHARED_WAITS else sound
-        found = [finding for analysis in judged if (finding := apply(analysis)) is not None]
+        found = [for_inference(finding, each) for each in judged if (finding := apply(each)) is not None]
         findings += sorted(found, key=by_saving)[:1]
     if distributed is not None:
         findings += run_rule.find(distributed)
@@ -57,6 +71,6 @@ def find_in_fit(
     return tuple(sorted(findings, key=by_saving))
 
 
-def find_in_log(run: StepTimes, lead: RankAnalysis | None) -> list[Finding]:
-    """Apply every rule about the step log of a run; the recording of the leading rank names its loggers."""
-    return log_rule.find(run, lead)
+def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
+    """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
+    return log_rule.find(run, lead, fit)

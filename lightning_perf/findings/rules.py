@@ -36,8 +36,14 @@ class Rules(Generic[P]):
         self._whole = whole
         self._per = per
 
-    def __call__(self, rule_id: str) -> Callable[[Callable[P, Problem | None]], Callable[P, Finding | None]]:
-        """Return the decorator of the rule with this ID."""
+    def __call__(
+        self, rule_id: str, *, part: Callable[..., float] | None = None
+    ) -> Callable[[Callable[P, Problem | None]], Callable[P, Finding | None]]:
+        """Return the decorator of the rule with this ID.
+
+        Args:
+            part: Returns the time that the saving is taken from, in nanoseconds. It limits the saving.
+        """
 
         def register(judge: Callable[P, Problem | None]) -> Callable[P, Finding | None]:
             @wraps(judge)
@@ -46,7 +52,8 @@ class Rules(Generic[P]):
                 if problem is None:
                     return None
                 whole_ns, rank = self._whole(*args, **kwargs)
-                return make_finding(rule_id, problem, whole_ns=whole_ns, rank=rank, per=self._per)
+                most_ns = part(*args, **kwargs) if part is not None else None
+                return make_finding(rule_id, problem, whole_ns=whole_ns, most_ns=most_ns, rank=rank, per=self._per)
 
             self.by_id[rule_id] = rule
             return rule
@@ -67,7 +74,7 @@ def _of_straggler(distributed: Distributed) -> tuple[float | None, int | None]:
     return next((share.step_ns for share in distributed.ranks if share.rank == rank), None), rank
 
 
-def _of_run(run: StepTimes, lead: RankAnalysis | None) -> tuple[float, int | None]:
+def _of_run(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> tuple[float, int | None]:  # noqa: ARG001
     return run.mean_ns, lead.rank if lead is not None else None
 
 

@@ -6,6 +6,7 @@ host. Savings of kernel time are therefore scaled to the time in which compute i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from lightning_perf.analysis.host.host_pace import bounded_by_host
@@ -49,6 +50,11 @@ UNKNOWN_BATCHES = "The recording does not show whether the data set has more tha
 def step_ns(analysis: RankAnalysis) -> float:
     """Return the mean step time in nanoseconds, or 0 without steps."""
     return analysis.breakdown.wall.mean_ns or 0.0
+
+
+def in_phases(*names: str) -> Callable[[RankAnalysis], float]:
+    """Return a function for the mean time of some phases of a step, in nanoseconds: the part of a rule's saving."""
+    return lambda analysis: sum(analysis.phases.phase(name).mean_ns for name in names)
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
@@ -148,6 +154,8 @@ def choose_saving(
         f"{format_share(probed.measured_ns / of_step)} of the step was measured{similar if probed.similar_ns else ''}. "
         "The rest of the step stays."
     )
+    if analysis.breakdown.has_device:
+        model += " The range has error bands from CPU networks: they have not been measured on a GPU."
     if probed.faults_ns:
         model += (
             f" The training has page faults of {format_duration(probed.faults_ns)} per step that the probe lacks. This "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -9,12 +10,16 @@ from types import MappingProxyType
 import numpy as np
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
-from lightning_perf.findings.finding import MIN_SHARE, Finding, by_saving, make_finding, severity_of
-from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input
+from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
+from lightning_perf.findings.host import is_cold
+from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
+from lightning_perf.findings.settings import blocks_launches
+from lightning_perf.findings.steps import describe_waits, explains_restarts, waits_of_long_steps_ns
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -26,8 +31,20 @@ UNLIKE = 2.0
 HOST_PACED = frozenset({"host-work", "launch-bound"})
 """Rules for trainings on a device that a busy host triggers by itself."""
 
-SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "padding"})
-"""Rules that a busy machine does not mislead. One needs the cost in each recorded step, the other counts tokens."""
+SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "debug-settings", "padding", "thread-contention"})
+"""Rules that a busy machine does not mislead: the cost in each recorded step, a setting that is on, counted tokens, and
+the busy cores themselves."""
+
+PROBED = frozenset(
+    {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
+)
+"""Rules with savings that a probe measures. It alternates between settings, so other load hits all of them alike."""
+
+COLD = (
+    "Estimated from the first steps. Kernels load and caches fill in them, so their shares do not hold for later steps."
+)
+BLOCKED = "Estimated with CUDA_LAUNCH_BLOCKING, under which each launch waits for its kernel."
+"""Why findings beside `cold-start` and `debug-settings` are held back."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
@@ -35,7 +52,7 @@ LEAST_RUN_STEPS = 5
 LEAST_STRETCH_STEPS = 10
 """Steps of a run that are needed to know its usual step."""
 
-LEAST_RECORDED = 4
+LEAST_RECORDED = 3
 """Recorded steps that are needed to identify outliers."""
 
 CATEGORIES = {
@@ -143,6 +160,9 @@ def check_findings(
     other_ranks: Mapping[int, StepTimes] = MappingProxyType({}),
     lead: RankAnalysis | None = None,
     trusted: Trust | None = None,
+    fit: FitTime | None = None,
+    fit_findings: Sequence[Finding] = (),
+    path: str = "PATH",
 ) -> Checked:
     """Check the findings of the recorded steps against the whole run.
 
@@ -154,6 +174,9 @@ def check_findings(
         run: The step log of the run; None for a recording without one.
         other_ranks: The step logs of other ranks, at least of those that findings are about.
         lead: The rank that the report describes first.
+        fit: The account of the fit, which shows the work of long steps.
+        fit_findings: The findings about the whole fit. One of them may have the same cause.
+        path: The run's folder, or the trace.
     """
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
@@ -164,7 +187,11 @@ def check_findings(
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
         own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
-        judged = finding if analysis is None else _judge(finding, analysis, own, place)
+        reason = _distortion(analysis) if analysis is not None and finding.kind not in LEADING else ""
+        if reason:
+            held_back.append(HeldBack(finding, reason))
+            continue
+        judged = finding if analysis is None else _judge(finding, analysis, own, place, path)
         if isinstance(judged, Finding):
             findings.append(judged)
         elif isinstance(judged, HeldBack):
@@ -176,11 +203,39 @@ def check_findings(
         if missed is not None:
             findings.append(missed)
     if usable is not None:
-        findings += find_in_log(usable, lead)
+        findings = _one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
+    held_back.sort(key=lambda held: held.finding.kind not in PROBED)  # the verdict names the first one
     return Checked(tuple(sorted(findings, key=by_saving)), tuple(held_back), tuple(notes), headline)
+
+
+MOST_WAITS = 0.5
+"""Share of all waits for data from which those of the first steps of epochs are their reason."""
+
+
+def _one_per_cause(
+    findings: Sequence[Finding], run: StepTimes, lead: RankAnalysis | None, fit_findings: Sequence[Finding]
+) -> list[Finding]:
+    """Leave out findings about time that another finding explains: restarts of workers, or waits for data."""
+    if explains_restarts(run, lead) and any(finding.kind == "worker-restarts" for finding in fit_findings):
+        mostly = waits_of_long_steps_ns(run) >= MOST_WAITS * run.data_wait_mean_ns
+        same = {"periodic-steps", "input-bound"} if mostly else {"periodic-steps"}
+        return [finding for finding in findings if finding.kind not in same]
+    waits = describe_waits(run, lead)
+    if not waits or not any(finding.kind == "input-bound" for finding in findings):
+        return list(findings)
+    return [
+        replace(finding, evidence=(*finding.evidence, waits)) if finding.kind == "input-bound" else finding
+        for finding in findings
+        if finding.kind != "periodic-steps"
+    ]
+
+
+def _distortion(analysis: RankAnalysis) -> str:
+    """Return why the recorded steps describe another training than the usual one; empty if they do not."""
+    return COLD if is_cold(analysis) else BLOCKED if blocks_launches(analysis) else ""
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:
@@ -191,9 +246,14 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     """Lower the estimate for worker processes to zero if the cores that they need are busy."""
     if finding.kind != "input-bound" or "num_workers" not in finding.action:
         return finding
-    if analysis is None or not is_busy(analysis.metadata.processor):
+    processor = analysis.metadata.processor if analysis is not None else None
+    if processor is None or not is_busy(processor):
         return finding
-    warning = "The cores are busy. More worker processes compete for them and may make the training slower."
+    warning = (
+        "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
+        if workers_wait(processor)
+        else "The cores are busy. More worker processes compete for them and may make the training slower."
+    )
     return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
 
 
@@ -202,7 +262,7 @@ def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnaly
 
 
 def _judge(
-    finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None
+    finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None, path: str
 ) -> Finding | HeldBack | str:
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
@@ -213,9 +273,13 @@ def _judge(
         if is_oversubscribed(processor):
             enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
             return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
-        if is_busy(processor):
-            fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
-            return HeldBack(finding, f"Estimated while the machine was busy. Record again on a quiet machine{fewer}.")
+        if is_busy(processor) and finding.basis != "probed":
+            instead = (
+                f"A probe measures it all the same: lightning-perf analyze {shlex.quote(path)} --probe."
+                if finding.kind in PROBED
+                else "Record again on a quiet machine."
+            )
+            return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.blocks import gate_table
 from lightning_perf.compare.verdicts.gates import GateOutcome
-from lightning_perf.show.blocks import Block, Cell, Chart, Details, Heading, Line, Table, TableRow, listing, note, table
+from lightning_perf.report.labels import count_of
+from lightning_perf.show.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Details,
+    Heading,
+    Line,
+    Plot,
+    Table,
+    TableRow,
+    listing,
+    note,
+    table,
+)
+from lightning_perf.show.plots import band, line, points, upright
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.units import NOT_AVAILABLE, column_format, format_change, format_points, format_share
+from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.history.document import Commit, History, LevelChange, Row, Series
@@ -23,6 +39,7 @@ MOST_ROWS = 30
 NEXT_STEP = "Compare this commit with the last good one in a study: blocks have less noise than a history."
 SHOWN_COMMITS = 8
 HASH_CHARACTERS = 12
+TICK_CHARACTERS = 7
 
 
 def history_blocks(history: History) -> Iterator[Block]:
@@ -49,14 +66,79 @@ def history_parts(history: History) -> dict[str, Iterable[Block]]:
     parts: dict[str, Iterable[Block]] = {
         "headline": [Line(headline(history), "strong"), Line(" · ".join(facts), "quiet"), *map(note, history.notes)]
     }
-    for number, series in enumerate(history.series):
-        parts[f"rows_{number + 1}"] = [
-            Heading(_series_title(history, number), definition="series-of-a-history"),
-            *map(Line, _series_lines(series)),
-            *(block for change in series.changes for block in _change_blocks(change, series, metric)),
-            _all_rows(series, metric),
-        ]
+    parts["rows"] = (block for number in range(len(history.series)) for block in _series(history, number, metric))
     return parts
+
+
+def _series(history: History, number: int, metric: Metric) -> Iterator[Block]:
+    series = history.series[number]
+    yield Heading(_series_title(history, number), definition="series-of-a-history")
+    yield _trend(series, metric)
+    yield from map(Line, _series_lines(series))
+    for change in series.changes:
+        yield from _change_blocks(change, series, metric)
+    yield _all_rows(series, metric)
+
+
+def _trend(series: Series, metric: Metric) -> Plot:
+    """Return the rows with their ranges, the levels between changes, and the rows that each change may have been."""
+    rows, changes = series.rows, series.changes
+    factor, unit = axis_unit(metric.unit, max(row.high for row in rows))
+    starts = [0, *(change.row for change in changes), len(rows)]
+    traces = [
+        line(
+            [start - 0.4, end - 0.6],
+            [factor * rows[start].level] * 2,
+            (),
+            "ink-soft",
+            look={"width": 2},
+            hoverinfo="skip",
+        )
+        for start, end in pairwise(starts)
+    ]
+    figures = column_format(metric.unit, [row.high for row in rows])
+    texts = [
+        f"{figures.value(row.value)} {figures.unit} ({count_of(row.runs, 'run')})\n"
+        f"{_row_name(row)}, {day(row.date_unix_s)}\n{row.subject or ''}"
+        for row in rows
+    ]
+    ends = {
+        "array": [factor * (row.high - row.value) for row in rows],
+        "arrayminus": [factor * (row.value - row.low) for row in rows],
+    }
+    error = {"type": "data", "symmetric": False, **ends, "color": "--ink-soft", "thickness": 1, "width": 0}
+    values = [factor * row.value for row in rows]
+    traces.append(points(list(range(len(rows))), values, texts, "arm-1", error_y=error))
+    shapes, annotations = [], []
+    for change in changes:
+        color = "high" if change.worse else "good"
+        shapes += [
+            band(change.earliest - 1, change.latest, f"{color}-soft"),
+            upright(change.row - 0.5, color, width=1.5),
+        ]
+        place = {"x": change.row - 0.5, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
+        text = change_text(change.estimate, metric).partition(" (")[0].partition(",")[0]
+        annotations.append({**place, "text": text, "font": {"color": f"--{color}", "size": 12}})
+    ticks = [f"{(row.commit or NOT_AVAILABLE)[:TICK_CHARACTERS]}\n{day(row.date_unix_s)[5:]}" for row in rows]
+    look = {"tickangle": 0, "showgrid": False, "zeroline": False, "range": [-0.7, len(rows) - 0.3], "most": 10}
+    better = "higher is better" if metric.higher_is_better else "lower is better"
+    title = f"{metric.title}{f' ({unit})' if unit else ''}, {better}"
+    found = ", ".join(
+        f"{each['text']} at {short_commit(change.after)}" for each, change in zip(annotations, changes, strict=True)
+    )
+    outcome = f"Changes: {found}." if changes else "No change point."
+    return Plot(
+        f"{metric.title} of each commit on {series.name}. {outcome} The table has the figures.",
+        tuple(traces),
+        {
+            "margin": {"l": 56, "r": 12, "t": 24, "b": 48},
+            "shapes": shapes,
+            "annotations": annotations,
+            "xaxis": {"tickvals": list(range(len(rows))), "ticktext": ticks, **look},
+            "yaxis": {"title": title, "measured": True, "zeroline": False},
+        },
+        height=300,
+    )
 
 
 def _change_blocks(change: LevelChange, series: Series, metric: Metric) -> Iterator[Block]:
@@ -104,13 +186,16 @@ def headline(history: History) -> str:
     metric = METRICS[history.metric]
     title = metric.title if history.quality is None else f"{metric.title} ({history.quality})"
     worse, better = (
-        sum(change.worse is side for series in history.series for change in series.changes) for side in (True, False)
+        sum(change.worse is side and change.confirmed is not False for one in history.series for change in one.changes)
+        for side in (True, False)
     )
     found = ", ".join(
         f"{count} change{'' if count == 1 else 's'} for the {kind}"
         for count, kind in ((worse, "worse"), (better, "better"))
         if count
     )
+    if any(change.confirmed is None for series in history.series for change in series.changes):
+        found += ", not confirmed,"
     rows = sum(len(series.rows) for series in history.series)
     scope = f"{rows} row{'' if rows == 1 else 's'}"
     if len(history.series) > 1:
@@ -141,18 +226,22 @@ def _change_lines(series: Series, metric: Metric) -> Iterator[Line]:
     for change in series.changes:
         yield Line(_change_sentence(change, series, metric))
         yield from (Line(f"  {line}") for line in _commit_lines(change))
-    if series.changes:
+    if series.changes and series.changes[-1].confirmed is None:
         newest = series.changes[-1]
         yield Line(
-            f"Confirm it with lightning-perf gate --base {short_commit(newest.before)} --head "
-            f"{short_commit(newest.after)} -- COMMAND: a history cannot tell a change of the code from one of the "
-            "machine at the same time."
+            f"Confirm it: run {short_commit(newest.before)} again and add the run, or compare both with lightning-perf "
+            f"gate --base {short_commit(newest.before)} --head {short_commit(newest.after)} -- COMMAND. Without that, "
+            "a history cannot tell a change of the code from one of the machine at the same time."
         )
 
 
 def _change_sentence(change: LevelChange, series: Series, metric: Metric) -> str:
     """Return one change point in a sentence or two."""
     mark = "Worse" if change.worse else "Better"
+    if change.confirmed is None:
+        mark = f"Possibly {mark.lower()}"
+    elif not change.confirmed:
+        mark = "The machine changed, because earlier commits that ran again are at the new level"
     at = f"{short_commit(change.after)} ({day(series.rows[change.row].date_unix_s)})"
     text = f"{mark}: the {metric.title} changed by {change_text(change.estimate, metric)} at {at}."
     if change.earliest == change.latest:

@@ -77,6 +77,8 @@ class LevelChange:
             `latest`. Only the measured ones if git does not know them.
         commit_count: Number of those commits. The list has only the last ones if there are many. None if git does not
             know them.
+        confirmed: Whether earlier commits that ran again after the change are at the old level. False means that the
+            machine changed and not the code. None without such runs.
     """
 
     row: int
@@ -89,6 +91,7 @@ class LevelChange:
     p: float
     commits: tuple[Commit, ...] = ()
     commit_count: int | None = None
+    confirmed: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import msgspec
 
 from lightning_perf.errors import UserError
 from lightning_perf.run_files.run_record import FactValue
+from lightning_perf.saved_json import decode_json, decoder
 
 VERSION = 1
 """Version of the entries. A reader skips entries of a newer version, and reports them."""
@@ -80,15 +81,15 @@ def decode_entry(line: bytes) -> Entry | str:
     """Decode an entry, or return the problem: ``damaged`` or ``newer``."""
     try:
         return _DECODE(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         pass
     try:
-        return "newer" if msgspec.json.decode(line, type=_Head).version > VERSION else "damaged"
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "newer" if decode_json(line, _Head).version > VERSION else "damaged"
+    except msgspec.DecodeError:
         return "damaged"
 
 
-_DECODE: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
+_DECODE: Callable[[bytes], Entry] = decoder(Entry)
 
 
 def object_name(entry: Entry) -> str:

@@ -166,6 +166,8 @@ def gate_runs(
             continue
         segment, note = _segment(trend, baseline, contents.baselines, store)
         notes += [] if note is None else [note]
+        if trend.segments.smooth:
+            notes.append(f"The {metric.title} of the history follows a trend or a season: its level is uncertain.")
         figure = _compare(trend, segment, values, metric, confidence)
         figures.append(figure)
         # Memory may be the same in every run. Times never are, unless runs were copied.

@@ -12,7 +12,7 @@ from lightning_perf.compare.records.metrics import METRICS, Metric
 from lightning_perf.history.blocks import change_text, headline, short_commit
 from lightning_perf.history.entries import HistoryError
 from lightning_perf.lazy_imports import import_extra
-from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.show.terminal_text import safe
 from lightning_perf.units import axis_unit
 
@@ -57,7 +57,7 @@ def save_plot(history: History, path: Path) -> None:
         figure.savefig(stream, format=path.suffix.lstrip(".").lower(), dpi=150)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, stream.getvalue())
+        write_named_file(path, stream.getvalue())
     except OSError as error:
         raise HistoryError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
 

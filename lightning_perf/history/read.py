@@ -102,7 +102,7 @@ def read_history(
     if not trends:
         raise HistoryError(_nothing(store, wanted, since, contents))
     names = _baseline_names(contents)
-    series = tuple(_series(trend, wanted, trends[0], names, allow, Path(repository)) for trend in trends)
+    series = tuple(_series(trend, wanted, quality, trends[0], names, allow, Path(repository)) for trend in trends)
     return History(
         store=str(store),
         metric=metric,
@@ -133,14 +133,17 @@ def set_baseline(store: str | Path, name: str, commit: str | None = None) -> Bas
             f'baseline "{name}": not a name. Use letters, digits and the characters ".", "_", "-" and "/", e.g. main.'
         )
     place = open_store(store)
-    runs = [run for run in read_store(place).runs if run.left_out is None and run.commit is not None]
+    contents = read_store(place)
+    runs = [run for run in contents.runs if run.left_out is None and run.commit is not None]
     if not runs:
         raise HistoryError(f"{store}: no run with a commit in it. Train in a git repository, then add the runs.")
     if commit is None:
         chosen = max(runs, key=lambda run: run.started_unix_s).commit
     else:
         chosen = matching_commits({str(run.commit) for run in runs}, commit, store)
-    entry = StoredBaseline(name=name, commit=str(chosen), added_unix_s=time.time())
+    # The last entry of a name counts, also after one that a clock ahead of this one wrote.
+    earlier = max((one.added_unix_s for one in contents.baselines if one.name == name), default=0.0)
+    entry = StoredBaseline(name=name, commit=str(chosen), added_unix_s=max(time.time(), math.nextafter(earlier, 1e12)))
     place.append([entry])
     return Baseline(entry.name, entry.commit, entry.added_unix_s)
 
@@ -197,7 +200,8 @@ def _nothing(store: str | Path, metric: Metric, since: str | None, contents: Con
     used = [run for run in contents.runs if run.left_out is None]
     if not used:
         reasons = ", ".join(f"{n} {why}" for why, n in Counter(run.left_out for run in contents.runs).items())
-        return f"{store}: no valid run in it ({reasons or 'it has no runs'}). Add runs that finished."
+        problem = f"{store}: no valid run in it ({reasons or 'it has no runs'})."
+        return " ".join([problem, *contents.notes, "Add runs that finished."])
     if since is not None:
         return f'--since "{since}": no row of {metric.name} since then. Give an earlier date.'
     known = [name for name in METRICS if any(run.values.get(name) is not None for run in used)]
@@ -238,6 +242,7 @@ def _hardware(row: MeasuredRow) -> str | None:
 def _series(
     trend: Trend,
     metric: Metric,
+    quality: str | None,
     newest: Trend,
     names: dict[str, tuple[str, ...]],
     allow: Collection[str],
@@ -267,7 +272,10 @@ def _series(
         arms=tuple(dict.fromkeys(run.arm for row in trend.rows for run in row.runs if run.arm is not None)),
         differs=() if trend is newest else unfair_differences(newest.rows[-1].runs, trend.rows[-1].runs, allow),
         rows=rows,
-        changes=tuple(_change(change, rows, metric, repository) for change in segments.changes),
+        changes=tuple(
+            replace(_change(change, rows, metric, repository), confirmed=_confirmed(change, trend, metric, quality))
+            for change in segments.changes
+        ),
         noise=None if segments.sd is None else from_scale(segments.sd, metric) - (metric.scale is Scale.RATIO),
         autocorrelation=segments.autocorrelation,
         note=_series_note(trend),
@@ -279,6 +287,10 @@ def _series_note(trend: Trend) -> str | None:
     if len(trend.rows) < FEWEST_VALUES:
         count = "1 row" if len(trend.rows) == 1 else f"{len(trend.rows)} rows"
         notes.append(f"{count}: a change point needs at least {FEWEST_VALUES}.")
+    if trend.segments.smooth:
+        notes.append("A trend or a season fits the rows better than changes at single commits, so none is reported.")
+    for first, last in trend.segments.excursions:
+        notes.append(f"Rows {first + 1} to {last + 1} were at another level, and the series returned.")
     pooled = [
         row for row in trend.rows if len({(run.study, run.arm) for run in row.runs if run.study}) > 1 and _pools(row)
     ]
@@ -322,6 +334,23 @@ def _change(change: ChangePoint, rows: Sequence[Row], metric: Metric, repository
         commits=commits,
         commit_count=len(known) if known else None,
     )
+
+
+def _confirmed(change: ChangePoint, trend: Trend, metric: Metric, quality: str | None) -> bool | None:
+    """Return whether the runs of earlier commits that started after the change are nearer to the old level."""
+    began_unix_s = min(row.started_unix_s for row in trend.rows[change.position :])
+    again = [
+        row_values(replace(row, runs=runs), metric, quality)
+        for row in trend.rows[: change.position]
+        if (runs := tuple(run for run in row.runs if run.started_unix_s > began_unix_s))
+    ]
+    means = [to_scale(values, metric) for values in again if len(values)]
+    if not means:
+        return None
+    segment = trend.segments.segment_of(change.position)
+    old, new = trend.segments.levels[segment - 1 : segment + 1]
+    mean = sum(means) / len(means)
+    return abs(mean - old) < abs(mean - new)
 
 
 def _notes(contents: Contents, metric: Metric, quality: str | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from lightning_perf.errors import UserError, reason_of
+from lightning_perf.errors import UserError, whole_reason_of
 from lightning_perf.project import install_command
 from lightning_perf.workers.process import WorkerError
 
@@ -65,7 +65,7 @@ def variant_errors(action: str) -> Iterator[None]:
     except (VariantError, InferenceError):
         raise
     except Exception as error:
-        raise VariantError(f"{action}: {reason_of(error)}") from error
+        raise VariantError(f"{action}: {whole_reason_of(error)}") from error
 
 
 def missing_package(module: str, *, package: str = "", extra: str = "") -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from lightning_perf.analysis.host.worker_count import MOST_WORKERS, LoadingCost
 from lightning_perf.documents import TextDocument
 from lightning_perf.errors import LocatedError
 from lightning_perf.loading.stage_clock import READ
@@ -19,8 +19,6 @@ Limit: TypeAlias = Literal["disk", "processor", "transfer", "too few workers", "
 
 TRANSFER_STAGES = ("transfer between processes", "pin memory")
 """Stages outside of the worker process."""
-
-MOST_WORKERS = 16
 
 
 class LoadingError(LocatedError):
@@ -124,8 +122,8 @@ def judge_loading(
     size = samples / batches
     numbers = sorted({1, 2, 4, 8, MOST_WORKERS, max(1, workers)})
     rates = tuple(WorkerRate(number, size * _batches_per_s(number, loading_ns, cpu_ns, cores)) for number in numbers)
-    needed = max(1, math.ceil(loading_ns / (step_ms * 1e6))) if step_ms else None
-    limit, advice = _limit(stages, loading_ns, cpu_ns, workers, cores, step_ms, needed)
+    cost = LoadingCost(loading_ns, cpu_ns / loading_ns, step_ms * 1e6, cores) if step_ms else None
+    limit, advice = _limit(stages, loading_ns, cpu_ns, workers, cost)
     return LoadingReport(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -138,7 +136,7 @@ def judge_loading(
         workers=workers,
         cores=cores,
         step_ms=step_ms,
-        needed_workers=needed,
+        needed_workers=cost.needed if cost is not None else None,
         rates=rates,
         limit=limit,
         advice=advice,
@@ -152,13 +150,7 @@ def _batches_per_s(workers: int, loading_ns: int, cpu_ns: int, cores: int) -> fl
 
 
 def _limit(
-    stages: Sequence[StageTime],
-    loading_ns: int,
-    cpu_ns: int,
-    workers: int,
-    cores: int,
-    step_ms: float | None,
-    needed: int | None,
+    stages: Sequence[StageTime], loading_ns: int, cpu_ns: int, workers: int, cost: LoadingCost | None
 ) -> tuple[Limit, str]:
     by_name = {stage.name: stage.time_ns for stage in stages}
     transfer_ns = sum(by_name.get(stage, 0) for stage in TRANSFER_STAGES)
@@ -170,14 +162,14 @@ def _limit(
             "transfer",
             "Leave num_workers=0: sending a batch takes longer than loading it. Or collate it into few large tensors.",
         )
-    if step_ms and needed is not None:
-        enough_cores = _batches_per_s(needed, loading_ns, cpu_ns, cores) >= 1e3 / step_ms * 0.999
-        if workers >= needed and enough_cores:
+    if cost is not None:
+        enough_cores = cost.advised >= cost.needed
+        if workers >= cost.needed and enough_cores:
             return "none", f"{format_count(workers)} workers load faster than the step trains. Look for another cause."
         if enough_cores:
             return (
                 "too few workers",
-                f"Use more worker processes: DataLoader(…, num_workers={needed}, persistent_workers=True).",
+                f"Use more worker processes: DataLoader(…, num_workers={cost.needed}, persistent_workers=True).",
             )
     if transfer_ns > loading_ns:
         return "transfer", "Send less per batch, e.g. uint8 images that the device converts, or collate into tensors."

@@ -312,7 +312,7 @@ class PerfLoop:
         broadcast = functools.partial(self._ranks.broadcast, device=device)
         # Without a connection, only rank 0 knows the folder.
         alone = self._ranks.world_size > 1 and not self._ranks.connected
-        self._folder = (
+        self._folder = self._errors.folder = (
             None if alone and self._ranks.rank else claim_folder(path, self._ranks.rank, broadcast, self._errors)
         )
         if alone and self._ranks.rank == 0:

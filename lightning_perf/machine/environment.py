@@ -49,6 +49,18 @@ VARIABLE_GROUPS = (
 """Environment variables, by name and by prefix, that set how fast or how exactly the libraries under torch work. The
 sources are the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc and torch."""
 
+DEBUG_VARIABLES = (
+    "CUDA_LAUNCH_BLOCKING",
+    "NCCL_DEBUG",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_SHOW_CPP_STACKTRACES",
+)
+"""Environment variables that help to debug and cost time. Recordings note them."""
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables with the settings of torch's allocator. The first one that is set counts."""
+
 PLACES = ("_DIR", "_FILE", "_PATH")
 """Ends of the names of variables that only hold an output path."""
 
@@ -127,7 +139,7 @@ def device_facts(device: torch.device) -> Facts:
             "device.name": cpu_name(),
             "device.threads": torch.get_num_threads(),
             "flags.mkldnn": getattr(mkldnn, "enabled", None),
-            "flags.mkldnn_matmul": getattr(getattr(mkldnn, "matmul", None), "fp32_precision", None),
+            "flags.mkldnn_matmul": _fp32_arithmetic(mkldnn.matmul),
         }
     properties = torch.cuda.get_device_properties(device)
     return facts | {
@@ -153,13 +165,15 @@ def flag_facts() -> Facts:
     """Return the switches of torch that change speed or arithmetic."""
     import torch
 
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
     return {
-        "flags.tf32_matmul": _tf32(torch.backends.cuda.matmul, "matmul"),
-        "flags.tf32_cudnn": _tf32(getattr(torch.backends.cudnn, "conv", None), "cudnn"),
-        "flags.cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "flags.cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "flags.tf32_matmul": _fp32_arithmetic(cuda.matmul, lambda: cuda.matmul.allow_tf32),
+        "flags.tf32_cudnn": _fp32_arithmetic(cudnn.conv, lambda: cudnn.allow_tf32),
+        "flags.cudnn_benchmark": cudnn.benchmark,
+        "flags.cudnn_deterministic": cudnn.deterministic,
         "flags.deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "flags.cudnn_enabled": torch.backends.cudnn.enabled,
+        "flags.cudnn_enabled": cudnn.enabled,
         "flags.detect_anomaly": torch.is_anomaly_enabled(),
         "flags.matmul_reduction": _joined(
             torch.backends.cuda.matmul,
@@ -168,6 +182,19 @@ def flag_facts() -> Facts:
             "allow_fp16_accumulation",
         ),
         "flags.attention": _attention(torch.backends.cuda),
+    }
+
+
+def setting_facts() -> dict[str, bool | list[str]]:
+    """Return a recording's facts about the settings of torch (`lightning_perf.trace.description.Settings`)."""
+    import torch
+
+    cudnn = torch.backends.cudnn
+    return {
+        "detect_anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled() or cudnn.deterministic,
+        "cudnn_benchmark": cudnn.benchmark,
+        "variables": [f"{name}={os.environ[name]}" for name in DEBUG_VARIABLES if name in os.environ],
     }
 
 
@@ -294,18 +321,45 @@ def _attention(backend: Any) -> str:
     return ", ".join(kind for kind in kinds if getattr(backend, f"{kind}_sdp_enabled", lambda: False)())
 
 
-def _tf32(backend: Any, which: str) -> str | bool | None:
-    """Return the arithmetic of FP32 operations. torch has two generations of this switch and forbids mixing them."""
-    import torch
+def _fp32_arithmetic(backend: Any, allowed: Callable[[], bool] = lambda: False) -> str | None:
+    """Return the arithmetic of a backend's FP32 products: ``ieee``, or the rounded one of its inputs, e.g. ``tf32``.
 
+    torch has two generations of this switch and forbids mixing them. The newer one is ``none`` until it is set.
+    """
     try:
-        setting = getattr(backend, "fp32_precision", None)
-        if isinstance(setting, str) and setting != "none":
-            return setting
-        allowed = torch.backends.cuda.matmul.allow_tf32 if which == "matmul" else torch.backends.cudnn.allow_tf32
-        return bool(allowed)
+        setting = getattr(backend, "fp32_precision", "none")
+        return setting if setting != "none" else "tf32" if allowed() else "ieee"
     except RuntimeError:
         return None
+
+
+def attached_tool() -> str | None:
+    """Return the tool that was attached to this process at its start and uses CUPTI, by its variables; None without.
+
+    CUPTI serves one tool at a time. Another one gets ``CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED``.
+    """
+    if "NSYS_PROFILING_SESSION_ID" in os.environ:
+        return "Nsight Systems (nsys)"
+    injected = os.environ.get("CUDA_INJECTION64_PATH")  # the driver loads this library into the process
+    return Path(injected).name if injected else None
+
+
+def device_settings() -> Facts:
+    """Return the fields of `lightning_perf.trace.description.DeviceSettings` for the current CUDA device."""
+    import torch
+
+    flags = flag_facts()
+    tf32 = {name: flags[f"flags.tf32_{name}"] for name in ("matmul", "cudnn")}
+    return {
+        "uuid": str(torch.cuda.get_device_properties().uuid),
+        "tf32_matmul": tf32["matmul"] and tf32["matmul"] == "tf32",
+        "tf32_convolution": tf32["cudnn"] and tf32["cudnn"] == "tf32",
+        "cudnn_benchmark": flags["flags.cudnn_benchmark"],
+        "cudnn_deterministic": flags["flags.cudnn_deterministic"],
+        "deterministic": flags["flags.deterministic_algorithms"],
+        "attached_tool": attached_tool(),
+        "allocator": next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), None),
+    }
 
 
 def has_cpp_compiler() -> bool:

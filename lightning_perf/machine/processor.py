@@ -78,7 +78,7 @@ def busy_s() -> float | None:
 
 
 def processor_facts(
-    *, trains: bool, page_faults: float | None = None, core_wait: float | None = None
+    *, trains: bool, page_faults: float | None = None
 ) -> dict[str, str | int | float | list[str] | None]:
     """Collect a recording's facts about the processor, described by `lightning_perf.trace.description.Processor`.
 
@@ -86,9 +86,9 @@ def processor_facts(
         page_faults: Page faults per step, if they were counted.
 
     Returns:
-        A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus``, ``machine_cpus`` and
-        ``core_wait``. ``bf16`` is missing if the system does not list instructions. It is empty if torch has no library
-        that would use them. ``page_faults`` per step, ``page_fault_ns`` and ``allocator`` are included if known.
+        A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus`` and ``machine_cpus``.
+        ``bf16`` is missing if the system does not list instructions. It is empty if torch has no library that would use
+        them. ``page_faults`` per step, ``page_fault_ns`` and ``allocator`` are included if known.
     """
     import torch
 
@@ -105,7 +105,6 @@ def processor_facts(
         "load": load_average(),
         "cpus": usable_cpus(),
         "machine_cpus": os.cpu_count(),
-        "core_wait": core_wait,
         "page_faults": page_faults,
         "page_fault_ns": page_fault_ns() if page_faults else None,
         "allocator": allocator_name() if page_faults else None,

@@ -215,6 +215,7 @@ def _finding(found: Finding) -> Result:
         "title": found.title,
         "evidence": found.evidence,
         "fix": found.action,
+        "changes_results": found.changes or None,
         "estimate": estimate,
         "rank": found.rank,
         "page": found.page,
@@ -524,7 +525,7 @@ def data(
 
     Runs the user's code. Needs a server started with --allow-run. Outcomes: measured, refused.
     """
-    from lightning_perf.loading.source import measure_source
+    from lightning_perf.loading import measure_source
 
     report = measure_source(resolve_source(source, folders), seconds=seconds, step_ms=step_ms)
     return _result("measured", report.advice, report, "limit", "stages", "needed_workers")

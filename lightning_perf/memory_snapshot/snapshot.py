@@ -77,17 +77,27 @@ _STATES = {
 }
 
 
+_Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+"""The start of a path of Windows: a drive, or a share of the network."""
+
+
 class Frame(Struct, frozen=True):
     """A line of a stack.
 
     Attributes:
-        file: The source file, or ``??`` and the like for compiled code.
+        file: The source file, or ``??`` and the like for compiled code. Paths of Windows are written with ``/``, too.
         line: The line; 0 for compiled code.
     """
 
     file: str = msgspec.field(name="filename", default="")
-    line: int = 0
+    line: _Integer = 0
     function: str = msgspec.field(name="name", default="")
+
+    def __post_init__(self) -> None:
+        """Write a path of Windows as on other systems."""
+        if _WINDOWS_PATH.match(self.file):
+            msgspec.structs.force_setattr(self, "file", self.file.replace("\\", "/"))
 
 
 @dataclass(frozen=True)
@@ -192,8 +202,8 @@ def is_snapshot(path: str | os.PathLike[str]) -> bool:
     return bool(_PICKLE.match(head) or _JSON.match(head))
 
 
-_Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Size = Annotated[int, Meta(ge=0, le=MOST_SIZE_BYTES)]
+_Time = Annotated[int, Meta(ge=-(1 << 52), le=1 << 52)]  # within 142 years of 1970: any difference fits 64 bits as ns
 
 
 class _Past(Struct, gc=False):
@@ -240,16 +250,16 @@ class _Event(Struct, gc=False):
     addr: _Integer | UnsetType = UNSET
     device_free: _Integer = 0
     stream: _Integer = 0
-    time_us: _Integer | UnsetType = UNSET
+    time_us: _Time | UnsetType = UNSET
     frames: Any = ()
 
 
 class _Mark(Struct, gc=False):
     """The start or the end of a named range."""
 
-    device: int
+    device: _Integer
     name: str
-    time_us: int
+    time_us: _Time
     stage: Any = None
 
 
@@ -367,14 +377,16 @@ def _events(rows: Sequence[_Event], stacks: _Stacks) -> Events:
 class _Stacks:
     """Numbers the distinct stacks.
 
-    torch shares one object between all stacks with the same frame. So a stack is first looked up by the identities of
-    its frames, which is quick, and by their values only when it is new.
+    torch shares one object between all stacks with the same frame. So a stack is first looked up by its own identity,
+    then by those of its frames, and by their values only when it is new. The time is then that of the file's size,
+    however deep a stack is and however many events share it.
     """
 
     def __init__(self) -> None:
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {(): NO_STACK}
         self._known: dict[tuple[int, ...], int] = {}
+        self._shared: dict[int, int] = {}
 
     def number(self, column: Iterable[Any]) -> Integers:
         """Return the number of each stack of a column."""
@@ -386,6 +398,12 @@ class _Stacks:
         return tuple(tuple(frames[number] for number in stack) for stack in self._stacks)
 
     def _number(self, frames: Any) -> int:
+        number = self._shared.get(id(frames))
+        if number is None:
+            number = self._shared[id(frames)] = self._new(frames)
+        return number
+
+    def _new(self, frames: Any) -> int:
         try:
             identities = tuple(map(id, frames))
         except TypeError:

@@ -18,6 +18,7 @@ _LIBRARY = re.compile(
     r"|lightning_fabric|lightning_utilities|lightning_perf|einops|opt_einsum)/"
     r"|/torch/(?:nn|optim|utils|autograd|cuda|distributed|_dynamo|_inductor|_functorch|fx|amp|_tensor\.py|_ops\.py|functional\.py)"
     r"|/lib/python3\.\d+/(?!site-packages|dist-packages)|torchinductor|^<frozen "
+    r"|^(?:[A-Za-z]:|/)/.*[Pp]ython.*/Lib/(?!site-packages/)"  # the standard library on Windows
 )
 _OPTIMIZER = re.compile(r"/torch/optim/(?!lr_scheduler|swa_utils)|/(?:bitsandbytes|torchao)/optim/")
 _MODULE_CALL = re.compile(r"/torch/nn/modules/module\.py$")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lightning_perf.show.blocks import Block, Cell, Column, Span
+from lightning_perf.show.blocks import Block, Cell, Column, Figure, Part, Span
 
 Parts: TypeAlias = Mapping[str, Iterable[Block]]
 """The blocks of each part of a page. A view places the parts, next to its charts."""
@@ -37,4 +37,8 @@ def _plain(value: Any) -> Any:
     found = {name: _plain(member) for name, member, default in members if member != default}
     if isinstance(value, Cell) and found.keys() <= {"text"}:
         return value.text
-    return found if isinstance(value, (Cell, Column, Span)) else {"block": type(value).__name__.lower(), **found}
+    return (
+        found
+        if isinstance(value, (Cell, Column, Figure, Part, Span))
+        else {"block": type(value).__name__.lower(), **found}
+    )

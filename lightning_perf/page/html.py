@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_perf.errors import UserError
+from lightning_perf.run_files.atomic import write_named_file
 
 Kind = Literal["run", "trace", "diff", "study", "inference", "history", "snapshot", "snapshot-diff"]
 
@@ -101,7 +102,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
 def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None:
     """Write a document as a page. The arguments are those of `render_html`."""
     try:
-        path.write_bytes(render_html(document_json, kind, title))
+        write_named_file(path, render_html(document_json, kind, title))
     except OSError as error:
         raise PageError(
             f"Cannot write {path} ({error.strerror}). Choose a file in a folder that you can write to."
@@ -128,11 +129,11 @@ FEWEST_ROWS = 20
 
 
 def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
-    """Leave out the cheapest rows of long tables of a report or diff."""
-    if kind not in ("run", "trace", "diff") or document_json.count(b"{") <= FEWEST_ROWS:
+    """Leave out the cheapest rows of long tables of a report."""
+    if kind not in ("run", "trace") or document_json.count(b"{") <= FEWEST_ROWS:
         return document_json
     document = json.loads(document_json)
-    parts = [document.get("diff")] if kind == "diff" else document.get("ranks", [])
+    parts = document.get("ranks", [])
     most = max(FEWEST_ROWS, MOST_ROWS // max(len(parts), 1))
     truncated: dict[str, int] = {}
     for part in parts:
@@ -143,7 +144,7 @@ def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
     return json.dumps({**document, "truncated": truncated}).encode() if truncated else document_json
 
 
-_LONG_TABLES = ("operators", "kernels", "operators_device", "operators_host")
+_LONG_TABLES = ("operators", "kernels")
 """Tables with a row for each distinct name, the most expensive first."""
 
 

@@ -10,7 +10,7 @@ from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading
-from lightning_perf.analysis.kernels.arithmetic import arithmetic
+from lightning_perf.analysis.kernels.tensor_core_eligibility import uses_tf32
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
 from lightning_perf.analysis.model.workload import workload
@@ -18,7 +18,7 @@ from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
-from lightning_perf.trace.description import Batch
+from lightning_perf.trace.description import Batch, DeviceSettings
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -92,19 +92,12 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
     batch_size = next((shape[0] for shape in workload(trace).inputs if shape), None)
     optimizer = optimizer_steps(trace)
     memory_bytes = min(MOST_MEMORY_BYTES, int(MEMORY_SHARE * free_bytes()))
-    settings = _settings(
-        calls,
-        "cuda" if calls.on_device else "cpu",
-        threads,
-        cores,
-        batch_size,
-        uses_tf32=calls.on_device and _uses_tf32(trace),
-    )
+    on = _device_settings(trace) if calls.on_device else DeviceSettings()
     task = Task(
         calls=calls,
         bound=b"",
         skipped={},
-        settings=settings,
+        settings=_settings(calls, threads, cores, batch_size, on),
         device="cuda" if calls.on_device else "cpu",
         threads=min(threads, max(1, cores)),
         batch_size=batch_size,
@@ -112,6 +105,7 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
         memory_bytes=memory_bytes,
         optimizer=_optimizer(optimizer),
         batch=_sent_batch(trace, step_ns),
+        on=on,
     )
     host = host_compute(trace)
     python_ns = phases(trace).time_ns("forward", "host_other") or 0.0 if host is not None else 0.0
@@ -138,32 +132,39 @@ def _sent_batch(trace: Trace, step_ns: float) -> Batch | None:
 
 
 def _settings(
-    calls: OperatorCalls, device: str, threads: int, cores: int, batch_size: int | None, *, uses_tf32: bool = False
+    calls: OperatorCalls, threads: int, cores: int, batch_size: int | None, on: DeviceSettings
 ) -> tuple[Setting, ...]:
     autocast = calls.autocast
     found = [Setting(CURRENT, autocast)]
-    if autocast is None and (device == "cuda" or (cpu_flags() or frozenset()) & BF16_FLAGS):
+    if autocast is None and (calls.on_device or (cpu_flags() or frozenset()) & BF16_FLAGS):
         found.append(Setting("bf16", "bfloat16"))
-    if autocast is None and device == "cuda":
+    if autocast is None and calls.on_device:
         found.append(Setting("fp16", "float16"))
     if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
         found.append(Setting("channels-last", autocast, channels_last=True))
-    if device == "cpu" and threads <= FEW * cores:
+    if not calls.on_device and threads <= FEW * cores:
         found.append(Setting("threads", autocast, threads=cores))
-    if device == "cuda" and autocast is None:
-        found.append(Setting("tf32", tf32=True))
+    if calls.on_device and autocast is None and not (on.tf32_matmul and on.tf32_convolution):
+        found.append(Setting("tf32"))
     if batch_size is not None:
         found.append(Setting("batch", autocast, batch=2))
-    if device == "cuda":
-        # A flag that a setting leaves open would keep the value of the setting before.
-        found = [setting if setting.tf32 else replace(setting, tf32=uses_tf32) for setting in found]
-    return tuple(found)
+    flags = bool(on.tf32_matmul), on.tf32_convolution is not False
+    return tuple(
+        replace(setting, tf32_matmul=matmul, tf32_convolution=convolution)
+        for setting in found
+        for matmul, convolution in ((True, True) if setting.name == "tf32" else flags,)
+    )
 
 
-def _uses_tf32(trace: Trace) -> bool:
-    """Return whether a kernel of the recording computed in TF32."""
-    found = arithmetic(trace)
-    return found is not None and found.row("tf32").time_ns > 0
+def _device_settings(trace: Trace) -> DeviceSettings:
+    """Return the settings of the recording's device, with those for TF32 by its kernels if they were not noted."""
+    noted = trace.metadata.device_settings or DeviceSettings()
+    matmul, convolution = uses_tf32(trace)
+    return replace(
+        noted,
+        tf32_matmul=matmul if noted.tf32_matmul is None else noted.tf32_matmul,
+        tf32_convolution=convolution if noted.tf32_convolution is None else noted.tf32_convolution,
+    )
 
 
 def without_busy_cores(plan: Plan, others: float) -> Plan:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
@@ -171,8 +172,7 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
         _optimizer_change(plan, measured, optimizer_ns),
     ]
-    recorded_on = _recorded_on(trace, on_device=calls.on_device)
-    same_device = recorded_on is None or recorded_on == measured.device
+    same_device = _is_same_device(trace, measured, on_device=calls.on_device)
     if results.graph is not None and plan.floor is not None and same_device:
         changes.append(estimate_graph(results.graph, calls, plan.floor, plan.step_ns, plan.added_ns))
     if results.compiled is not None:
@@ -223,12 +223,13 @@ def _transfer(times: TransferTimes | None) -> ProbedTransfer | None:
     return ProbedTransfer(sent_low, sent_high, low, high, len(times.received_ns))
 
 
-def _recorded_on(trace: Trace, *, on_device: bool) -> str | None:
-    """Return the name of the device of a recording; ``None`` if it is unknown."""
-    if on_device:
-        return next(iter(workload(trace).devices), None)
-    processor = trace.metadata.processor
-    return processor.name if processor is not None else None
+def _is_same_device(trace: Trace, measured: Measured, *, on_device: bool) -> bool:
+    """Return whether the probe ran on the device of the recording: by its ID, or by its name without an ID."""
+    settings, processor = trace.metadata.device_settings, trace.metadata.processor
+    if settings is not None and settings.uuid is not None and measured.uuid is not None:
+        return settings.uuid == measured.uuid
+    name = next(iter(workload(trace).devices), None) if on_device else processor.name if processor is not None else None
+    return name is None or name == measured.device
 
 
 def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: float) -> ProbedChange | None:
@@ -311,7 +312,7 @@ def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> Probe:
     windows = group_windows(find_traces(path))[0]
     try:
         with ProbeWorker() as worker:
-            trace = concatenate([read_trace(window) for window in windows])
+            trace = without_tails(concatenate([read_trace(window) for window in windows]))
             usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
             return probe_trace(trace, worker, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns, compiles=compiles)
     except WorkerError as error:

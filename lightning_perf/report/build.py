@@ -17,7 +17,6 @@ from lightning_perf.analysis.precision.fp8_layers import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
-from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
@@ -31,7 +30,7 @@ from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
-from lightning_perf.report.verdict import judge
+from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
@@ -42,6 +41,7 @@ from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
+from lightning_perf.run_files.run_folder import full_disk_notes
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.units import format_duration, format_share
@@ -51,9 +51,6 @@ _Line = TypeVar("_Line")
 
 MISSING_NAMED = 8
 """Missing ranks that a note names."""
-
-DRIVING_SHARE = 0.05
-"""From this share of the step in runtime calls on, the host drives a device, even if no device work was recorded."""
 
 
 EARLY_SHARE = 0.01
@@ -112,7 +109,7 @@ def analyze(
         traces = find_traces(path)
     except TraceError:
         logs = STEPS.paths(Path(path))
-        if not logs and live is None and not has_out_of_memory(Path(path)):
+        if not logs and live is None and not has_out_of_memory(Path(path)) and not full_disk_notes(Path(path)):
             raise
         traces = ()  # a run that was too short to be profiled
     else:
@@ -127,6 +124,7 @@ def analyze(
         precision = None
         if run.folder is not None:
             run.notes += run.read("The callback's notes are", read_notes, run.folder) or ()
+            run.notes += full_disk_notes(run.folder)
             if (run.folder / PRECISION_NAME).exists():
                 precision = run.read("The run's precision is", read_precision, run.folder / PRECISION_NAME)
     build = functools.partial(
@@ -208,13 +206,16 @@ def build_report(
     captures = _captures(run, ranks)
     forecasted = _forecast(run, precision, lead)
     fit_time = _fit_time(run)
-    growth = _memory_growth(run)
+    growth = _memory_growth(run, samples)
     compilation = _compilation(run, ranks, fit_time, samples)
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
     failures = _out_of_memory(run)
     fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
     trusted = trust(ranks, samples, windows)
+    if growth is not None:
+        ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
+        lead = lead_rank(ranks, compared)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -225,6 +226,9 @@ def build_report(
         other_ranks=_step_times(folder, {finding.rank for finding in found} - {logged}) if step_times else {},
         lead=lead,
         trusted=trusted,
+        fit=fit_time,
+        fit_findings=fit_findings,
+        path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(
         schema_version=SCHEMA_VERSION,
@@ -352,9 +356,19 @@ def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _memory_growth(run: _RunFiles) -> MemoryGrowth | None:
+def _memory_growth(run: _RunFiles, samples: Sequence[StepSample]) -> MemoryGrowth | None:
     record = run.read("The memory over time is", read_growth, run.folder) if run.folder is not None else None
-    return summarize_growth(record) if record is not None else None
+    return summarize_growth(record, StepSamples.of(samples).tokens) if record is not None else None
+
+
+def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
+    """Replace the workers' use of cores before the recording by that of the run: at its start, batches are ready."""
+    processor, worker = analysis.metadata.processor, growth.worker
+    if processor is None or analysis.rank not in (growth.rank, None):
+        return analysis
+    known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
+    processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])
+    return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
 
 
 def _out_of_memory(run: _RunFiles) -> tuple[OutOfMemory, ...]:
@@ -388,25 +402,46 @@ def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[
     return notes
 
 
-def _drives_device(breakdown: Breakdown) -> bool:
-    """Whether the host launched work, or made more runtime calls than the few of the profiler itself."""
-    rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
-    return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
+BUFFER_FIX = (
+    "The recorder's buffer for them was full. Record fewer steps: PerfCallback(active=1). Or name a file in "
+    "KINETO_CONFIG that contains ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=1024."
+)
 
 
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
     problems, breakdown, processor = analysis.problems, analysis.breakdown, analysis.metadata.processor
-    if problems.truncated:
+    if analysis.metadata.device_stopped:
+        notes.append(f"{name} lacks device events: times are lower bounds, and shares are left out. {BUFFER_FIX}")
+    elif problems.truncated:
         notes.append(f"{name} ends early: its times are lower bounds, and shares are left out.")
     if not breakdown.marked:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
-    if not breakdown.has_device and _drives_device(breakdown):
+    if not breakdown.has_device and analysis.metadata.device_settings is not None:
+        tool = analysis.metadata.device_settings.attached_tool
         notes.append(
-            f"{name} holds calls to a device but no device work: activities= of the profiler lacks the device, or "
-            "another profiler used its recorder. The figures are for the host only."
+            f"{name} holds no work of the GPU that trained. CUPTI, which records it, serves one tool at a time: "
+            f"{f'run without {tool}' if tool else 'run without nsys, ncu and other tools'}. The recorder's own error "
+            "appears with KINETO_LOG_LEVEL=0. The figures are for the host only."
+        )
+    elif problems.unread_events:
+        notes.append(
+            f"{name} holds {count_of(problems.unread_events, 'event')} of no known category, in "
+            f"{', '.join(problems.unread_in)}. They are not in the figures, which are for the host only."
+        )
+    elif not breakdown.has_device and drives_device(breakdown):
+        why = (
+            "The profiler asked for it, as events of its recorder show, but the driver delivered nothing. Allow all "
+            "users to profile (https://developer.nvidia.com/ERR_NVGPUCTRPERM), end other profilers such as nsys and "
+            "DCGM, and update WSL 2."
+            if problems.overhead_events
+            else "activities= of the profiler lacks the device, or another profiler used its recorder."
+        )
+        notes.append(
+            f"{name} holds calls to a device but no device work. {why} The figures are for the host only, and whether "
+            "the device worked is unknown."
         )
     elif not breakdown.has_device and not (processor is not None and processor.trains):
         notes.append(f"{name} holds no device work: this is a recording of the host only.")

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
 from lightning_perf.analysis.compilation.payoff import CompileDiff, diff_compilations
@@ -75,6 +77,9 @@ class Compared(LongDocument, PageDocument, SavedDocument):
 
     def _page(self) -> tuple[Kind, str]:
         return "diff", f"{run_name(self.before)} and {run_name(self.after)}"
+
+    def _page_data(self) -> bytes:
+        return msgspec.json.encode({"before": self.before, "after": self.after})
 
     def _parts(self) -> Parts:
         from lightning_perf.report.sections.diff import diff_parts
@@ -160,6 +165,9 @@ def _lead(report: PerfReport) -> RankAnalysis:
     if report.lead is None:
         raise TraceError("the report", "holds no recording", "Compare reports that were made from traces")
     lead = report.ranks[report.lead]
+    if lead.problems.unread_events:
+        problem = "holds device work of no known category, so the parts of its steps are unknown"
+        raise TraceError(lead.sources[0], problem, "Compare the timelines: lightning-perf view FILE")
     if lead.breakdown.truncated:
         raise TraceError(lead.sources[0], "ends early, so its times are only lower bounds", "Record it again")
     return lead

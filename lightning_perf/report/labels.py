@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from lightning_perf.trace.description import Processor
+from lightning_perf.trace.description import DeviceProperties, Metadata, Processor, Settings
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -42,6 +43,15 @@ CATEGORY_CLAUSES: dict[str, str] = {
 }
 """The same categories as the end of a sentence that begins with a share."""
 
+UNRECORDED_CLAUSES: dict[str, str] = {
+    "kernel_launch": "launches kernels",
+    "runtime_sync": "waits in synchronizing calls",
+}
+"""Clauses for a recording without device work: the state of the device is unknown."""
+
+NO_OPERATORS_CLAUSE = "is the host without recorded operators"
+"""The clause for the rest of the host's time in a recording without operators."""
+
 GAP_LABELS: dict[str, str] = {
     "kernel_gap": "work was queued",
     "input": "waiting for input",
@@ -75,6 +85,7 @@ MEMORY_LABELS: dict[str, str] = {
     "unknown": "unknown",
     "before_recording": "from before the recording",
     "fragmentation": "fragmentation",
+    "lightning_perf": "lightning_perf",
 }
 """Purposes of memory."""
 
@@ -97,6 +108,12 @@ def run_name(sources: tuple[str, ...]) -> str:
     return path.name if len(sources) == 1 else path.parent.name
 
 
+def settings_text(settings: Settings | None) -> list[str]:
+    """Return the settings of torch that are on by choice: determinism, and the measurements of cuDNN."""
+    names = {"deterministic": "deterministic algorithms", "cudnn_benchmark": "cudnn.benchmark on"}
+    return [text for name, text in names.items() if getattr(settings, name, None)]
+
+
 def processor_text(processor: Processor) -> str:
     """Describe a processor in a few words.
 
@@ -111,3 +128,26 @@ def processor_text(processor: Processor) -> str:
         text += f", {count_of(processor.threads, 'thread')}"
         text += f" on {count_of(processor.cores, 'core')}" if processor.cores else ""
     return text
+
+
+GFX = ((r"MI3[02]\d", "gfx942"), (r"MI35\d", "gfx950"), (r"MI2\d\d", "gfx90a"), (r"MI100", "gfx908"))
+"""Architectures by names of AMD's devices (AMD ROCm documentation, "Accelerator and GPU hardware specifications")."""
+
+
+def is_amd(metadata: Metadata) -> bool:
+    """Return whether the recorded devices are AMD's."""
+    return metadata.is_hip or any(re.search("AMD|Radeon|Instinct", device.name or "") for device in metadata.devices)
+
+
+def matrix_units(metadata: Metadata) -> str:
+    """Return the name of the vendor for its matrix units."""
+    return "Matrix Cores (MFMA)" if is_amd(metadata) else "Tensor Cores"
+
+
+def architecture(metadata: Metadata, device: DeviceProperties) -> str | None:
+    """Return the architecture of a device; None if the recording does not show it."""
+    major, minor = device.compute_major, device.compute_minor
+    if not is_amd(metadata):
+        return None if major is None else f"compute capability {major}.{minor or 0}"
+    known = next((gfx for pattern, gfx in GFX if re.search(pattern, device.name or "")), None)
+    return known or (None if major is None else f"gfx{major}{'' if minor is None else minor}x")

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
 from lightning_perf.errors import TraceError
@@ -54,7 +55,7 @@ def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recor
     parts = [concatenate(traces)] if traces and not _overlap(traces) else traces
     analyses = tuple(_analyze(part, by_shape) for part in parts)
     times = tuple(
-        rank_times(part, analysis.breakdown, analysis.rank)
+        rank_times(without_tails(part), analysis.breakdown, analysis.rank)
         for part, analysis in zip(parts, analyses, strict=True)
         if analysis.rank is not None
     )

@@ -20,7 +20,11 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
         lead: The rank that the report describes first.
         step_times: The steps of the run that were not recorded.
     """
-    if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
+    if lead is None:
+        return []
+    if step_times is None:
+        return _unmeasured_options(lead)
+    if step_times.only_profiled or not lead.breakdown.marked:
         return []
     stalls, recorded_ns = _stalls(lead.breakdown)
     usual_ns = step_times.p50_ns
@@ -40,9 +44,41 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
     return [
         *stalls,
         (
-            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler, or other work on the "
-            "machine at that time, slowed the host down. The host's true shares are smaller than those shown."
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler{_with(lead)}, or other "
+            "work on the machine at that time, slowed the host down. The host's true shares are smaller than those "
+            "shown."
         ),
+    ]
+
+
+def _options(lead: RankAnalysis) -> list[str]:
+    """Return the options of the profiler that cost host time, the costliest first."""
+    metadata, recorded = lead.metadata, lead.workload.options
+    options = {
+        "with_stack": metadata.with_stack or "with_stack" in recorded,
+        "profile_memory": metadata.profile_memory or "profile_memory" in recorded,
+        "record_shapes": metadata.record_shapes,
+    }
+    return [f"{name}=True" for name, on in options.items() if on]
+
+
+def _with(lead: RankAnalysis) -> str:
+    options = _options(lead)
+    return f" ({', '.join(options)})" if options else ""
+
+
+def _unmeasured_options(lead: RankAnalysis) -> list[str]:
+    """Return a note on Python stacks in a step that waits for the host, where no step log shows their cost."""
+    bound = lead.launches.launch_bound if lead.launches is not None else None
+    waits = bound is not None and bound.bound if lead.breakdown.has_device else True
+    if not waits or "with_stack" not in lead.workload.options:
+        return []
+    return [
+        (
+            f"The host recorded every Python call ({', '.join(_options(lead))}), which makes it slower, and the "
+            "step waits for it. Its true shares are smaller than those shown. Record without with_stack to measure "
+            "them."
+        )
     ]
 
 

@@ -11,7 +11,7 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import BASIS_TEXT, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
-from lightning_perf.report.labels import CATEGORY_CLAUSES, count_of
+from lightning_perf.report.labels import CATEGORY_CLAUSES, NO_OPERATORS_CLAUSE, UNRECORDED_CLAUSES, count_of
 from lightning_perf.units import format_duration, format_rate, format_share
 
 NAMED_SHARE = 0.05
@@ -20,6 +20,12 @@ NAMED_CATEGORIES = 3
 
 TELLING_SHARE = 0.9
 """From this share of its category on, a part is named instead of the category."""
+
+NAMED_UNREAD = 4
+"""Categories and processes with unread events that are named."""
+
+DRIVING_SHARE = 0.05
+"""From this share of the step in runtime calls on, the host drives a device, even if no device work was recorded."""
 
 BUSY_SHARE = 0.80
 """From this share of device compute on, only faster or less arithmetic can save time."""
@@ -57,31 +63,85 @@ def judge(
     if lead is None:
         return _unrecorded(step_times)
     where = f"{headline} {_where(lead)}".strip()
+    if lead.metadata.device_stopped:
+        return Verdict(
+            where=where,
+            why="The recorder's buffer for device events was full, and it dropped the later ones. Any share of time "
+            "would mislead you.",
+            next="Record fewer steps, PerfCallback(active=1), and analyze that trace.",
+        )
+    if lead.problems.unread_events and not lead.problems.truncated:
+        return Verdict(
+            where=where,
+            why=f"{_unread(lead)} are of no known category. They are likely to be the work of the device, so any share "
+            "of time would mislead you.",
+            next="Look for the part to change in the timeline: lightning-perf view FILE. Or use the device maker's own "
+            "tool.",
+        )
     if lead.breakdown.truncated:
         return Verdict(
             where=where,
             why="The trace file ends early. Device events come last in it, so any share of time would mislead you.",
             next="Record again, let the export finish, and analyze that trace.",
         )
-    if findings:
+    leads = _leading_of_fit(fit_findings, findings)
+    if findings and leads is None:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
         little = "A known change would save little. The most: " if top.severity == "low" else ""
         return Verdict(
             where=where,
             why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
-            next=f"{top.action} {saving_text(top, lead)}{rest}".strip(),
+            next=f"{fix_text(top)} {saving_text(top, lead)}{rest}".strip(),
         )
-    if held_back:
+    if held_back and leads is None:
         number = count_of(len(held_back), "finding")
         verb = "is" if len(held_back) == 1 else "are"
         why = f"{number} of the recorded steps {verb} held back. The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
     if fit_findings:
-        top = fit_findings[0]
-        why = f"The steps are healthy. In the fit around them: {top.title}."
-        return Verdict(where=where, why=why, next=f"{top.action} {saving_text(top, lead)}".strip())
+        top = leads or fit_findings[0]
+        why = f"{'' if leads else 'The steps are healthy. In the fit around them: '}{top.title}."
+        return Verdict(where=where, why=why, next=f"{fix_text(top)} {saving_text(top, lead)}".strip())
+    if not lead.breakdown.has_device and drives_device(lead.breakdown):
+        return Verdict(
+            where=where,
+            why="The device was not recorded, so its state is unknown.",
+            next="Record again with the work of the device, as the note says.",
+        )
     return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
+
+
+def fix_text(finding: Finding) -> str:
+    """Return the fix, after a warning if it changes results."""
+    return f"{finding.warning} {finding.action}".strip()
+
+
+def drives_device(breakdown: Breakdown) -> bool:
+    """Return whether the host launched work, or made more runtime calls than the few of the profiler itself."""
+    rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
+    return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
+
+
+def _leading_of_fit(fit_findings: Sequence[Finding], findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding about restarted workers if it saves the largest share: its waits are in the steps, too."""
+    found = next((finding for finding in fit_findings if finding.kind == "worker-restarts"), None)
+    if found is None or found.severity == "low":
+        return None
+    return found if all(_saved_share(found) >= _saved_share(finding) for finding in findings[:1]) else None
+
+
+def _saved_share(finding: Finding) -> float:
+    """Return the middle of the estimated saving as a share of the step or the fit."""
+    return ((finding.saving_low_ms or 0.0) + (finding.saving_high_ms or 0.0)) / 2 / (finding.step_ms or 1.0)
+
+
+def saving_range(finding: Finding, lead: RankAnalysis | None) -> str:
+    """Return the estimated saving, e.g. ``1.2 ms to 3.4 ms per step``, of a finding that has an estimate."""
+    low, high = finding.saving_low_ms or 0.0, finding.saving_high_ms or 0.0
+    of_what = "of the fit" if finding.per == "fit" else "per step" if lead is None else each(lead)
+    least, most = format_duration(low * 1e6), format_duration(high * 1e6)
+    return f"{most if least == most else f'{least} to {most}' if low > 0 else f'up to {most}'} {of_what}"
 
 
 def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
@@ -93,17 +153,12 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "of the fit" if finding.per == "fit" else "per step" if lead is None else each(lead)
-    basis = BASIS_TEXT[finding.basis]
-    low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
-    if low_text == high_text:
-        return f"Estimated saving: {high_text} {of_what}{basis}."
     shares = ""
-    if finding.step_ms:
+    if finding.step_ms and format_duration(low * 1e6) != format_duration(high * 1e6):
         least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
         whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
         shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
-    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}{basis}."
+    return f"Estimated saving: {saving_range(finding, lead)}{shares}{BASIS_TEXT[finding.basis]}."
 
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:
@@ -116,7 +171,7 @@ def _whose(finding: Finding, lead: RankAnalysis) -> str:
 
 def _where(lead: RankAnalysis) -> str:
     breakdown = lead.breakdown
-    if breakdown.truncated:
+    if lead.problems.truncated:
         return f"The readable part of the trace spans {format_duration(lead.recording_ns)}. The rest of it is missing."
     wall = format_duration(breakdown.wall.mean_ns)
     rank = "" if lead.rank is None or (lead.metadata.world_size or 1) <= 1 else f" on rank {lead.rank}"
@@ -127,15 +182,24 @@ def _where(lead: RankAnalysis) -> str:
             subject = f"The recorded part of a step takes {wall}{rank} (no step is complete)"
     else:
         subject = f"The whole recording takes {wall}{rank} (it marks no steps)"
-    parts = _parts(breakdown)
+    parts = _parts(lead)
     return f"{subject}: {', '.join(parts)}." if parts else f"{subject}."
 
 
-def _parts(breakdown: Breakdown) -> list[str]:
+def _unread(lead: RankAnalysis) -> str:
+    """Return the number of events of unknown categories, and where they are."""
+    return f"{count_of(lead.problems.unread_events, 'event')} in {', '.join(lead.problems.unread_in[:NAMED_UNREAD])}"
+
+
+def _parts(lead: RankAnalysis) -> list[str]:
+    breakdown = lead.breakdown
     rows = [row for row in breakdown.categories if row.parent is None and row.share is not None]
     rows.sort(key=lambda row: -(row.share or 0.0))
     named = [row for row in rows[:NAMED_CATEGORIES] if (row.share or 0.0) >= NAMED_SHARE]
-    return [f"{format_share(row.share)} {CATEGORY_CLAUSES[_telling(breakdown, row)]}" for row in named]
+    clauses = CATEGORY_CLAUSES if breakdown.has_device else CATEGORY_CLAUSES | UNRECORDED_CLAUSES
+    if lead.operators is None:
+        clauses = clauses | {"host_other": NO_OPERATORS_CLAUSE}
+    return [f"{format_share(row.share)} {clauses[_telling(breakdown, row)]}" for row in named]
 
 
 def _telling(breakdown: Breakdown, row: CategoryTime) -> str:
@@ -166,7 +230,7 @@ def _costliest(lead: RankAnalysis) -> tuple[str, float] | None:
         return None
     row = operators.rows[0]
     time_ns = row.host_self_ns if row.device_self_ns is None else row.device_self_ns
-    return row.name, time_ns / max(operators.steps, 1)
+    return (row.name, time_ns / max(operators.steps, 1)) if time_ns else None
 
 
 def _unrecorded(step_times: StepTimes | None) -> Verdict:

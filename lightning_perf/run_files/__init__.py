@@ -19,7 +19,7 @@
 - ``run.jsonl``, the run record: `run_record`
 - ``blocks/block001.jsonl``, the journal of a study: `journal`
 - notes of ``lightning-perf run``: `launch`
-- ``.lightning_perf``, ``.rank0.done``, ``profile-now``, markers and requests: `run_folder`
+- ``.lightning_perf``, ``.rank0.done``, ``profile-now``, ``.disk-full``, markers and requests: `run_folder`
 
 Logs that grow with a run go through `jsonl`, files that are replaced go through `atomic`.
 """

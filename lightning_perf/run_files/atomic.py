@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import BinaryIO, Generic, TypeVar
 import msgspec
 
 from lightning_perf.errors import TraceError
+from lightning_perf.saved_json import decode_json
 
 T = TypeVar("T")
 
@@ -39,6 +41,8 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
     try:
         with file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine may leave the new name with an empty file
         if mode is not None:
             partial.chmod(mode)
         partial.replace(path)
@@ -49,6 +53,16 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file atomically."""
     with atomic_file(path) as file:
+        file.write(content)
+
+
+def write_named_file(path: Path, content: bytes) -> None:
+    """Write a file that the user named: atomically, unless it is a pipe or a device. A link stays a link."""
+    if Path("/dev") in path.parents or (path.exists() and not path.is_file()):
+        path.write_bytes(content)
+        return
+    path = path.resolve()
+    with atomic_file(path, mode=stat.S_IMODE(path.stat().st_mode) if path.exists() else None) as file:
         file.write(content)
 
 
@@ -90,12 +104,13 @@ class JsonFile(Generic[T]):
         return read_json(path, self._kind, self._problem)
 
 
-def read_json(path: str | Path, kind: type[T], problem: str) -> T:
+def read_json(path: str | Path, kind: type[T], problem: str, action: str = "Remove it") -> T:
     """Read a JSON file of a run."""
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=kind)
+        found: T = decode_json(Path(path).read_bytes(), kind)
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
         raise TraceError(path, reason, f"Pass the path of a {Path(path).name} file") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(path, f"{problem} ({error})", "Remove it") from error
+    except msgspec.DecodeError as error:
+        raise TraceError(path, f"{problem} ({error})", action) from error
+    return found

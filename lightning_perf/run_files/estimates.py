@@ -93,7 +93,7 @@ def add_outcomes(folder: Path, outcomes: Iterable[EstimateOutcome]) -> Path | No
 
 
 def find_outcomes(folder: Path) -> tuple[EstimateOutcome, ...]:
-    """Read the outcomes in a folder and its subfolders. Damaged lines are skipped."""
+    """Read the outcomes in a folder and its subfolders. Incomplete lines are skipped."""
     files = [folder] if folder.is_file() else sorted(folder.rglob(ESTIMATES_NAME))
     return without_repeats(outcome for file in files for outcome in ESTIMATES.read(file) if _is_finite(outcome))
 

@@ -15,6 +15,7 @@ import msgspec
 
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.saved_json import decoder
 
 Value = TypeVar("Value")
 
@@ -43,7 +44,7 @@ class JsonLines(Generic[Value]):
         self, kind: Any, what: str, *, restart: bytes | None = None, own_lines: bool = False, durable: bool = False
     ) -> None:
         self._encode = msgspec.json.Encoder().encode
-        self._decode: Callable[[bytes], Value] = msgspec.json.Decoder(kind).decode
+        self._decode: Callable[[bytes], Value] = decoder(kind)
         self._what = what
         self._restart = restart
         self._own_lines = own_lines
@@ -105,8 +106,9 @@ class JsonLines(Generic[Value]):
                 continue
             try:
                 value = self._decode_line(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if number == len(lines) or self._own_lines:
+            except msgspec.DecodeError as error:
+                torn = not isinstance(error, msgspec.ValidationError)  # such a line lacks its end
+                if torn and (number == len(lines) or self._own_lines):
                     continue
                 raise TraceError(path, f"line {number} is no {self._what} ({error})", "Remove that line") from error
             yield value
@@ -114,11 +116,12 @@ class JsonLines(Generic[Value]):
     def _decode_line(self, line: bytes) -> Value:
         try:
             return self._decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except msgspec.DecodeError:
             begin = line.rfind(self._restart, 1) if self._restart is not None else -1
-            if begin < 0:
-                raise
-            return self._decode(line[begin:])
+            if begin > 0:
+                with suppress(msgspec.DecodeError):
+                    return self._decode(line[begin:])
+            raise
 
 
 class RankLog(JsonLines[Value]):

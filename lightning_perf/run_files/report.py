@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from lightning_perf.run_files.atomic import write_document
+from lightning_perf.saved_json import decode_json
 
 REPORT_NAME = "report.json"
 
@@ -26,6 +27,7 @@ def read_report_fields(folder: Path, kind: type[Fields]) -> Fields | None:
         The fields; None without a report, or if it does not have them.
     """
     try:
-        return msgspec.json.decode((folder / REPORT_NAME).read_bytes(), type=kind)
+        fields: Fields = decode_json((folder / REPORT_NAME).read_bytes(), kind)
     except (OSError, msgspec.DecodeError):
         return None
+    return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import socket
@@ -19,6 +20,26 @@ REQUEST_NAME = "profile-now"
 
 START_NAME = ".profile-at"
 """The file in which rank 0 writes the step at which all ranks start a capture."""
+
+
+_FULL_NAME = ".disk-full"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def mark_full_disk(folder: Path, error: BaseException) -> None:
+    """Leave an empty file in the folder of a run if an error says that its disk is full. It takes no space."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        with suppress(OSError):
+            (folder / _FULL_NAME).touch()
+
+
+def full_disk_notes(folder: Path) -> list[str]:
+    """Return a note if the disk was full when the run wrote its files."""
+    note = (
+        "The disk was full while this run wrote its files, so some of them are incomplete or missing. Free space, or "
+        "choose another folder with dirpath, and train again."
+    )
+    return [note] if (folder / _FULL_NAME).exists() else []
 
 
 def make_run_folder(path: str) -> Path:

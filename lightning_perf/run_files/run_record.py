@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,6 +33,19 @@ FOLDER_VARIABLE = "LIGHTNING_PERF_DIR"
 """Environment variable with the folder for the files of a run in a study."""
 
 FactValue: TypeAlias = str | int | float | bool | None
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def without_addresses(facts: Mapping[str, FactValue]) -> dict[str, FactValue]:
+    """Return facts without the addresses of objects in their text, which differ in every process.
+
+    Example:
+        >>> without_addresses({"data.pin_memory": "<built-in method pin_memory of Tensor object at 0x7f1c>"})
+        {'data.pin_memory': '<built-in method pin_memory of Tensor object>'}
+    """
+    return {name: _ADDRESS.sub("", value) if isinstance(value, str) else value for name, value in facts.items()}
 
 
 class Outcome(str, Enum):
@@ -81,12 +95,16 @@ class FactsAdded(msgspec.Struct, frozen=True, tag="facts"):
 
 
 class EpochEnded(msgspec.Struct, frozen=True, tag="epoch"):
-    """The end of an epoch and its validation: training time since the start of the fit, and the metrics."""
+    """The end of an epoch and its validation: training time since the start of the fit, and the metrics.
+
+    `higher_is_better` has the directions that torchmetrics knows.
+    """
 
     epoch: int
     train_time_s: float
     steps: int
     metrics: dict[str, float | None]
+    higher_is_better: dict[str, bool] = {}
 
 
 class HealthSeen(msgspec.Struct, frozen=True, tag="health"):
@@ -140,7 +158,7 @@ class RunRecorder:
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
         place = study_place() if _is_study_folder(folder) else None
         self._file = OpenFile(self.path)
-        self._append(RunStarted(run_id, started, dict(facts), dict(notes), place))
+        self._append(RunStarted(run_id, started, without_addresses(facts), dict(notes), place))
 
     def training_begins(self) -> None:
         """Restart the clock of training time, so that preparations do not count."""
@@ -148,15 +166,18 @@ class RunRecorder:
 
     def add_facts(self, facts: Mapping[str, FactValue]) -> None:
         """Complete the fingerprint."""
-        self._append(FactsAdded(dict(facts)))
+        self._append(FactsAdded(without_addresses(facts)))
 
-    def epoch_ends(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
+    def epoch_ends(
+        self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
+    ) -> None:
         """Record an epoch with its validation.
 
         Args:
             metrics: The metrics of the Trainer; entries that are not numbers are left out.
         """
-        self._append(EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics)))
+        directions = dict(higher_is_better or {})
+        self._append(EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics), directions))
 
     def health(self, problem: str, *, invalid: bool = True) -> None:
         """Record an observation of the device, and whether it makes the times of the run invalid."""

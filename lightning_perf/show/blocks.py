@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from lightning_perf.units import (
     format_bandwidth,
@@ -32,11 +32,15 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a text with a style of its own, or with a link."""
+    """A part of a text with a style of its own, or with a link: an address, or on pages ``#`` with a state of the page.
+
+    An outcome is set apart on pages.
+    """
 
     text: str
     style: Style = "plain"
     link: str | None = None
+    outcome: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Line:
         label: A word before it, e.g. "Note". Spaces at its end align the text with that of other lines.
         gap: Columns of the terminal between the label and the text.
         copied: Whether it is a path or a command to copy, which must not be wrapped.
+        range: Shares of a whole, from 0 to 1, that pages draw next to the text.
     """
 
     text: str | tuple[str | Span, ...] = ""
@@ -57,6 +62,7 @@ class Line:
     label_style: Style = "plain"
     gap: int = 2
     copied: bool = False
+    range: tuple[float, float] | None = None
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -82,11 +88,12 @@ class Listing:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of the blocks that follow, on pages with its definition."""
+    """The title of the blocks that follow, on pages with its definition and a remark. Level 4 is a part of level 3."""
 
     text: str
     level: int = 3
     definition: str = ""
+    aside: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,7 @@ class Cell:
         detail: Text that follows, dimmed.
         bar: Length of a bar that shows the value, from 0 to 1.
         color: The category that gives it its colour on pages.
+        link: The state of the page that it leads to, as ``#view=timeline``.
     """
 
     text: str
@@ -131,6 +139,7 @@ class Cell:
     detail: str = ""
     bar: float | None = None
     color: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,6 +192,77 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A key figure, with a remark below it."""
+
+    label: str
+    text: str
+    note: str = ""
+    definition: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Key figures, which only pages show. Those without a value are left out."""
+
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a bar, with its figure and the name of its colour."""
+
+    label: str
+    value: float
+    text: str
+    color: str
+    definition: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of parts of a total, by default their sum, which only pages draw, with a legend if it has one."""
+
+    title: str
+    parts: tuple[Part, ...]
+    total: float | None = None
+    legend: bool = True
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A chart that only pages draw: traces and layout of Plotly (https://plotly.com/javascript/reference).
+
+    Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
+    members. With ``measured``, a note says if it leaves out 0. ``names`` is the number of lines of a name at a tick.
+    ``most`` is the number of labels that fit. A trace without a text at each point can have the units of both axes, as
+    ``units``.
+
+    Attributes:
+        title: Its description for those who cannot see it.
+        legend: Labels and names of colours above it.
+    """
+
+    title: str
+    data: tuple[Mapping[str, Any], ...]
+    layout: Mapping[str, Any]
+    height: int = 260
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """A finding or the like on a page: a title with a mark, and blocks that are folded away if there is a summary."""
+
+    title: str
+    mark: str
+    style: Style
+    blocks: tuple[Block, ...]
+    aside: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True)
 class Details:
     """Blocks that Markdown folds away below a summary."""
 
@@ -200,7 +280,7 @@ class Context:
 EVERY_ROW = sys.maxsize
 """The number of rows for a page, which shows all rows of a long table."""
 
-Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context"
+Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context | Figures | Bar | Plot | Card"
 
 TableRow: TypeAlias = Sequence[str | float | Cell | None]
 

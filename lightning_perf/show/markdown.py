@@ -9,6 +9,11 @@ from lightning_perf.show.blocks import Block, Code, Context, Details, Heading, L
 from lightning_perf.show.terminal_text import safe
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+_MENTION = re.compile(r"(?<=@)(?=\w)|(?<=GH-)(?=\d)|(?<![)\]}>]#)(?<=#)(?=\d)")
+_ADDRESS = re.compile(r"(?=://)|(?<=www)(?=\.)", re.IGNORECASE)
+
+_APART = "\u200b"
+"""A space without width. A backslash would not help: GitHub looks for mentions, issues and addresses after it."""
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
@@ -17,8 +22,8 @@ def to_markdown(blocks: Iterable[Block]) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape text so that no markup in it has an effect."""
-    return _MARKUP.sub(r"\\\1", safe(text)).replace("\u00a0", " ")
+    """Escape text so that no markup in it has an effect, nobody is mentioned, and no issue is referred to."""
+    return _MARKUP.sub(r"\\\1", _MENTION.sub(_APART, safe(text))).replace("\u00a0", " ")
 
 
 def markdown_table(table: Table) -> str:
@@ -60,4 +65,4 @@ def _line(line: Line) -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(map(escape, cells))} |"
+    return f"| {' | '.join(_ADDRESS.sub(_APART, escape(cell)) for cell in cells)} |"

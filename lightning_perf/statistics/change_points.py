@@ -6,7 +6,9 @@
 2. A t test removes the weakest candidate until all that remain are significant (Fleming et al., Hunter: using change
    point detection to hunt for performance regressions, ICPE 2023). Here its variance takes the autocorrelation of the
    series into account, because neighboring measurements of one machine resemble each other.
-3. The place of each change gets an interval from its posterior distribution (Smith, A Bayesian approach to inference
+3. A change has to explain the series better than a straight line between its neighbors, and all changes together better
+   than a trend with a season. A level that returns within a few values is an excursion, not a change for good.
+4. The place of each change gets an interval from its posterior distribution (Smith, A Bayesian approach to inference
    about a change-point in a sequence of random variables, Biometrika 62, 1975).
 """
 
@@ -40,6 +42,27 @@ alarms, see benchmarks/results/history.md."""
 
 MOST_AUTOCORRELATION = 0.9
 
+NEIGHBORS = 5
+"""Values in the running median that shows single outliers."""
+
+OUTLIER_SDS = 4
+"""Robust standard deviations from the running median to which outliers are cut."""
+
+BETTER_THAN_LINE = 4.0
+"""A change reduces the sum of squares of a straight line by at least this many times the variance of the noise."""
+
+LONGEST_EXCURSION = 10
+"""Values at another level before the series returns."""
+
+SHORTEST_START = 7
+"""Values at the start at another level that count as an excursion, if five times as many follow at the next level."""
+
+RETURNED = 0.35
+"""Difference of the levels before and after an excursion, as a share of it."""
+
+SHORTEST_PERIOD = 4
+"""Values in the shortest season. A longer one is seen at least three quarters."""
+
 
 @dataclass(frozen=True)
 class ChangePoint:
@@ -66,9 +89,12 @@ class Segmentation:
     Attributes:
         changes: The change points in order.
         starts: Index of the first value of each segment.
-        sd: Standard deviation of the values around their segment's mean, or None.
+        levels: Mean of each segment, with outliers cut.
+        sd: Standard deviation of the values around their segment's level, or None.
         df: Its degrees of freedom, reduced for autocorrelation.
         autocorrelation: Correlation of neighboring values within segments, at least `LEAST_AUTOCORRELATION`.
+        excursions: First and last index of each excursion from a level.
+        smooth: Whether a trend with a season explains the series better than changes, which are then left out.
     """
 
     changes: tuple[ChangePoint, ...]
@@ -78,6 +104,8 @@ class Segmentation:
     df: float
     autocorrelation: float
     size: int
+    excursions: tuple[tuple[int, int], ...] = ()
+    smooth: bool = False
 
     @property
     def equal(self) -> bool:
@@ -107,29 +135,35 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
         >>> [(change.position, change.low, change.high) for change in find_changes(steps).changes]
         [(6, 6, 6)]
     """
-    cuts = _candidates(values)
-    while True:
-        noise = _noise(values, cuts)
-        tests = [
-            _test(values, before, cut, after, noise, confidence) for before, cut, after in _neighbors(values, cuts)
-        ]
-        weakest = max(range(len(tests)), key=lambda number: tests[number][1], default=None)
-        if weakest is None or tests[weakest][1] < LEVEL:
-            break
-        del cuts[weakest]
+    tamed, excursions = _without_outliers(values), list[tuple[int, int]]()
+    cuts = _find_cuts(tamed)
+    while (place := _excursion(tamed, cuts)) is not None:
+        start, end, offsets = place
+        values, tamed = values.copy(), tamed.copy()
+        values[start:end] -= offsets
+        tamed[start:end] -= offsets
+        excursions.append((start, end - 1))
+        cuts = _find_cuts(tamed)
+    smooth = bool(_candidates(tamed)) and _is_smooth(tamed, cuts)
+    if smooth:
+        cuts = []
     bounds = [0, *cuts, len(values)]
+    noise, whole = _noise(tamed, cuts), _noise(values, cuts)
     changes = []
-    for (before, cut, after), (change, p) in zip(_neighbors(values, cuts), tests, strict=True):
-        low, high = _place(values[before:after], noise, confidence)
+    for before, cut, after in _neighbors(tamed, cuts):
+        change, p = _test(tamed, before, cut, after, noise, confidence)
+        low, high = _place(tamed[before:after], noise, confidence)
         changes.append(ChangePoint(cut, min(cut, before + low), max(cut, before + high), change, p))
     return Segmentation(
         changes=tuple(changes),
         starts=tuple(bounds[:-1]),
-        levels=tuple(float(values[start:end].mean()) for start, end in pairwise(bounds)),
-        sd=noise.sd,
-        df=noise.df,
-        autocorrelation=noise.autocorrelation,
+        levels=tuple(float(tamed[start:end].mean()) for start, end in pairwise(bounds)),
+        sd=whole.sd,
+        df=whole.df,
+        autocorrelation=whole.autocorrelation,
         size=len(values),
+        excursions=tuple(sorted(excursions)),
+        smooth=smooth,
     )
 
 
@@ -157,6 +191,84 @@ class _Noise:
     sd: float | None
     df: float
     autocorrelation: float
+
+
+def _without_outliers(values: Float64Array) -> Float64Array:
+    """Cut single values that are far from the running median. A level that lasts three values stays."""
+    n = len(values)
+    if n < FEWEST_VALUES:
+        return values
+    starts = np.clip(np.arange(n) - NEIGHBORS // 2, 0, n - NEIGHBORS)
+    median = np.median(values[starts[:, None] + np.arange(NEIGHBORS)], axis=1)
+    rest = values - median
+    reach = OUTLIER_SDS * 1.4826 * float(np.median(np.abs(rest)))
+    return median + np.clip(rest, -reach, reach) if reach else values
+
+
+def _find_cuts(values: Float64Array) -> list[int]:
+    """Return the candidates that are left when the weakest was removed until all are significant."""
+    cuts = _candidates(values)
+    while cuts:
+        noise = _noise(values, cuts)
+        weakness = [_weakness(values, before, cut, after, noise) for before, cut, after in _neighbors(values, cuts)]
+        if max(weakness) < 1:
+            break
+        del cuts[weakness.index(max(weakness))]
+    return cuts
+
+
+def _weakness(values: Float64Array, before: int, cut: int, after: int, noise: _Noise) -> float:
+    """Return how far a change is from significant against a constant and against a line; below 1 it is significant."""
+    _, p = _test(values, before, cut, after, noise, 0.95)
+    if noise.sd is None:
+        return 0.0
+    places = np.arange(after - before) - (after - before - 1) / 2
+    slope = float(places @ values[before:after]) / float(places @ places)
+    line = _squares(values[before:after]) - slope**2 * float(places @ places)
+    gain = line - _squares(values[before:cut]) - _squares(values[cut:after])
+    needed = BETTER_THAN_LINE * noise.sd**2 * _inflation(noise.autocorrelation)
+    return max(p / LEVEL, needed / gain if gain > 0 else math.inf)
+
+
+def _squares(values: Float64Array) -> float:
+    return float(((values - values.mean()) ** 2).sum())
+
+
+def _excursion(values: Float64Array, cuts: list[int]) -> tuple[int, int, Float64Array] | None:
+    """Return start, end and offsets of short segments after which the level before them returns.
+
+    A few values at the start of a long series count too: the level before them is not known.
+    """
+    bounds = [0, *cuts, len(values)]
+    levels = np.array([values[start:end].mean() for start, end in pairwise(bounds)])
+    lengths = np.diff(bounds)
+    if cuts and lengths[0] <= SHORTEST_START and lengths[1] > 5 * lengths[0]:
+        return 0, cuts[0], np.full(cuts[0], levels[0] - levels[1])
+    for first in range(1, len(levels) - 1):
+        for last in range(first, len(levels) - 1):
+            start, end = bounds[first], bounds[last + 1]
+            before, after = levels[first - 1], levels[last + 1]
+            inside = levels[first : last + 1]
+            apart = float(np.abs(inside - (before + after) / 2).max())
+            if end - start <= LONGEST_EXCURSION and abs(after - before) < RETURNED * apart:
+                return start, end, np.repeat(inside - (before + after) / 2, lengths[first : last + 1])
+    return None
+
+
+def _is_smooth(values: Float64Array, cuts: list[int]) -> bool:
+    """Return whether a line with one sine fits better than the changes, by the Bayesian information criterion."""
+    n = len(values)
+    steps = sum(map(_squares, np.split(values, cuts)))
+    places = np.arange(n) - (n - 1) / 2
+    smooth = math.inf
+    for frequency in np.arange(0.75 / n, 1 / SHORTEST_PERIOD, 0.25 / n):
+        angle = 2 * math.pi * frequency * places
+        columns = np.stack([np.ones(n), places / n, np.sin(angle), np.cos(angle)], axis=1)
+        basis, _ = np.linalg.qr(columns)
+        smooth = min(smooth, float(((values - basis @ (basis.T @ values)) ** 2).sum()))
+    parameters = 5 - (2 * len(cuts) + 1)
+    tiny = 1e-12 * _squares(values)
+    return n * math.log((smooth + tiny) / (steps + tiny)) + parameters * math.log(n) < 0
 
 
 def _candidates(values: Float64Array) -> list[int]:

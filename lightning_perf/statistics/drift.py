@@ -61,11 +61,9 @@ def measure_drift(
     if blocks is None:
         df = len(usable) - len(set(labels)) - 1
     else:
-        of_block = np.array([blocks[row] for row in usable])
-        groups = [of_block == block for block in dict.fromkeys(of_block.tolist())]
-        logs = np.array([logs[rows].mean() for rows in groups])
-        order = np.array([order[rows].mean() for rows in groups])
-        df = len(groups) - 2
+        _, group, sizes = np.unique([blocks[row] for row in usable], return_inverse=True, return_counts=True)
+        logs, order = (np.bincount(group, values) / sizes for values in (logs, order))
+        df = len(sizes) - 2
     weight = float((order**2).sum())
     if df < 1 or weight == 0:
         reason = "too few runs to tell a drift"

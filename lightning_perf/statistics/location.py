@@ -9,10 +9,13 @@ from enum import Enum
 import numpy as np
 
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
-from lightning_perf.statistics.values import Estimate, Numbers, finite, finite_pairs
+from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
 
 PAIRED_T = "paired t"
 WELCH_T = "Welch's t"
+
+EQUAL_RUNS = "the runs of each arm are equal: no spread to judge by"
+NO_RATIO = "a value is zero or negative: it has no ratio"
 
 ROUNDING = 1e-12
 """Spread below this share of the values is rounding error of equal values."""
@@ -76,7 +79,7 @@ def unpaired_difference(base: Numbers, candidate: Numbers) -> Difference:
     part_a, part_b = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
     variance = part_a + part_b
     if math.sqrt(variance) <= ROUNDING * max(float(np.abs(a).max()), float(np.abs(b).max())):
-        return Difference(value, None, None, n, WELCH_T, "the runs of each arm are equal: no spread to judge by")
+        return Difference(value, 0.0, len(a) + len(b) - 2, n, WELCH_T)
     df = variance**2 / (part_a**2 / (len(a) - 1) + part_b**2 / (len(b) - 1))
     return Difference(value, math.sqrt(variance), df, n, WELCH_T)
 
@@ -114,12 +117,57 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
     return _ratio(difference, confidence)
 
 
-def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:
+def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, timed: bool = True) -> Estimate:
     """Return the ratio candidate / baseline of runs without blocks: geometric means, Welch's interval on logarithms."""
     logs = _logarithms(base, candidate)
     if isinstance(logs, str):
         return Estimate(None, None, None, confidence, 0, f"{WELCH_T} on logarithms", logs)
-    return _ratio(unpaired_difference(*logs), confidence)
+    difference = unpaired_difference(*logs)
+    if timed and difference.standard_error == 0:
+        difference = Difference(difference.value, None, None, difference.n, WELCH_T, EQUAL_RUNS)
+    return _ratio(difference, confidence)
+
+
+def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, paired: bool) -> Estimate:
+    """Return the ratio of the mean times, candidate / baseline: the total cost, in which rare slow runs count fully.
+
+    For paired times, each end of the interval has the deviation of the blocks on its side, if that is larger than the
+    standard deviation. A long tail then widens its side.
+
+    Example:
+        >>> base, candidate = [10.0, 10.1, 9.9, 10.0, 10.0, 10.0], [9.8, 9.9, 9.7, 9.8, 9.8, 30.0]
+        >>> ratio = mean_ratio(base, candidate, paired=True)
+        >>> round(ratio.value, 2), round(ratio.low, 2), round(ratio.high, 2)
+        (1.32, 0.73, 2.37)
+    """
+    method = "ratio of means"
+    if any(v is not None and v <= 0 for v in (*base, *candidate)):
+        return Estimate(None, None, None, confidence, 0, method, NO_RATIO)
+    pairs = finite_pairs(base, candidate) if paired else (finite(base), finite(candidate))
+    if isinstance(pairs, str):
+        return Estimate(None, None, None, confidence, 0, method, pairs)
+    a, b = pairs
+    n = min(len(a), len(b))
+    if not n:
+        return Estimate(None, None, None, confidence, 0, method, "an arm has no runs with a number")
+    value = float(b.mean() / a.mean())
+    spread = (paired_difference if paired else unpaired_difference)(a / a.mean(), b / b.mean())
+    if not spread.standard_error or spread.df is None:
+        return Estimate(value, None, None, confidence, n, method, spread.reason or EQUAL_RUNS)
+    below = above = spread.standard_error
+    if paired:
+        rest = b / b.mean() - a / a.mean()
+        apart = (rest - np.median(rest)) * math.sqrt(2 / n / (n - 1))
+        below, above = (max(below, float(np.linalg.norm(np.clip(sign * apart, 0, None)))) for sign in (-1, 1))
+    t, log = t_quantile(0.5 + confidence / 2, spread.df), math.log(value)
+    return Estimate(log, log - t * below, log + t * above, confidence, n, method).map(_exp)
+
+
+def skewness(values: Float64Array) -> float:
+    """Return the third standardized moment: positive if a few values are far larger than the others."""
+    rest = values - values.mean() if len(values) else values
+    square = float((rest**2).mean()) if len(values) else 0.0
+    return float((rest**3).mean()) / square**1.5 if square > ROUNDING**2 else 0.0
 
 
 def _ratio(difference: Difference, confidence: float) -> Estimate:
@@ -145,7 +193,7 @@ def _exp(logarithm: float) -> float:
 
 def _logarithms(base: Numbers, candidate: Numbers) -> tuple[list[float | None], list[float | None]] | str:
     if any(v is not None and v <= 0 for v in (*base, *candidate)):
-        return "a value is zero or negative: it has no ratio"
+        return NO_RATIO
 
     def logs(values: Numbers) -> list[float | None]:
         return [math.log(v) if v is not None and math.isfinite(v) else None for v in values]

@@ -6,6 +6,7 @@ their statistics agree up to rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, combinations
 from math import comb
 
@@ -17,6 +18,9 @@ MAX_EXACT = 2**16
 """Up to so many arrangements are all tried. Beyond that, a fixed number is drawn."""
 
 DRAWS = 20_000
+LEAST_DRAWS = 1000
+MOST_NUMBERS = 2**23
+"""Arrangements to draw: fewer of very many runs, so that time and memory grow with the number of runs only."""
 
 TIE = 1e-9
 """Statistics this close, relative to the observed one, are equal. Rounding must not break ties."""
@@ -45,8 +49,9 @@ def sign_flip_test(differences: Numbers) -> Probability:
         return Probability(None, n, method, reason="all differences are zero")
     observed = abs(float(values.sum())) * (1 - TIE)
     if 2**n > MAX_EXACT:
-        signs = np.random.default_rng(0).integers(0, 2, size=(DRAWS, n), dtype=np.int8) * 2 - 1
-        return _drawn(np.abs(signs @ values) >= observed, n, "sign-flip permutation")
+        rng = np.random.default_rng(0)
+        drawn = [np.abs((rng.integers(0, 2, size=(count, n), dtype=np.int8) * 2 - 1) @ values) for count in _parts(n)]
+        return _drawn(np.concatenate(drawn) >= observed, n, "sign-flip permutation")
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
@@ -74,14 +79,27 @@ def two_sample_test(base: Numbers, candidate: Numbers) -> Probability:
     count = comb(total, len(a))
     if count > MAX_EXACT:
         rng = np.random.default_rng(0)
-        shuffled = rng.permuted(np.tile(pooled, (DRAWS, 1)), axis=1)
-        return _drawn(np.abs(shuffled[:, : len(a)].sum(axis=1)) >= limit, n, "permutation")
+        sums = [
+            np.abs(rng.permuted(np.tile(pooled, (drawn, 1)), axis=1)[:, : len(a)].sum(axis=1))
+            for drawn in _parts(total)
+        ]
+        return _drawn(np.concatenate(sums) >= limit, n, "permutation")
     rows = np.fromiter(chain.from_iterable(combinations(range(total), len(a))), dtype=np.intp, count=count * len(a))
-    sums: Float64Array = np.abs(pooled[rows.reshape(count, len(a))].sum(axis=1))
+    every: Float64Array = np.abs(pooled[rows.reshape(count, len(a))].sum(axis=1))
     smallest = (2.0 if len(a) == len(b) else 1.0) / count
-    return Probability(float((sums >= limit).mean()), n, method, smallest=smallest)
+    return Probability(float((every >= limit).mean()), n, method, smallest=smallest)
+
+
+def _parts(n: int) -> Iterator[int]:
+    """Yield how many arrangements of `n` values to draw at a time: as many as `MOST_NUMBERS` allows."""
+    left = max(LEAST_DRAWS, min(DRAWS, MOST_NUMBERS // n))
+    at_once = max(1, MOST_NUMBERS // n)
+    while left > 0:
+        yield min(left, at_once)
+        left -= at_once
 
 
 def _drawn(extreme: np.ndarray[tuple[int], np.dtype[np.bool_]], n: int, test: str) -> Probability:
     # The observed arrangement counts as one of the draws, or p could be zero (Phipson & Smyth, 2010).
-    return Probability((int(extreme.sum()) + 1) / (DRAWS + 1), n, f"{test}, {DRAWS:,} draws", smallest=1 / (DRAWS + 1))
+    draws = len(extreme)
+    return Probability((int(extreme.sum()) + 1) / (draws + 1), n, f"{test}, {draws:,} draws", smallest=1 / (draws + 1))

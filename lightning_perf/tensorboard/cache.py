@@ -24,6 +24,7 @@ from lightning_perf import __version__
 from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.saved_json import decode_json
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.jobs import Task
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
@@ -106,8 +107,8 @@ def is_intact(data: bytes, document: Document) -> bool:
     """Return whether the bytes are a whole document. A full disk or a crash of the machine can leave a part of one."""
     try:
         if document == "study":
-            return bool(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
-        msgspec.json.decode(data, type=_ReportHead)
+            return bool(decode_json(data, dict[str, msgspec.Raw]))
+        decode_json(data, _ReportHead)
     except msgspec.DecodeError:
         return False
     return True

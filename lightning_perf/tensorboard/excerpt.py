@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from lightning_perf.saved_json import decode_json
+
 TableName = Literal["operators", "kernels"]
 TABLES: tuple[TableName, ...] = ("operators", "kernels")
 
@@ -49,17 +51,6 @@ def excerpt_report(report: bytes) -> bytes:
     return msgspec.json.encode(document)
 
 
-def excerpt_diff(compared: bytes) -> bytes:
-    """Cut the long tables of a diff, which start with the largest changes, as `excerpt_report` does."""
-    document = msgspec.json.decode(compared)
-    truncated = {}
-    for name, table in document["diff"].items():
-        if isinstance(table, dict) and len(table.get("rows", ())) > MOST_ROWS:
-            truncated[name] = len(table["rows"])
-            table["rows"] = table["rows"][:MOST_ROWS]
-    return msgspec.json.encode({**document, "truncated": truncated}) if truncated else compared
-
-
 class _Section(msgspec.Struct):
     rows: list[dict[str, Any]]
 
@@ -77,7 +68,8 @@ class ReportTables(msgspec.Struct):
 
 def read_tables(report: Path) -> ReportTables:
     """Read the long tables of a whole report."""
-    return msgspec.json.decode(report.read_bytes(), type=ReportTables)
+    tables: ReportTables = decode_json(report.read_bytes(), ReportTables)
+    return tables
 
 
 def read_rows(

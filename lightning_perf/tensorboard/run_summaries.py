@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 import msgspec
 
+from lightning_perf.saved_json import decode_json
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run
 
@@ -75,7 +76,7 @@ class RunSummaries:
             self._left -= 1
             try:
                 data = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else b""
-                self._known[version] = _summary(msgspec.json.decode(data, type=_Report))
+                self._known[version] = _summary(decode_json(data, _Report))
             except (OSError, msgspec.DecodeError):
                 self._known[version] = Summary()
         return self._known[version]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.tensorboard.excerpt import ReportTables, excerpt_diff, read_rows, read_tables
+from lightning_perf.tensorboard.excerpt import ReportTables, read_rows, read_tables
 from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Failed, Job, TableQuery, Task, Working
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
@@ -102,6 +102,6 @@ def _answer_diff(query: DiffQuery) -> Answer:
             return Failed(str(error)) if is_intact(data, "report") else Damaged(path)
     before, after = reports
     try:
-        return Done(page_json(before.diff(after), excerpt_diff))
+        return Done(page_json(before.diff(after)))
     except (TraceError, ReportError, ValueError) as error:
         return Failed(str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from enum import Enum
 from math import isfinite
@@ -94,6 +94,23 @@ _DIRECTIONS = {
     "DD": DeviceKind.D2D,
     "PP": DeviceKind.P2P,
 }
+
+
+_NO_WORK = frozenset(
+    {
+        "trace",
+        "gpu_user_annotation",
+        "cuda_sync",
+        "cuda_profiler_range",
+        "cpu_instant_event",
+        "collective_comm",
+        "external_correlation",
+        "python_gc",
+    }
+)
+"""Categories of Kineto that describe other events, or copies of the host's marks on the timeline of the device."""
+
+_OVERHEAD = "overhead"
 
 
 def destination(category: str) -> Destination | None:
@@ -245,6 +262,8 @@ class Assembly:
         )
         self.regions: list[tuple[int, int, bool]] = []
         self.counters = Rows(exact, name="i", device="i", value="d")
+        self._others: Counter[tuple[str, object]] = Counter()
+        self._processes: dict[object, str] = {}
 
     def add(self, events: Sequence[Any]) -> None:
         """Sort decoded events into rows.
@@ -264,6 +283,24 @@ class Assembly:
                 self._add_thread_names(group)
             elif (target := self._destination(category)) is not None:
                 self._add_group(target, group)
+            elif category != "other" and category.lower() not in _NO_WORK:
+                self._others.update((category.lower(), event.pid) for event in group)
+
+    def unread(self) -> dict[str, Any]:
+        """Return the fields of `Problems` about events of unknown categories.
+
+        Those in a process with host events are marks that somebody added. Others are work of a device with a recorder
+        of its own: ``trace_view.json`` of torch_npu leaves the category empty, and names its processes.
+        """
+        found: Counter[str] = Counter()
+        for (category, process), count in self._others.items():
+            if category != _OVERHEAD and not len(self.device) and not self.threads.has_process(process):
+                found[category or self._processes.get(process) or f"process {process}"] += count
+        return {
+            "unread_events": found.total(),
+            "unread_in": tuple(sorted(found)),
+            "overhead_events": sum(count for (category, _), count in self._others.items() if category == _OVERHEAD),
+        }
 
     def _destination(self, category: str) -> Destination | None:
         if category not in self._destinations:
@@ -274,6 +311,8 @@ class Assembly:
         for event in events:
             if event.name == "thread_name":
                 self.threads.name(event.pid, event.tid, str(event.args.get("name") or ""))
+            elif event.name == "process_name":
+                self._processes[event.pid] = str(event.args.get("name") or "")
 
     def _add_group(self, target: Destination, group: list[Any]) -> None:
         rows: Rows = self.device if target in _DEVICE else getattr(self, _TABLES[target])

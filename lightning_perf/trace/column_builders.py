@@ -234,6 +234,10 @@ class Threads:
             self._processes[process] = threads = _ThreadsOfProcess(str(process), self._codes)
         return threads
 
+    def has_process(self, process: object) -> bool:
+        """Return whether a thread of this process has events."""
+        return any(str(process) == of for of, _ in self._codes)
+
     def name(self, process: object, thread: object, name: str) -> None:
         """Note the recorded name of a thread."""
         self._named[str(process), str(thread)] = name

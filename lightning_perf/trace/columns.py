@@ -224,6 +224,12 @@ class DeviceEvents(_Timed):
     shared_bytes: Int32Array
 
     @cached_property
+    def known_occupancy(self) -> Float32Array:
+        """The occupancy; nan as well for a kernel that fills the device and has 0, which some recorders write."""
+        unknown = np.equal(self.occupancy, 0) & (self.blocks_per_sm >= 1)
+        return np.where(unknown, np.float32(np.nan), self.occupancy)
+
+    @cached_property
     def is_compute(self) -> BoolArray:
         """Rows that are compute kernels, without collectives."""
         return np.equal(self.kind, DeviceKind.COMPUTE)

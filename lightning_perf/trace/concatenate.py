@@ -74,12 +74,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         joined_clocks=tuple(clock for t in traces for clock in t.clocks),
         tensors=tuple(window for t in traces for window in t.tensors),
         metadata=_joined_metadata([t.metadata for t in traces]),
-        problems=Problems(
-            truncated=any(t.problems.truncated for t in traces),
-            repaired_events=sum(t.problems.repaired_events for t in traces),
-            dropped_events=sum(t.problems.dropped_events for t in traces),
-            bad_durations=sum(t.problems.bad_durations for t in traces),
-        ),
+        problems=functools.reduce(Problems.joined, (t.problems for t in traces)),
     )
 
 

@@ -51,7 +51,12 @@ class Processor:
         cpus: Logical processors that the process may keep busy, by its affinity and its container's quota.
         machine_cpus: Logical processors of the whole machine, to which the load refers.
         core_wait: Share of the time in which the training thread was ready to run and waited for a core, 0 to 1, from
-            the end of the warm-up to the recording.
+            the end of the warm-up to the recording. The facts below are of the same time.
+        thread_cpu: Share of the time in which the training thread ran on a core.
+        process_cpu: Cores that all threads of the training process kept busy.
+        other_cpu: Cores that other programs kept busy.
+        worker_cpu: Cores that each worker process of the loader kept busy: below 1 if it also waits, e.g. for a disk.
+        worker_wait: Share of the time in which a worker process was ready to run and waited for a core.
         free_bytes: Memory that was free when the profiler warmed up.
         used_bytes: Memory of this process then (its resident set).
     """
@@ -68,6 +73,11 @@ class Processor:
     cpus: int | None = None
     machine_cpus: int | None = None
     core_wait: float | None = None
+    thread_cpu: float | None = None
+    process_cpu: float | None = None
+    other_cpu: float | None = None
+    worker_cpu: float | None = None
+    worker_wait: float | None = None
     free_bytes: int | None = None
     used_bytes: int | None = None
 
@@ -88,6 +98,8 @@ class DataLoading:
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
         dataset: Class of the dataset.
         collate: Name of the ``collate_fn``, if it is not torch's default.
+        container: The largest list or dictionary that the dataset holds; None without one of 10,000 objects.
+        sampler: Class of the sampler or batch sampler, if it is neither torch's nor Lightning's.
         batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
 
@@ -101,6 +113,8 @@ class DataLoading:
     uses_model: bool | None = None
     dataset: str | None = None
     collate: str | None = None
+    container: str | None = None
+    sampler: str | None = None
     batches_per_epoch: int | None = None
 
 
@@ -121,6 +135,33 @@ class Batch:
     objects: int
     object_bytes: int
     complete: bool = True
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """The device that the training used and torch's settings for it, as `PerfCallback` notes them.
+
+    An unknown value is ``None``.
+
+    Attributes:
+        uuid: Unique ID of the device.
+        tf32_matmul: Whether FP32 matrix products may use TF32.
+        tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
+        cudnn_benchmark: Whether cuDNN tries its algorithms and keeps the fastest.
+        cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
+        deterministic: Whether all of torch must use deterministic algorithms.
+        allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
+        attached_tool: Another tool that was attached to the process, such as Nsight Systems.
+    """
+
+    uuid: str | None = None
+    tf32_matmul: bool | None = None
+    tf32_convolution: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic: bool | None = None
+    allocator: str | None = None
+    attached_tool: str | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +228,23 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Settings of torch in the process that recorded, as `PerfCallback` notes them. An unknown value is ``None``.
+
+    Attributes:
+        detect_anomaly: Whether autograd looks for anomalies.
+        deterministic: Whether torch or cuDNN may use deterministic algorithms only.
+        cudnn_benchmark: Whether cuDNN measures algorithms for each new shape.
+        variables: Environment variables for debugging, as ``NAME=value``.
+    """
+
+    detect_anomaly: bool | None = None
+    deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The recording's description of itself. A missing value is ``None``.
 
@@ -209,6 +267,9 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
+        settings: Settings of torch.
+        device_settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
+        device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -229,6 +290,9 @@ class Metadata:
     loop: TrainingLoop | None = None
     tokens: Tokens | None = None
     batch: Batch | None = None
+    settings: Settings | None = None
+    device_settings: DeviceSettings | None = None
+    device_stopped: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -236,25 +300,52 @@ class Problems:
     """The faults of a file that could still be read. All zero and false for a sound file.
 
     Attributes:
-        truncated: The file ends before its JSON does. Device events come last, so shares of time would mislead.
+        truncated: The file ends before its JSON does, or its recorder stopped to record the device. Device events come
+            last, so shares of time would mislead.
         repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
         dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
+        unread_events: Events of unknown categories in processes without host events, which are likely device work.
+        unread_in: Names of these categories and processes, sorted.
+        overhead_events: Events about the device recorder's own work. They show that the profiler asked for the device.
     """
 
     truncated: bool = False
     repaired_events: int = 0
     dropped_events: int = 0
     bad_durations: int = 0
+    unread_events: int = 0
+    unread_in: tuple[str, ...] = ()
+    overhead_events: int = 0
+
+    @property
+    def lacks_work(self) -> bool:
+        """Whether the device's work is likely to be missing, so that shares of time would mislead."""
+        return self.truncated or self.unread_events > 0
+
+    def joined(self, other: Problems) -> Problems:
+        """Return the faults of both of two files."""
+        return Problems(
+            self.truncated or other.truncated,
+            self.repaired_events + other.repaired_events,
+            self.dropped_events + other.dropped_events,
+            self.bad_durations + other.bad_durations,
+            self.unread_events + other.unread_events,
+            tuple(sorted({*self.unread_in, *other.unread_in})),
+            self.overhead_events + other.overhead_events,
+        )
 
 
 BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
+DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
+STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
-"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop and the
-tokens."""
+SETTINGS_KEY = "lightning_perf.settings"
+"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
+settings, a recorder that stopped early, the tokens, and the settings of torch."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -269,7 +360,9 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
     ranks, devices = document.get("distributedInfo"), document.get("deviceProperties")
     ranks = ranks if isinstance(ranks, dict) else {}
     facts = document | {key: ranks.get(key) for key in ("rank", "world_size", "backend")}
-    read = _fields(Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version")
+    read = _fields(
+        Metadata, facts, hostname="host_name", runtime_version="cuda_runtime_version", device_stopped=STOPPED_KEY
+    )
     base = _integer(document, "baseTimeNanoseconds") or 0
     read |= {
         "devices": tuple(
@@ -287,6 +380,8 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
+        ("settings", SETTINGS_KEY, _settings),
+        ("device_settings", DEVICE_SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None
@@ -326,6 +421,11 @@ def _batch(values: dict[str, Any]) -> Batch | None:
     if min(tensors, tensor_bytes, objects, object_bytes) < 0:
         return None
     return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(values, "complete") is not False)
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    variables = values.get("variables")
+    return Settings(**_fields(Settings, values), variables=_texts(variables) if isinstance(variables, list) else ())
 
 
 def _loop(values: dict[str, Any]) -> TrainingLoop | None:

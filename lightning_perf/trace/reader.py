@@ -80,10 +80,11 @@ def _read(path: Path, *, exact: bool) -> Trace:
         **tables,
         metadata=metadata,
         problems=Problems(
-            truncated=stream.truncated or text.truncated,
+            truncated=stream.truncated or text.truncated or metadata.device_stopped is True,
             repaired_events=salvage.repaired,
             dropped_events=salvage.dropped,
             bad_durations=bad_durations,
+            **assembly.unread(),
         ),
     )
     if not any(len(table) for table in (*trace.tables(), trace.memory)):
@@ -92,7 +93,10 @@ def _read(path: Path, *, exact: bool) -> Trace:
             "holds no event of a PyTorch recording"
             + (" (it is cut off)" if trace.problems.truncated else "")
             + (f"; {salvage.dropped} could not be read" if salvage.dropped else ""),
-            "Record at least one whole step: the profiler's schedule may have ended before its active steps",
+            # torch.profiler writes its own version and the devices, even if it recorded nothing.
+            "Record at least one whole step: the profiler's schedule may have ended before its active steps"
+            if b'"schemaVersion"' in text.header + text.trailer
+            else "Give a trace that torch.profiler exported (export_chrome_trace): this is a file of another tool",
         )
     tensors = read_tensors(text.header, text.trailer)
     return replace(trace, tensors=(tensors.starting_at(trace.begin_ns),)) if tensors is not None else trace

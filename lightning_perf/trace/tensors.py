@@ -13,10 +13,11 @@ from lightning_perf.trace.salvage import lenient_json
 TENSORS_KEY = "lightning_perf.tensors"
 """Field of a trace file that holds the lists."""
 
-TensorKind: TypeAlias = Literal["parameters", "gradients", "optimizer_state"]
+TensorKind: TypeAlias = Literal["parameters", "gradients", "optimizer_state", "lightning_perf"]
 
-KINDS: tuple[TensorKind, ...] = ("parameters", "gradients", "optimizer_state")
-"""Kinds of listed tensors. Buffers of the model count as parameters."""
+KINDS: tuple[TensorKind, ...] = ("parameters", "gradients", "optimizer_state", "lightning_perf")
+"""Kinds of listed tensors. Buffers of the model count as parameters. The last kind are tensors of the callback
+itself. A tensor of several kinds is of the first."""
 
 _LARGEST = 2**63
 

@@ -17,12 +17,17 @@ PR_SET_PDEATHSIG = 1
 COMMAND_NOT_FOUND = 127
 
 
-def main(supervisor: int, command: list[str]) -> None:
-    """Become the command."""
+def die_with(supervisor: int) -> None:
+    """Let the kernel kill this process when the thread that started it ends. Only Linux can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:  # it died before the request was in force
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(supervisor: int, command: list[str]) -> None:
+    """Become the command."""
+    die_with(supervisor)
     # A supervisor that waits for signals blocks them, and the command would inherit that.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:

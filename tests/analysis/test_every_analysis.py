@@ -82,6 +82,8 @@ def on_host(origin_us: int = 0) -> TraceBuilder:
     """Three steps of a training on the processor, with a compiled function on another thread."""
     builder = convolving(on_processor(), origin_us=origin_us)
     builder.op("TorchDynamo Cache Lookup", origin_us + 20, 7, thread=2000)
+    builder.op("autograd::engine::evaluate_function: MulBackward0", origin_us + 50, 20, thread=2000)
+    builder.op("aten::isnan", origin_us + 60, 5, thread=2000)
     return builder.op("Torch-Compiled Region: 0/0", origin_us + 30, 13, thread=2000)
 
 
@@ -113,3 +115,27 @@ def test_order_of_events_and_origin_of_time_do_not_matter(training, by_shape):
     random.Random(1).shuffle(shuffled.events)
     assert analysis(shuffled) == expected
     assert analysis(TRAININGS[training](origin_us=123_456_789)) == expected
+
+
+def outlasting(recording: TraceBuilder, event: int, last_us: int, end_us: int) -> RankAnalysis:
+    """Analyze a recording in which one event of the last step lasts until `end_us`."""
+    recording.events[event]["dur"] = end_us - recording.events[event]["ts"]
+    recording.op("aten::later", last_us, 1, thread=9)  # both recordings end here
+    return replace(analyze_rank(recording.build()), sources=())
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_the_tail_of_a_range_beyond_the_last_step_changes_no_figure(training):
+    # Lightning's PyTorchProfiler ends its last step inside the closure of the optimizer's step, for example.
+    steps = [event for event in TRAININGS[training]().events if str(event.get("name")).startswith("ProfilerStep#")]
+    start_us, end_us = steps[-1]["ts"], steps[-1]["ts"] + steps[-1]["dur"]
+    tails = 0
+    for place, event in enumerate(TRAININGS[training]().events):
+        on_host = event.get("cat") in ("cpu_op", "user_annotation", "cuda_runtime", "python_function")
+        if not on_host or not start_us <= event["ts"] < end_us or event["name"].startswith("ProfilerStep#"):
+            continue
+        cut, long = (outlasting(TRAININGS[training](), place, 10 * end_us, at) for at in (end_us, 9 * end_us))
+        differing = [name for name in SECTIONS if getattr(cut, name) != getattr(long, name)]
+        assert not differing, event["name"]
+        tails += 1
+    assert tails > 5

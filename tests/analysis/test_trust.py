@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
+from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.callbacks.recording.schedule import Schedule
 from lightning_perf.run_files.captures import RecordedWindow
@@ -46,6 +47,14 @@ def test_whether_the_step_time_returned(after_ms: float, returned: bool) -> None
     assert (each.before_ns, each.inside_ns, each.after_ns) == pytest.approx((10 * MS, 15 * MS, after_ms * MS), rel=0.02)
     assert each.cost_ns == pytest.approx(8 * 5 * MS + 100 * MS, rel=0.02)
     assert result.cost_share == pytest.approx(140 / (400 + 120 + 40 * after_ms + 100), rel=0.02)
+
+
+def test_a_change_long_after_the_window_is_not_the_profilers() -> None:
+    samples = run((40, 10.0, False), (8, 15.0, True), (21, 10.0, False), (60, 40.0, False))
+    result = trust([], samples, [window(40, 47)])
+    assert result is not None
+    assert result.windows[0].returned is True
+    assert summarize_step_times(samples).after_profiling == pytest.approx(0, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,22 @@ def test_the_first_fix(report, fix):
     )
     assert fix in out_of_memory._fixes(made)[0]
     assert out_of_memory_lines(made, None)[0].startswith("PerfCallback: Rank 0 ran out of memory on cuda:0: in the ")
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_bf16", "advised"),
+    [("32-true", True, '"bf16-mixed"'), ("32-true", False, '"16-mixed"'), ("bf16-mixed", True, ""), ("", True, "bf16")],
+)
+def test_the_fix_is_one_that_the_device_has_and_the_training_has_not(monkeypatch, precision, has_bf16, advised):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: has_bf16)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    error = torch.OutOfMemoryError(CUDA_MESSAGE)
+    found = describe_out_of_memory(error, lambda: (None, []), rank=0, step=1, batch_size=8, precision=precision)
+    fixes = " ".join(found.fixes)
+    assert ("precision=" in fixes) is bool(advised)
+    assert advised in fixes
+    assert "fsdp" not in " ".join(out_of_memory._fixes(replace(found, phase="optimizer"), can_shard=False))
 
 
 def test_wrapped_errors_are_recognized():

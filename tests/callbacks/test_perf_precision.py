@@ -88,7 +88,7 @@ def test_conflicts_are_errors_and_not_faults_of_profiling(tmp_path):
     with pytest.raises(PrecisionError, match="the Trainer is in '64-true'"):
         fit(tmp_path, perf(precision="16-mixed"), module, precision="64-true")
     assert module.losses == []
-    with pytest.raises(ValueError, match="give one of '16-mixed'"):
+    with pytest.raises(ValueError, match="Give one of '16-mixed'"):
         perf(precision="half")
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import lightning_perf.machine.processor as processor_module
-from lightning_perf.callbacks.steps.core_waits import CoreWaits
+from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.machine.page_faults import allocator_name
 from lightning_perf.report.build import build_report
 from tests.callbacks.perf_training import assert_nested, fit, quick
@@ -144,7 +144,7 @@ def test_memory_given_back_in_each_step_is_found(tmp_path: Path, monkeypatch: py
 
     # Other tests may keep the machine busy, and estimates made meanwhile are held back.
     monkeypatch.setattr(processor_module, "load_average", lambda: 0.0)
-    monkeypatch.setattr(CoreWaits, "share", lambda _: 0.0)
+    monkeypatch.setattr(CoreUse, "facts", lambda _: {"core_wait": 0.0})
     fit(tmp_path, 13, module=make_module(training_step=step), callback=quick(skip_first=10))
     (file,) = trace_files(tmp_path)
     report = build_report([file])

@@ -96,7 +96,9 @@ def test_conflict_is_refused_before_the_first_step(tmp_path, message, callback, 
 
 def test_settings_that_cannot_be_are_refused_at_once():
     for arguments, message in [
-        ({"precision": "fp16"}, "give one of '16-mixed', 'bf16-mixed', '32-true'"),
+        ({"precision": "fp16"}, "'fp16' is unknown. Give one of '16-mixed', 'bf16-mixed', '32-true'"),
+        ({"precision": 16}, r"precision=16 is unknown\. Did you mean '16-mixed'\? Give one of"),
+        ({"precision": "bf16"}, r"precision='bf16' is unknown\. Did you mean 'bf16-mixed'\? Give one of"),
         ({"tf32": True}, "give 'on', 'off' or None"),
         ({"precision": "32-true", "keep_fp32": ["fc"]}, "leave it out"),
         (

@@ -108,3 +108,9 @@ def test_a_trace_without_operators_to_repeat_is_named(tmp_path: Path, capsys: py
     trace.write_bytes(Path("tests/traces/two_steps.json").read_bytes())
     assert main(["analyze", str(trace), "-q", "--probe"]) == 2
     assert "has no operator calls that this machine can repeat" in capsys.readouterr().err
+
+
+def test_a_bad_path_is_named_before_any_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(tmp_path / "none"), "--probe"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "none: no such file or folder" in line

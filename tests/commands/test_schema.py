@@ -22,7 +22,7 @@ DEMO = Path(lightning_perf.__file__).parent / "demo" / "recordings"
 
 
 def test_every_command_with_json_has_a_schema() -> None:
-    (commands,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    (commands,) = (a for a in _parser("")._actions if isinstance(a, argparse._SubParsersAction))
     with_json = {name for name, parser in commands.choices.items() if "--json" in parser._option_string_actions}
     assert with_json == set(DOCUMENTS)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,24 @@ def test_all_files_that_cannot_be_written_are_named(tmp_path: Path, capsys: pyte
     assert streams.out.startswith("Where")
     assert f"{taken}/a.html" in streams.err
     assert f"{taken}/b.md: cannot be written" in streams.err
+
+
+FULL_DISK = """
+import resource, sys
+from lightning_perf.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # each file gets 1,000 bytes, then an error
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_leaves_the_old_files(tmp_path: Path) -> None:
+    files = [tmp_path / "a.html", tmp_path / "b.md"]
+    for file in files:
+        file.write_text("the old report")
+    arguments = ["diff", str(DEMO / "before"), str(DEMO / "after"), f"--html={files[0]}", f"--markdown={files[1]}"]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert all(str(file) in done.stderr for file in files)
+    assert [file.read_text() for file in sorted(tmp_path.iterdir())] == ["the old report"] * 2

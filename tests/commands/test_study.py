@@ -223,7 +223,7 @@ def test_the_engine_is_kept_and_may_change_while_settings_stay(tmp_path):
     assert settle_options(tmp_path, ray, Settings(margin=0.02)).engine == ray
     assert settle_options(tmp_path, None, Settings()).engine == ray
     (tmp_path / "options.json").write_text("{")
-    with pytest.raises(CompareError, match="cannot be read as the options of a study"):
+    with pytest.raises(CompareError, match="does not hold the options of a study"):
         settle_options(tmp_path, None, Settings())
 
 

@@ -77,7 +77,7 @@ OTHER_SETTINGS = {
     "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
     "create_graph", "max_norm", "cuda_graph_annotations", "enable_annotations", "plugins",
     "enable_environment_counters", "pin_memory", "prog_bar", "profiler", "schedule", "stacks", "static_graph",
-    "strategy",
+    "strategy", "attn_mask", "dropout_p", "is_causal", "scale", "drop_last", "persistent_workers",
 }  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
 

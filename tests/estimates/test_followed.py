@@ -26,12 +26,18 @@ FACTS: dict[str, Any] = {
 
 
 def record(
-    folder: Path, facts: dict[str, Any] | None = None, *, threads: int = 1, layer: Any = (16, 16), **recording: Any
+    folder: Path,
+    facts: dict[str, Any] | None = None,
+    *,
+    threads: int = 1,
+    layer: Any = (16, 16),
+    use: dict[str, float] | None = None,
+    **recording: Any,
 ) -> Path:
     """A run's folder with a trace, a report and, if there are facts, a record."""
     folder.mkdir(parents=True)
     origin = 1_000_000.0 * (len(str(folder)) % 7)
-    builder = convolving(on_processor(threads=threads), origin_us=origin, **recording)
+    builder = convolving(on_processor(threads=threads, use=use), origin_us=origin, **recording)
     builder.op("aten::linear", origin + 5, 10, dims=[[8, 16], list(layer)])
     builder.write(folder / f"rank0.{abs(hash(folder.as_posix()))}.pt.trace.json")
     if facts is not None:
@@ -69,6 +75,12 @@ def test_a_second_change_checks_nothing(tmp_path: Path) -> None:
     both = record(tmp_path / "bb", {"device.threads": 2, "train.accumulate": 2}, threads=2, **FASTER)
     assert check_pair(run(before), run(both), "diff") == ()
     assert check_pair(run(before), run(before), "diff") == (), "a run is no outcome of itself"
+
+
+def test_a_busy_machine_checks_nothing(tmp_path: Path) -> None:
+    before = record(tmp_path / "a", {"device.threads": 1})
+    after = record(tmp_path / "bb", {"device.threads": 2}, threads=2, use={"core_wait": 0.4}, **FASTER)
+    assert check_pair(run(before), run(after), "diff") == ()
 
 
 def test_another_model_checks_nothing(tmp_path: Path) -> None:

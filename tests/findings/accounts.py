@@ -23,6 +23,7 @@ from lightning_perf.run_files.fit.memory_growth import (
     MemorySample,
     TensorCensus,
     TensorGroup,
+    WorkerGrowth,
     write_growth,
 )
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -141,6 +142,24 @@ def calling_back(folder: Path) -> PerfReport:
 def compiling(folder: Path) -> PerfReport:
     """A first step with 40 s of compilation."""
     return report_of(account({("first step", "forward"): (45.0, 1)}, compile_ns=40 * S), folder)
+
+
+def copying(folder: Path) -> PerfReport:
+    """Four workers that read a list of many objects."""
+    mib = 2**20
+    samples = tuple(MemorySample(step, 800 * mib) for step in range(20, 1001, 20))
+    worker = WorkerGrowth(4, 0, 640, 14 * mib, 410 * mib, mib, 400 * mib, "samples: 1,281,167 objects in a list")
+    write_growth(folder, GrowthRecord(0, "process", samples, (), worker))
+    return report_of(account({}), folder)
+
+
+def caching(folder: Path) -> PerfReport:
+    """A training with batches of many lengths, whose memory grows outside of Python."""
+    mib = 2**20
+    samples = tuple(MemorySample(step, (800 + step // 4) * mib) for step in range(20, 1001, 20))
+    write_growth(folder, GrowthRecord(0, "process", samples, (TensorCensus(100, ()), TensorCensus(900, ()))))
+    STEPS.append(STEPS.path(folder, 0), *(StepSample(step, S, 0, None, 16, False, 64 + step) for step in range(60)))
+    return lightning_perf.analyze(folder)
 
 
 def growing(folder: Path) -> PerfReport:

@@ -21,14 +21,16 @@ from tests.analysis.host.test_stop_flags import training as stopping
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import FP32_GEMM, holding, reducing, training
-from tests.findings.test_cpu import calling, loop, pausing
+from tests.findings.test_cpu import calling, contended, loop, pausing
 from tests.findings.test_cpu import recording as faulting
-from tests.findings.test_host import periodic_run, waiting
+from tests.findings.test_host import waiting
 from tests.findings.test_kernels import converting
 from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
 from tests.findings.test_precision import casting
+from tests.findings.test_settings import checking
+from tests.findings.test_steps import growing, periodic_run
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -90,14 +92,15 @@ EXAMPLES = {
     "cpu-page-faults": Example(MADE, lambda: [faulting()]),
     "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
     "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
-    "cudnn-benchmark": Example(
-        published("resnet50_autograd_api_num_workers_0"), corpus="kineto/resnet50_autograd_api_num_workers_0"
-    ),
+    "thread-contention": Example(MADE, lambda: [contended(0.3, 7.8)]),
+    "cudnn-benchmark": Example(MADE, lambda: [waiting(400, 200, "aten::conv2d", "cudaEventSynchronize")]),
     "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),
+    "debug-settings": Example(MADE, lambda: [checking(variables=["NCCL_DEBUG=INFO"])]),
     "exposed-communication": Example(published("nccl_parser_config"), corpus="hta/nccl_parser_config"),
     "fragmentation": Example(MADE, lambda: [holding(parameters=4, gradients=4, optimizer_state=8, fragmentation=16)]),
     "half-precision": Example(published("ns_resolution_trace"), corpus="hta/ns_resolution_trace"),
     "leak": Example(MADE, run=accounts.growing),
+    "memory-growth": Example(MADE, run=accounts.caching),
     "compile-cost": Example(MADE, run=compilations.costing),
     "cudagraph-skips": Example(MADE, run=compilations.skipping),
     "graph-breaks": Example(MADE, run=compilations.breaking),
@@ -107,7 +110,9 @@ EXAMPLES = {
     "slow-checkpoints": Example(MADE, run=accounts.saving),
     "slow-first-step": Example(MADE, run=accounts.compiling),
     "slow-logger": Example(MADE, run=accounts.logging),
+    "worker-memory": Example(MADE, run=accounts.copying),
     "worker-restarts": Example(MADE, run=accounts.restarting),
+    "growing-steps": Example(MADE, run=growing),
     "host-work": Example(
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",

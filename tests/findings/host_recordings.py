@@ -19,11 +19,17 @@ def strides(shape: list[int], layout: str) -> list[int]:
 
 
 def on_processor(
-    *, bf16: list[str] | None = None, trains: bool = True, threads: int = 1, load: float = 1.0, **top: Any
+    *,
+    bf16: list[str] | None = None,
+    trains: bool = True,
+    threads: int = 1,
+    load: float = 1.0,
+    use: dict[str, float] | None = None,
+    **top: Any,
 ) -> TraceBuilder:
-    """An empty recording that tells of its processor."""
+    """An empty recording that tells of its processor, and of the use of its cores."""
     facts = {"name": "A CPU", "cores": 8, "threads": threads, "bf16": bf16, "trains": trains, "load": load}
-    return TraceBuilder(**{PROCESSOR_KEY: facts}, **top)
+    return TraceBuilder(**{PROCESSOR_KEY: facts | (use or {})}, **top)
 
 
 def convolving(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import lightning_perf
 from lightning_perf.findings.cpu import (
     cpu_bf16,
     cpu_channels_last,
@@ -13,6 +15,7 @@ from lightning_perf.findings.cpu import (
     cpu_page_faults,
     cpu_pauses,
     cpu_threads,
+    thread_contention,
 )
 from lightning_perf.trace.description import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import ACTIVATIONS, WEIGHTS, convolving, on_processor, strides
@@ -306,6 +309,52 @@ def test_few_threads_on_eight_cores(threads: int, least: float) -> None:
     assert "torch.set_num_threads(8)" in finding.action
     # 9.9 ms of the step are large operators.
     assert saving_of(finding) == pytest.approx((9.9 * (1 - 1 / least), 9.9 * (1 - threads / 8)))
+
+
+def contended(core_wait: float, other_cpu: float, worker_cpu: float = 0.0, threads: int = 8) -> TraceBuilder:
+    """A training on eight cores, some of which others use."""
+    use = {"core_wait": core_wait, "other_cpu": other_cpu, "worker_cpu": worker_cpu, "process_cpu": 1.5}
+    builder = convolving(on_processor(threads=threads, use=use))
+    builder.top_level[LOADER_KEY] = {"kind": "map", "workers": 4}
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("other_cpu", "worker_cpu", "threads", "who"),
+    [
+        (7.8, 0.0, 1, "other programs keep 7.80 cores busy"),
+        (0.1, 0.9, 4, "the loader's workers keep 3.60 cores busy"),
+        (3.0, 0.5, 3, "other programs keep 3 cores and the loader's workers keep 2 cores busy"),
+    ],
+)
+def test_threads_that_compete_are_told_from_their_rivals(
+    other_cpu: float, worker_cpu: float, threads: int, who: str
+) -> None:
+    finding = finding_of(thread_contention, contended(0.3, other_cpu, worker_cpu))
+    assert f"torch.set_num_threads({threads})" in finding.action
+    assert who in finding.evidence[0]
+    assert saving_of(finding)[1] == pytest.approx(0.9 * 10, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [contended(0.05, 7.8), contended(0.3, 0.1), contended(0.3, 7.8, threads=1), convolving(on_processor(threads=8))],
+)
+def test_threads_with_cores_of_their_own(recorded: TraceBuilder) -> None:
+    assert thread_contention(analysis(recorded)) is None
+
+
+def test_contended_cores_get_no_more_threads() -> None:
+    assert cpu_threads(analysis(contended(0.3, 7.0, threads=1))) is None
+    assert cpu_threads(analysis(contended(0.0, 7.0, threads=1))) is None
+    assert cpu_threads(analysis(contended(0.0, 0.0, threads=1))) is not None
+
+
+def test_contention_leads_on_a_busy_machine(tmp_path: Path) -> None:
+    builder = contended(0.3, 7.8)
+    report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
+    assert [finding.kind for finding in report.findings] == ["thread-contention"]
+    assert report.verdict.next.startswith("Call torch.set_num_threads(1)")
 
 
 def test_cores_may_be_the_workers() -> None:

@@ -8,18 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lightning_perf
 from lightning_perf import PerfReport
 from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.fit import leak
+from lightning_perf.findings.fit import leak, memory_growth, worker_memory
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.rules import fit_rule
 from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.fit.account import account_paths, read_account
-from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, TensorCensus, TensorGroup
+from lightning_perf.run_files.fit.memory_growth import (
+    GrowthRecord,
+    MemorySample,
+    TensorCensus,
+    TensorGroup,
+    WorkerGrowth,
+)
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
 from tests.findings.recordings import saving_of
@@ -242,10 +249,14 @@ def group(count: int, *, size: int = 0, shape: str = "[]", graph: bool = False) 
 
 
 def growth_of(level: Callable[[int], float], *censuses: TensorCensus, steps: int = 400) -> MemoryGrowth:
-    samples = tuple(MemorySample(step, int(level(step) * MIB)) for step in range(20, steps, 4))
-    found = summarize_growth(GrowthRecord(0, "process", samples, censuses))
+    found = summarize_growth(growth_record(level, *censuses, steps=steps))
     assert found is not None
     return found
+
+
+def growth_record(level: Callable[[int], float], *censuses: TensorCensus, steps: int = 400) -> GrowthRecord:
+    samples = tuple(MemorySample(step, int(level(step) * MIB)) for step in range(20, steps, 4))
+    return GrowthRecord(0, "process", samples, censuses)
 
 
 @pytest.mark.parametrize(
@@ -264,17 +275,19 @@ def growth_of(level: Callable[[int], float], *censuses: TensorCensus, steps: int
 )
 def test_growth_is_steady_and_large(level: Callable[[int], float], grows: bool) -> None:
     found = growth_of(level)
-    assert (found.grows, leak(found) is not None) == (grows, grows)
+    assert (found.grows, memory_growth(found) is not None) == (grows, grows)
+    assert leak(found) is None
 
 
 def test_the_slope_is_that_of_the_leak() -> None:
     found = growth_of(lambda step: 500 + 0.5 * step)
     assert found.bytes_per_step == pytest.approx(0.5 * MIB, rel=1e-3)
-    finding = leak(found)
+    assert leak(found) is None  # no tensor or object is known to grow
+    finding = memory_growth(found)
     assert finding is not None
-    assert finding.title == "Leak: memory grows by 512 KiB per step"
-    assert "were not counted twice" in finding.evidence[1]
-    assert (finding.per, finding.saving_high_ms) == ("fit", None)
+    assert finding.title == "Memory grows by 512 KiB per step"
+    assert "were not counted twice" in finding.evidence[0]
+    assert (finding.per, finding.saving_high_ms, finding.severity) == ("fit", None, "low")
 
 
 def test_few_samples_give_nothing() -> None:
@@ -308,6 +321,43 @@ def test_losses_that_keep_their_graphs() -> None:
 
 def test_growth_outside_of_tensors() -> None:
     before, after = (TensorCensus(step, (group(7, size=100),)) for step in (50, 150))
-    finding = leak(growth_of(lambda step: 500 + 0.5 * step, before, after))
+    record = growth_record(lambda step: 500 + 0.5 * step, before, after)
+    for lengths, advice in ((300, "Pad to few lengths"), (1, "Train longer")):
+        found = summarize_growth(record, 100 + np.arange(1000) % lengths)
+        assert found is not None
+        assert (leak(found), found.batch_lengths) == (None, lengths)
+        finding = memory_growth(found)
+        assert finding is not None
+        assert "neither tensors nor a list, dictionary or set grew with it" in finding.evidence[0]
+        assert finding.action.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("last_mib", "resident_mib", "container", "fires"),
+    [
+        (67, 1, "items: 600,000 objects in a list", True),
+        (67, 50, "items: 600,000 objects in a list", False),  # new memory, e.g. of a decoder
+        (67, 1, "", False),  # the recording does not show what is copied
+        (25, 1, "items: 600,000 objects in a list", False),
+    ],
+)
+def test_workers_that_copy_the_data_set(last_mib: int, resident_mib: int, container: str, fires: bool) -> None:
+    worker = WorkerGrowth(2, 0, 320, 14 * MIB, last_mib * MIB, resident_mib * MIB, 58 * MIB, container)
+    growth = summarize_growth(replace(growth_record(lambda _: 500), worker=worker))
+    assert growth is not None
+    finding = worker_memory(growth)
+    assert (finding is not None) == fires
+    if finding is not None:
+        assert finding.title == "Workers copy the data set: 104 MiB in 2 processes"
+        assert "600,000 objects in a list (items)" in finding.evidence[1]
+        assert finding.severity == "low"
+
+
+def test_objects_that_each_step_keeps_are_a_leak() -> None:
+    before, after = (TensorCensus(step, (), items) for step, items in ((50, 0), (150, 100)))
+    found = growth_of(lambda step: 500 + 0.5 * step, before, after)
+    finding = leak(found)
+    assert memory_growth(found) is None
     assert finding is not None
-    assert "no kind of tensor grew as much" in finding.evidence[1]
+    assert "In 100 steps one list, dictionary or set got 100 more items" in finding.evidence[1]
+    assert "list, dictionary or cache" in finding.action

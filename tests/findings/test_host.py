@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-import lightning_perf
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.host import cold_start, host_work, launch_bound, queued_stalls, small_kernels, sync_points
 from lightning_perf.findings.kernels import cudnn_benchmark
 from lightning_perf.findings.memory import memory_spare
-from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import LOOP_KEY
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
-from tests.findings.test_whole_run import folder, recorded
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -44,6 +38,15 @@ def test_the_device_waits_for_the_host() -> None:
     assert "75." in finding.title
     assert saving_of(finding) == pytest.approx((0.3 * 1.5, 0.9 * 1.5), rel=0.02)
     assert "torch.compile" in finding.action
+
+
+def starting(first_us: int, *, first: int = 0, steps: int = 4) -> TraceBuilder:
+    """Steps of 1 ms on a processor after one that takes longer."""
+    builder = TraceBuilder()
+    for number in range(steps):
+        at, length_us = (first_us + 1000 * (number - 1), 1000) if number else (0, first_us)
+        builder.step(first + number, at, length_us).op("aten::mm", at, length_us)
+    return builder
 
 
 def filling_the_queue() -> TraceBuilder:
@@ -189,6 +192,42 @@ def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None
     assert "progress bar" not in f"{foreign.evidence[0]}{foreign.action}"
 
 
+UNSCALED = "aten::_amp_foreach_non_finite_check_and_unscale_"
+
+
+def reading_scaler(*, fused: bool, name: str = "NVIDIA A100-SXM4-40GB", major: int = 8) -> TraceBuilder:
+    """Steps that wait for a read. A fused optimizer checks after it, so that the read is the user's."""
+    builder = waiting(400, 200)
+    builder.top_level["deviceProperties"] = [{"id": 0, "name": name, "computeMajor": major, "computeMinor": 0}]
+    for start in (0, 1000, 2000):
+        builder.op("aten::item", start + 40, 2)  # the user's, of a gradient's norm
+        builder.op(UNSCALED, start + (505 if fused else 30), 5)
+        builder.annotation("Optimizer.step#SGD.step", start + 520, 100)
+        builder.op("aten::_amp_update_scale_", start + 700, 5)
+    return builder
+
+
+def test_the_read_of_a_scaler_is_not_blamed_on_the_user() -> None:
+    scaler, user = (finding_of(sync_points, reading_scaler(fused=fused)) for fused in (False, True))
+    assert "GradScaler, which reads whether gradients overflowed" in scaler.evidence[0]
+    assert "loss.item()" not in scaler.action
+    assert "with_stack" not in scaler.action
+    assert "fused=True" in scaler.action
+    assert "gradient_clip_val" in scaler.action
+    assert "bf16-mixed" in scaler.action
+    assert "GradScaler" not in user.evidence[0]
+    assert "loss.item()" in user.action
+    on_v100 = finding_of(sync_points, reading_scaler(fused=False, name="Tesla V100-SXM2-16GB", major=7))
+    assert "bf16" not in on_v100.action
+
+
+def test_the_read_of_a_scaler_that_skips_the_step_is_still_its_own() -> None:
+    builder = waiting(400, 200)
+    for start in (0, 1000, 2000):
+        builder.op(UNSCALED, start + 30, 5).op("aten::_amp_update_scale_", start + 700, 5)
+    assert "GradScaler" in finding_of(sync_points, builder).evidence[0]
+
+
 def pausing(pause_us: int) -> TraceBuilder:
     """Steps of 10 ms of compute, after which Python runs alone for a while."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
@@ -202,7 +241,20 @@ def pausing(pause_us: int) -> TraceBuilder:
 def test_python_holds_up_the_device() -> None:
     finding = finding_of(host_work, pausing(1000))
     assert finding.saving_high_ms == pytest.approx(0.9, rel=0.01)
-    assert "log_every_n_steps" in finding.action
+    assert "log_every_n_steps=50" in finding.action
+
+
+@pytest.mark.parametrize(("every", "advised"), [(1, True), (10, True), (50, False), (200, False)])
+def test_a_logging_interval_in_use_is_not_advised(every: int, advised: bool) -> None:
+    builder = pausing(1000)
+    builder.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": every}
+    assert ("log_every_n_steps" in finding_of(host_work, builder).action) == advised
+
+
+def test_python_around_a_compilation_is_no_host_work() -> None:
+    builder = pausing(1000)
+    builder.op("entire_frame_compile", 9_100, 1_500).op("Torch-Compiled Region: 0/0", 10_700, 20)
+    assert host_work(analysis(builder)) is None
 
 
 def test_stacks_are_advised_where_they_are_missing_and_shown_where_they_are_not() -> None:
@@ -266,45 +318,6 @@ def test_stalls_of_a_recording_without_steps() -> None:
     assert finding.evidence[0].startswith("4 gaps above 100 µs in the recording, 24.0 ms together")
 
 
-def periodic_run(
-    path: Path, *, period: int = 10, extra_us: float = 300_000, steps: int = 120, log_every: int = 10, **changes: Any
-) -> PerfReport:
-    """A run of steps of 100 ms, every n-th of which takes longer."""
-    trace = recorded(60, 60, 60, 60, 60)
-    trace.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": log_every, **changes}
-    # The step log skips five steps at the beginning, and the recorded ones.
-    numbers = [number for number in range(5, 5 + steps + 5) if number not in range(100, 105)][:steps]
-    times = [(100_000 + (extra_us if number % period == period - 1 else 0), 60.0) for number in numbers]
-    return lightning_perf.analyze(folder(path, trace, times))
-
-
-def periodic(report: PerfReport) -> Finding | None:
-    return next((finding for finding in report.findings if finding.kind == "periodic-steps"), None)
-
-
-def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
-    finding = periodic(periodic_run(tmp_path))
-    assert finding is not None
-    assert finding.title == "Periodic steps: every 10th step takes 300 ms longer, when CSVLogger logs"
-    assert "log_every_n_steps is 10: Lightning calls CSVLogger in these steps." in finding.evidence
-    assert "Trainer(log_every_n_steps=100)" in finding.action
-    assert saving_of(finding) == pytest.approx((15, 30))
-    assert finding.severity == "high"  # 22.5 of 130 ms
-
-
-def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
-    finding = periodic(periodic_run(tmp_path, period=7, log_every=50))
-    assert finding is not None
-    assert finding.title == "Periodic steps: every 7th step takes 300 ms longer"
-    assert "runs every 7 steps" in finding.action
-    assert "CSVLogger" not in " ".join(finding.evidence)
-
-
-@pytest.mark.parametrize(("extra_us", "fires"), [(0, False), (30_000, False), (34_000, True)])
-def test_from_3_percent_of_the_run_on(tmp_path: Path, extra_us: float, fires: bool) -> None:
-    assert (periodic(periodic_run(tmp_path, extra_us=extra_us)) is not None) == fires
-
-
 @pytest.mark.parametrize(
     ("rule", "recorded", "fires"),
     [
@@ -315,6 +328,10 @@ def test_from_3_percent_of_the_run_on(tmp_path: Path, extra_us: float, fires: bo
         (cold_start, eager(5, call_us=400), True),
         (cold_start, eager(5), False),
         (cold_start, filling_the_queue(), False),
+        (cold_start, starting(3000), True),
+        (cold_start, starting(2900), False),
+        (cold_start, starting(3000, first=2), False),  # not the first step of the training
+        (cold_start, starting(3000, steps=2), False),
         (cold_start, launching_graphs(), False),
         (memory_spare, using(eager(5), 2**30), True),
         (memory_spare, using(eager(5), 20 * 2**30), False),

@@ -66,12 +66,13 @@ def on_cpu(
     loader: str = IN_PROCESS,
     batch: dict[str, int] | None = ONE_TENSOR,
     transfer: ProbedTransfer | None = None,
+    use: dict[str, float] | None = None,
     **facts: Any,
 ) -> Finding:
     """The finding of a training on a processor that waits for each batch and then computes."""
     processor = {
         "name": "A CPU", "cores": cores, "threads": threads, "cpus": cores, "machine_cpus": cores, "trains": True,
-        "load": 1.0,
+        "load": 1.0, **(use or {}),
     }  # fmt: skip
     builder, now = TraceBuilder(**{PROCESSOR_KEY: processor, LOADER_KEY: MAP | facts, BATCH_KEY: batch}), 0.0
     for number in range(5):
@@ -225,6 +226,33 @@ def test_workers_on_all_cores_are_not_raised() -> None:
     assert finding.saving_low_ms == 0
 
 
+@pytest.mark.parametrize(
+    ("worker_cpu", "worker_wait", "advised"),
+    [(0.02, 0.0, 16), (0.3, 0.0, 10), (0.95, 0.0, 3), (0.1, 0.9, 3)],  # the last ones wait for a core, not for a disk
+)
+def test_processor_time_of_workers_decides_how_many_more(worker_cpu: float, worker_wait: float, advised: int) -> None:
+    # 102, 49, 16 ms with 0, 2, 6 workers that sleep: two of them need 100 ms for a batch, and the rest of a step 2 ms.
+    use = {"worker_cpu": worker_cpu, "worker_wait": worker_wait}
+    finding = on_cpu(48_000, 2_000, cores=4, threads=1, loader=WORKERS, workers=2, use=use)
+    assert finding.action.startswith(f"Raise num_workers from 2 to {advised}")
+    assert ("waits for the rest" in text(finding)) == (worker_cpu + worker_wait < 0.5)
+    assert finding.saving_high_ms == pytest.approx(min(48.0, 50 * (1 - 2 / advised)))
+
+
+def test_computing_workers_on_all_cores_are_not_raised() -> None:
+    finding = on_cpu(48_000, 2_000, cores=2, threads=1, loader=WORKERS, workers=2, use={"worker_cpu": 0.97})
+    assert "num_workers" not in finding.action
+    assert "Each of the 2 worker processes computes for 97.0 % of the time, and there are 2 cores." in finding.evidence
+
+
+def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:
+    # The training thread has a core for 12 % of the time: 8 of 50 ms in the step, and nothing in the fetch.
+    finding = on_cpu(400_000, 50_000, cores=2, threads=1, use={"thread_cpu": 0.12, "core_wait": 0.0})
+    assert finding.action.startswith("Load in worker processes: DataLoader(…, num_workers=8, ")
+    busy = on_cpu(400_000, 50_000, cores=2, threads=1, use={"thread_cpu": 0.99, "core_wait": 0.0})
+    assert "num_workers=1, " in busy.action
+
+
 def test_tensors_in_memory_are_fetched_by_the_batch() -> None:
     finding = on_cpu(600, 2000, in_memory=True, batch_size=64)
     assert "num_workers" not in finding.action
@@ -254,26 +282,38 @@ def test_the_advice_for_whole_batches_is_sound() -> None:
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def copying(copy_us: int, *, pinned: bool) -> TraceBuilder:
+def copying(copy_us: int, *, pinned: bool, bytes_copied: int = 1_000_000, late_us: int = 0) -> TraceBuilder:
+    """Steps of 1000 µs that begin with a copy, after which the device idles until the host has issued work."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
     for correlation, start in enumerate(builder.steps(3, 1000), 10):
         builder.op("aten::copy_", start, copy_us)
         builder.runtime("cudaMemcpyAsync", start, copy_us, correlation)
-        builder.memcpy("HtoD", start, copy_us, correlation, bytes=1_000_000, pinned=pinned)
-        builder.op("aten::mm", start + copy_us, 50)
+        builder.memcpy("HtoD", start, copy_us, correlation, bytes=bytes_copied, pinned=pinned)
+        work = copy_us + late_us
+        builder.op("aten::mm", start + work, 50)
         builder.launch(
-            BF16_GEMM, call_us=start + copy_us - 5, call_duration_us=5, start_us=start + copy_us,
-            duration_us=1000 - copy_us,
-        )  # fmt: skip
+            BF16_GEMM, call_us=start + work - 5, call_duration_us=5, start_us=start + work, duration_us=1000 - work
+        )
     return builder
 
 
 def test_copies_from_pageable_memory() -> None:
     finding = finding_of(pageable_copies, copying(100, pinned=False))
     assert "pin_memory=True" in finding.action
-    assert finding.saving_high_ms == pytest.approx(0.1)
+    assert "torch.cuda.Stream()" in finding.action
+    # 10 GB/s: pinned copies are at most four times as fast, and compute does not hide the rest.
+    assert saving_of(finding) == pytest.approx((0.1 / 3, 0.075))
     assert "1 copy per step" in finding.evidence[0]
     assert "10.0 GB/s" in finding.evidence[0]
+    # 20 times as many bytes: no bus is that much faster than 50 GB/s.
+    fast = finding_of(pageable_copies, copying(400, pinned=False, bytes_copied=20_000_000))
+    assert saving_of(fast) == pytest.approx((0.4 * (1 - 50 / 64), 0.4 * (1 - 50 / 64)))
+
+
+@pytest.mark.parametrize(("late_us", "gained_us"), [(40, 40), (300, 100)])
+def test_the_host_waits_for_a_pageable_copy_and_issues_work_late(late_us: int, gained_us: int) -> None:
+    finding = finding_of(pageable_copies, copying(100, pinned=False, late_us=late_us))
+    assert finding.saving_high_ms == pytest.approx(0.075 + gained_us / 1000)
 
 
 @pytest.mark.parametrize(
@@ -281,8 +321,8 @@ def test_copies_from_pageable_memory() -> None:
     [
         (input_bound, training(fetch_us=round(STEP_US * 0.045 / 0.955)), False),
         (input_bound, training(fetch_us=round(STEP_US * 0.055 / 0.945)), True),
-        (pageable_copies, copying(28, pinned=False), False),
-        (pageable_copies, copying(32, pinned=False), True),
+        (pageable_copies, copying(38, pinned=False, bytes_copied=100_000), False),
+        (pageable_copies, copying(42, pinned=False, bytes_copied=100_000), True),
         (pageable_copies, copying(100, pinned=True), False),
     ],
 )

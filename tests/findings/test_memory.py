@@ -7,7 +7,17 @@ import pytest
 from lightning_perf.findings.memory import activations, allocator, fragmentation, memory_full, optimizer_state
 from lightning_perf.findings.registry import find
 from lightning_perf.trace.tensors import TENSORS_KEY
-from tests.findings.recordings import A100, Rule, analysis, finding_of, holding, saving_of, training
+from tests.findings.recordings import (
+    A100,
+    BF16_GEMM,
+    FP32_GEMM,
+    Rule,
+    analysis,
+    finding_of,
+    holding,
+    saving_of,
+    training,
+)
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -16,7 +26,45 @@ def test_the_modules_to_checkpoint() -> None:
     # Each of two blocks holds 12 pieces of 1 GiB. One block is computed at a time, and each may keep one as its input.
     assert "2 modules of class Block hold 24.0 GiB" in finding.evidence[1]
     assert "saves 10.0 GiB to 12.0 GiB and costs about" in finding.evidence[1]
-    assert "activation_checkpointing_policy={Block}" in finding.action
+    assert "FSDP" not in finding.action
+    sharded = finding_of(activations, holding(parameters=8, activations=24).rank(0, 2))
+    assert "activation_checkpointing_policy={Block}" in sharded.action
+
+
+ACTIVATIONS, STATE = {"parameters": 8, "activations": 24}, {"parameters": 8, "gradients": 8, "optimizer_state": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "advised"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 8, "bf16-mixed"),
+        ("Tesla V100-SXM2-16GB", 7, "16-mixed"),
+        ("Tesla T4", 7, "16-mixed"),
+        (None, None, None),
+    ],
+)
+def test_a_device_gets_a_precision_that_it_has(name: str | None, major: int | None, advised: str | None) -> None:
+    builder = reserving(0.96, kernel=FP32_GEMM)
+    (described,) = builder.top_level["deviceProperties"]
+    del described["name"], described["computeMajor"]
+    described.update({key: value for key, value in (("name", name), ("computeMajor", major)) if value is not None})
+    action = finding_of(memory_full, builder).action
+    assert ("precision=" in action) is (advised is not None)
+    assert advised is None or f'"{advised}"' in action
+
+
+def test_a_precision_that_is_on_is_not_advised() -> None:
+    assert "precision=" in finding_of(memory_full, reserving(0.96, kernel=FP32_GEMM)).action
+    assert "precision=" not in finding_of(memory_full, reserving(0.96, kernel=BF16_GEMM)).action
+    assert "precision=" not in finding_of(activations, holding(**ACTIVATIONS)).action
+
+
+def test_one_gpu_is_not_told_to_shard() -> None:
+    alone, sharded = (
+        finding_of(optimizer_state, builder) for builder in (holding(**STATE), holding(**STATE).rank(0, 2))
+    )
+    assert "fsdp" not in alone.action
+    assert 'strategy="fsdp"' in sharded.action
 
 
 def test_modules_are_not_named_without_stacks() -> None:
@@ -50,10 +98,10 @@ def allocating(call_us: float) -> TraceBuilder:
     return builder.launch("gemm", call_us=500, call_duration_us=5, start_us=510, duration_us=490)
 
 
-def reserving(share: float, **device: int) -> TraceBuilder:
+def reserving(share: float, *, kernel: str = BF16_GEMM, **device: int) -> TraceBuilder:
     """A device, or with `device` the host, with a share of its memory reserved."""
     reserved = round(share * A100["totalGlobalMem"])
-    return training().memory(50, 1024, allocated=reserved // 2, reserved=reserved, **device)
+    return training(kernel=kernel).memory(50, 1024, allocated=reserved // 2, reserved=reserved, **device)
 
 
 def test_what_is_said_of_memory() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.findings.model import attention_math, padding, recompute
 from lightning_perf.findings.whole_run import check_findings
-from lightning_perf.trace.description import PROCESSOR_KEY, TOKENS_KEY, Processor
+from lightning_perf.trace.description import LOADER_KEY, PROCESSOR_KEY, TOKENS_KEY, Processor
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, STEPS, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
@@ -81,16 +81,44 @@ def test_attention_in_the_models_own_code_names_the_function_to_call() -> None:
     builder = attending()
     builder.events = [event for event in builder.events if "scaled_dot_product" not in event["name"]]
     found = finding_of(attention_math, builder)
-    assert "The model's own code" in found.evidence[1]
-    assert "scaled_dot_product_attention(query, key, value, is_causal=True)" in found.action
+    assert "The code multiplies" in found.evidence[1]
+    assert "scaled_dot_product_attention(query, key, value)." in found.action
+    assert "need_weights=False" in found.action
+    assert "backward" not in found.evidence[0]
+    assert "mask" in found.changes
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal", "dropout", "call"),
+    [
+        (False, False, 0.0, "(query, key, value)."),
+        (None, None, 0.0, "(query, key, value). If your code masks scores, add attn_mask=…"),
+        (True, None, 0.0, "(query, key, value, attn_mask=…). Give ~mask for masked_fill(mask, …)"),
+        (True, True, 0.0, "(query, key, value, is_causal=True)."),
+        (True, True, None, "(query, key, value, is_causal=True, dropout_p=…)."),
+    ],
+)
+def test_the_call_keeps_what_the_code_does(
+    mask: bool | None, causal: bool | None, dropout: float | None, call: str
+) -> None:
+    recorded = analysis(attending())
+    assert recorded.attention is not None
+    kind = replace(
+        recorded.attention.kinds[0],
+        implementation="written out", type="c10::BFloat16", keys=64, mask=mask, causal=causal, dropout=dropout,
+    )  # fmt: skip
+    found = finding_of(attention_math, replace(recorded, attention=replace(recorded.attention, kinds=(kind,))))
+    assert f"scaled_dot_product_attention{call}" in found.action
+    assert found.evidence[0].startswith("Attention in BF16 with 64 keys takes")
 
 
 PARTS = {"forward": (0, 300), "backward": (300, 500), "optimizer": (800, 200)}
 
 
-def padded(share: float, *, beyond: float = 0.0) -> TraceBuilder:
+def padded(share: float, *, beyond: float = 0.0, sampler: str | None = None) -> TraceBuilder:
     """Three steps on a processor: 300 µs of forward, 500 µs of backward and 200 µs of the optimizer."""
     builder = on_processor()
+    builder.top_level[LOADER_KEY] = {"kind": "map", "sampler": sampler}
     builder.top_level[TOKENS_KEY] = {
         "steps": 3,
         "tokens": 3000,
@@ -104,6 +132,20 @@ def padded(share: float, *, beyond: float = 0.0) -> TraceBuilder:
             builder.annotation(f"perf::{phase}", step * SHORT_STEP_US + start_us, duration_us)
             builder.op("aten::mm", step * SHORT_STEP_US + start_us, duration_us, dims=[[8, 8], [8, 8]])
     return builder
+
+
+@pytest.mark.parametrize(
+    ("share", "beyond", "sampler", "advice"),
+    [
+        (0.1, 0.0, None, "Pack several sequences into each row, or batch sequences of similar length"),
+        (0.1, 0.0, "LengthBuckets", ""),
+        (0.4, 0.0, "LengthBuckets", "or let LengthBuckets sort by length within larger buckets"),
+        (0.1, 0.1, "LengthBuckets", "Pad each batch to its own longest sequence"),
+    ],
+)
+def test_batches_of_similar_length_have_some_padding(share: float, beyond: float, sampler: Any, advice: str) -> None:
+    found = padding(analysis(padded(share, beyond=beyond, sampler=sampler)))
+    assert advice in found.action if found is not None else not advice
 
 
 def test_half_padding_saves_a_quarter_to_a_half_of_forward_and_backward() -> None:

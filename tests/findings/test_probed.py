@@ -8,11 +8,12 @@ import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import cpu_bf16, cpu_channels_last, cpu_overhead, cpu_threads
+from lightning_perf.findings.precision import half_precision
 from lightning_perf.findings.savings import choose_graph_saving
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from tests.findings.host_recordings import convolving, on_processor
-from tests.findings.recordings import analysis, finding_of, saving_of
+from tests.findings.recordings import FP32_GEMM, analysis, finding_of, saving_of, training
 
 MS = 1e6
 
@@ -65,6 +66,14 @@ def test_a_probe_gives_the_range(name: str) -> None:
         "Estimated saving: 2.00 ms to 2.60 ms per step (20.0 % to 26.0 %), probed on this device."
     )
     assert "run again with a setting" in finding.model
+
+
+def test_a_probe_of_a_gpu_says_where_its_error_bands_come_from() -> None:
+    on_gpu = finding_of(half_precision, probed(analysis(training(kernel=FP32_GEMM)), "bf16", 2.0, 2.6))
+    on_cpu = finding_of(cpu_bf16, probed(convolution(), "bf16", 2.0, 2.6))
+    assert on_gpu.basis == on_cpu.basis == "probed"
+    assert "error bands from CPU networks" in on_gpu.model
+    assert "error bands" not in on_cpu.model
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -16,6 +16,12 @@ from tests.findings.recordings import STEP_US, analysis, reducing, saving_of, tr
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
+def test_a_saving_is_limited_by_its_part() -> None:
+    problem = Problem("", (), "", SavingRange((30.0, 60.0), ""))
+    found = make_finding("launch-bound", problem, whole_ns=100.0, most_ns=40.0, rank=None)
+    assert (found.saving_low_ms, found.saving_high_ms) == (30e-6, 40e-6)
+
+
 def kinds(*builders: TraceBuilder) -> list[str]:
     return [finding.kind for finding in find(map(analysis, builders))]
 

@@ -95,6 +95,20 @@ def test_hiccups_are_an_outlier_where_the_run_does_not_wait(tmp_path: Path) -> N
     assert note in " ".join(printed(report).split())
 
 
+def test_a_cold_start_leads_and_holds_back_the_findings_of_its_steps(tmp_path: Path) -> None:
+    builder, now = on_processor(threads=8), 0
+    for number, wait_us in enumerate([20_000, 1000, 1000, 1000]):
+        builder.step(number, now, wait_us + 2000).annotation(FETCH, now, wait_us)
+        builder.op("aten::mm", now + wait_us, 2000)
+        now += wait_us + 2000
+    report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
+    assert [found.kind for found in report.findings] == ["cold-start"]
+    assert report.findings[0].evidence == ("Step 0 takes 22.0 ms, the median of the other recorded steps 3.00 ms.",)
+    assert [held.finding.kind for held in report.held_back] == ["input-bound"]
+    assert "first steps" in report.held_back[0].reason
+    assert report.verdict.next.startswith("Record later steps")
+
+
 def test_a_wait_in_every_recorded_step_that_the_run_does_not_have_is_held_back_with_the_reason(
     tmp_path: Path,
 ) -> None:
@@ -317,7 +331,8 @@ def test_estimates_of_a_busy_machine_are_held_back_and_that_is_said_first(tmp_pa
     assert not busy.findings
     assert {held.finding.kind for held in busy.held_back} == {finding.kind for finding in quiet.findings}
     assert busy.verdict.where.startswith("The machine was busy during the recording: a load of 6.2 on 2 processors")
-    assert "Record again on a quiet machine, or with fewer threads: torch.set_num_threads(1)." in busy.verdict.next
+    assert busy.verdict.next.startswith("Estimated while the machine was busy. A probe measures it all the same: ")
+    assert busy.verdict.next.endswith(f"lightning-perf analyze {tmp_path / 'trace.json'} --probe.")
     assert "Estimated saving" not in printed(busy)
 
 

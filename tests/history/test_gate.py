@@ -179,7 +179,7 @@ def test_every_output(store, tmp_path, capsys):
     files["html"].parent.mkdir()
     assert main(["history", "--store", str(store), "--html", str(files["html"]), *options]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("History of the step time: 1 change for the worse in 20 rows.")
+    assert printed.startswith("History of the step time: 1 change for the worse, not confirmed, in 20 rows.")
     assert "│" in printed
     assert files["png"].read_bytes().startswith(b"\x89PNG")
     assert "| abcd0c000012 |" in files["md"].read_text()

@@ -1,13 +1,17 @@
 import math
 import os
+import shutil
 import subprocess
 
 import msgspec
 import numpy as np
 import pytest
 
+from lightning_perf.cli import main
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.history import History, HistoryError, add_runs, read_history, set_baseline
+from lightning_perf.history.entries import StoredBaseline, StoredRun
+from lightning_perf.history.store import open_store
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 from tests.history.support import DAY_S, GPU, commit_name, write_commit
@@ -204,3 +208,74 @@ def test_a_document_of_another_version(store, tmp_path):
     data = msgspec.json.decode(read_history(store, repository=tmp_path).to_json()) | {"schema_version": 99}
     with pytest.raises(HistoryError, match="the history has schema version 99, this lightning-perf reads 1"):
         History.from_json(msgspec.json.encode(data))
+
+
+def test_re_runs_of_earlier_commits_tell_the_code_from_the_machine(store, tmp_path, capsys):
+    (change,) = read_history(store, repository=tmp_path).series[0].changes
+    assert change.confirmed is None
+    assert main(["history", "--store", str(store)]) == 0
+    assert "Possibly worse: the step time changed by" in capsys.readouterr().out
+    for level, confirmed, text in ((100.0, True, "Worse: the step time"), (110.0, False, "The machine changed")):
+        again = shutil.copytree(store, tmp_path / str(level))
+        write_again(tmp_path / "again", 5, level)
+        add_runs(again, [tmp_path / "again"], repository=tmp_path)
+        shutil.rmtree(tmp_path / "again")
+        (change,) = read_history(again, repository=tmp_path).series[0].changes
+        assert change.confirmed is confirmed
+        assert main(["history", "--store", str(again)]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert text in printed
+        assert "Confirm it" not in printed
+
+
+def write_again(folder, number, step_ms):
+    """Leave two further runs of a commit, which ran after all others."""
+    for run in range(2):
+        facts = {"code__revision": commit_name(number), "train__seed": run, **GPU}
+        write_run(folder / f"again{number}-{run}", step_ms=step_ms, started=DAY_S * (60 + number) + run, **facts)
+
+
+def add_levels(folder, levels):
+    rng = np.random.default_rng(3)
+    for number, level in enumerate(levels, start=1):
+        write_commit(folder / "runs", number, 100.0 * float(np.exp(level + rng.normal(0, 0.005))))
+    add_runs(folder / "store", [folder / "runs"], repository=folder)
+    (series,) = read_history(folder / "store", repository=folder).series
+    return series
+
+
+def test_a_trend_names_no_commit(tmp_path):
+    series = add_levels(tmp_path, np.linspace(0, 0.1, 30))
+    assert series.changes == ()
+    assert "A trend or a season fits the rows better" in series.note
+
+
+def test_a_level_that_returns_names_no_commit(tmp_path):
+    series = add_levels(tmp_path, [0.0] * 12 + [0.1] * 5 + [0.0] * 12)
+    assert series.changes == ()
+    assert "Rows 13 to 17 were at another level, and the series returned." in series.note
+
+
+def test_a_baseline_moves_although_an_earlier_clock_was_ahead(store):
+    future = StoredBaseline(name="main", commit=commit_name(3), added_unix_s=4e9)
+    open_store(store).append([future])
+    set_baseline(store, "main", commit_name(5))
+    set_baseline(store, "main", commit_name(7))
+    assert {one.name: one.commit for one in read_history(store).baselines} == {"main": commit_name(7)}
+
+
+def test_extreme_values_are_shown(tmp_path, capsys):
+    runs = [
+        StoredRun(
+            run_id=str(n),
+            started_unix_s=DAY_S * n,
+            added_unix_s=1.0,
+            commit=commit_name(n),
+            facts={},
+            values={"step_time": value},
+        )
+        for n, value in enumerate((1e308, 1e-308, 1e308, 1.0, 1e308, 1e300, 1e308, 5.0), start=1)
+    ]
+    open_store(tmp_path).append(runs)
+    assert main(["history", "--store", str(tmp_path)]) == 0
+    assert "e+3" in capsys.readouterr().out

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.inference import Effort, MeasureOptions, Validation, load_artefact, measure_variants
+from lightning_perf.inference import Effort, MeasureOptions, Validation, load_artefact, measure_variants, run
+from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from lightning_perf.inference.run import save_document
@@ -66,6 +67,27 @@ def test_the_figures_are_those_of_the_model(measured):
     assert document.count.macs == 8 * 9 * 36 + 8 * 5
     assert document.roofline.bound_ms > 0
     assert any("calibrated on the 60 timed inputs" in note for note in document.notes)
+
+
+def test_a_bound_that_the_model_beats_is_measured_again_and_left_out(monkeypatch):
+    asked = []
+
+    def busy(device, threads, dtype=torch.float32, *, working_set_bytes):
+        asked.append(threads)
+        return Peaks("A CPU", "float32", threads, 1.0, 1.0, "measured here: slowly")
+
+    monkeypatch.setattr(run, "find_peaks", busy)
+    options = MeasureOptions(variants=["eager"], batch_sizes=(1,), effort=QUICK)
+    document = measure_variants(Tiny(), inputs=PICTURES, options=options)
+    assert len(asked) == 3
+    assert document.count is not None
+    assert document.roofline is None
+    assert any("left out: eager is faster than the rates" in note for note in document.notes)
+
+
+def test_the_highest_of_several_rates_count():
+    one, other = (Peaks("A CPU", "float32", 1, flops, speed, "measured here") for flops, speed in ((2, 3), (1, 4)))
+    assert one.highest(other) == other.highest(one) == Peaks("A CPU", "float32", 1, 2, 4, "measured here")
 
 
 def test_what_is_kept_loads_and_gives_the_same(measured):

@@ -69,6 +69,27 @@ def test_the_newer_switch_of_tf32_is_seen_as_well():
     assert len(set(seen)) == 2
 
 
+def test_one_arithmetic_is_one_fact_whichever_switch_set_it():
+    torch = pytest.importorskip("torch")
+    from lightning_perf.callbacks.precision.tf32 import Fp32Flags
+
+    matmul, before = torch.backends.cuda.matmul, Fp32Flags.read()
+    switches = (
+        lambda: setattr(matmul, "fp32_precision", "none"),  # the default
+        lambda: setattr(matmul, "allow_tf32", False),
+        lambda: torch.set_float32_matmul_precision("highest"),
+        lambda: setattr(matmul, "fp32_precision", "ieee"),
+    )
+    seen = []
+    try:
+        for switch in switches:
+            switch()
+            seen.append((flag_facts()["flags.tf32_matmul"], device_facts(torch.device("cpu"))["flags.mkldnn_matmul"]))
+    finally:
+        before.write()
+    assert set(seen) == {("ieee", "ieee")}
+
+
 def test_notes_of_the_host_hold_plain_values():
     assert all(isinstance(value, (str, int, float, type(None))) for value in host_notes().values())
 

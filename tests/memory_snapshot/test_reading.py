@@ -9,11 +9,16 @@ import pickle
 import random
 import re
 import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightning_perf.cli import main
 from lightning_perf.errors import TraceError
 from lightning_perf.memory_snapshot import isolated
 from lightning_perf.memory_snapshot.build import build_report
@@ -161,6 +166,46 @@ def test_memory_bombs_are_stopped_in_their_process(tmp_path: Path, bomb: bytes) 
     with pytest.raises(TraceError) as caught:
         isolated.analyze_snapshot(path)
     assert any(reason in str(caught.value) for reason in ("of memory", "ends early", "no valid pickle"))
+
+
+# Each tuple holds the one before it twice, and the last one is the key of a dictionary: hashing it takes 2⁶⁰ steps.
+TUPLES = b"\x80\x04)\x94" + b"".join(b"0h%ch%c\x86\x94" % (n, n) for n in range(60)) + b"0}h\x3cK\x00s."
+
+
+def test_a_file_that_takes_forever_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(isolated, "BASE_S", 2)
+    (tmp_path / "s.pickle").write_bytes(TUPLES)
+    assert main(["analyze", str(tmp_path / "s.pickle")]) == 2
+    assert "needs more than 2 s of processor time" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not end a process with its parent")
+def test_a_busy_process_dies_with_its_command(tmp_path: Path) -> None:
+    (tmp_path / "s.pickle").write_bytes(TUPLES)
+    command = subprocess.Popen([sys.executable, "-m", "lightning_perf", "analyze", str(tmp_path / "s.pickle")])
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    wait_for(children.read_text)
+    worker = Path("/proc", children.read_text().strip(), "stat")
+    wait_for(lambda: int(worker.read_text().split()[13]) > 200)  # after 2 s of processor time it hashes
+    command.kill()
+    command.wait()
+    wait_for(lambda: not worker.exists() or worker.read_text().split()[2] == "Z")
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_stacks_cost_the_size_of_the_file(tmp_path: Path) -> None:
+    frames = [{"filename": "a.py", "line": n, "name": "f"} for n in range(20_000)]
+    event = {"action": "alloc", "addr": 1, "size": 512, "stream": 0, "time_us": 1, "frames": frames}
+    path = write({"segments": [], "device_traces": [[event] * 100_000]}, tmp_path / "s.pickle")
+    assert len(read_snapshot(path).stacks) == 2  # 2 billion frames, one by one
 
 
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lightning_perf.memory_snapshot.snapshot import Frame
@@ -17,8 +19,39 @@ TRAIN = ("/home/ada/project/train.py", 30, "<module>")
 BACKWARD = (f"{TORCH}/_tensor.py", 600, "backward")
 
 
-def site(*stack: tuple[str, int, str]) -> tuple[str, str | None, str, str | None]:
-    found = describe_stack([Frame(*frame) for frame in stack])
+def on_linux(path: str) -> str:
+    return path
+
+
+def on_windows(path: str) -> str:
+    path = path.replace("/lib/python3.11/site-packages", "/Lib/site-packages").replace(
+        "/usr/lib/python3.11", "/Python311/Lib"
+    )
+    return f"C:{path}".replace("/", "\\") if path.startswith("/") else path
+
+
+def on_a_share(path: str) -> str:
+    return f"\\\\host{on_windows(path)[2:]}" if path.startswith("/") else path
+
+
+def with_both_separators(path: str) -> str:
+    """Return a path as ``os.path.join`` makes it of a folder that was written with slashes."""
+    return (
+        f"D:{path}".replace("/torch/", "/torch\\").replace("/project/", "/project\\") if path.startswith("/") else path
+    )
+
+
+def on_macos(path: str) -> str:
+    return path.replace("/venv/", "/opt/homebrew/Cellar/").replace("/home/", "/Users/")
+
+
+SYSTEMS = (on_linux, on_windows, on_a_share, with_both_separators, on_macos)
+
+
+def site(
+    *stack: tuple[str, int, str], system: Callable[[str], str] = on_linux
+) -> tuple[str, str | None, str, str | None]:
+    found = describe_stack([Frame(system(file), *rest) for file, *rest in stack])
     return found.line, found.module, found.phase, found.purpose
 
 
@@ -79,10 +112,13 @@ def site(*stack: tuple[str, int, str]) -> tuple[str, str | None, str, str | None
         ((("", 0, "main"),), ("(no stack)", None, "other", None)),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_stack_is_described(
-    stack: tuple[tuple[str, int, str], ...], expected: tuple[str, str | None, str, str | None]
+    stack: tuple[tuple[str, int, str], ...],
+    expected: tuple[str, str | None, str, str | None],
+    system: Callable[[str], str],
 ) -> None:
-    assert site(*stack) == expected
+    assert site(*stack, system=system) == expected
 
 
 def test_an_empty_stack_says_nothing() -> None:

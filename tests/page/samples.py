@@ -87,10 +87,24 @@ def hand_made_report(folder: Path, precision: RunPrecision | None = None) -> Per
     return build_report(paths, precision=precision)
 
 
-def poisoned(document: Any) -> Any:
-    """A copy of a document, of JSON values, with `HOSTILE` added to every text in it but the kinds of blocks."""
+def poisoned(document: Any, block: Any = None) -> Any:
+    """A copy of a document, of JSON values, with `HOSTILE` added to every text in it.
+
+    Kinds of blocks, settings and colours of charts, and figures as text are ours.
+    """
     if isinstance(document, dict):
-        return {name: value if name == "block" else poisoned(value) for name, value in document.items()}
+        block = document.get("block", block)
+        ours = (*SETTINGS, *(["text"] if block in ("figures", "bar") else []))
+        return {
+            name: value if name in ours and isinstance(value, str) else poisoned(value, block)
+            for name, value in document.items()
+        }
     if isinstance(document, list):
-        return [poisoned(value) for value in document]
-    return f"{document}{HOSTILE}" if isinstance(document, str) else document
+        return [poisoned(value, block) for value in document]
+    return f"{document}{HOSTILE}" if isinstance(document, str) and not document.startswith("--") else document
+
+
+SETTINGS = (
+    *("block", "type", "mode", "shape", "symbol", "xref", "yref", "layer", "dash", "barmode", "boxmode", "orientation"),
+    *("rangemode", "fill", "anchor", "xaxis", "yanchor", "autorange", "tickformat", "hoverinfo"),
+)

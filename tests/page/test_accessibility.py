@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report, trained_precision
 from tests.page.test_views import VIEWS
 from tests.page.tradeoff_sample import hand_made_tradeoff
@@ -37,8 +38,8 @@ def test_every_view(tmp_path: Path, open_page: Any, width: int, scheme: str) -> 
     found = {}
     for document, kind, views in (
         (report, "run", (*VIEWS, "compare")),
-        (hand_made_tradeoff().to_json().encode(), "inference", ("tradeoff", "variants", "layers")),
-        (report.diff(report).to_json().encode(), "diff", ("compare",)),
+        (page_json(hand_made_tradeoff()), "inference", ("tradeoff", "variants", "layers")),
+        (page_json(report.diff(report)), "diff", ("compare",)),
     ):
         viewport = {"width": width, "height": 900}
         opened = open_page(document, kind=kind, viewport=viewport, color_scheme=scheme)

@@ -13,12 +13,15 @@ from tests.page.tradeoff_sample import hand_made_tradeoff
 def test_a_bar_tells_the_total(tmp_path: Path, open_page: Any) -> None:
     opened = open_page(hand_made_report(tmp_path))
     opened.draw_charts()
-    told = opened.page.evaluate("document.querySelector('.chart').data[0].customdata[0]")
-    assert told == "600 µs of 1.00 ms in total"
+    told = opened.page.evaluate("document.querySelector('.chart').data[0].hovertext[0]")
+    assert told == "device compute: 600 µs of 1.00 ms in total<br>step 0"
     opened.show("distributed")
     opened.draw_charts()
-    told = opened.page.evaluate("document.querySelector('.chart').data[0].customdata")
-    assert told == ["400 µs of 1.00 ms in total", "600 µs of 1.00 ms in total"]
+    told = opened.page.evaluate("document.querySelector('.chart').data[0].hovertext")
+    assert [text.split("<br>")[0].partition(": ")[2] for text in told] == [
+        "400 µs of 1.00 ms in total",
+        "600 µs of 1.00 ms in total",
+    ]
 
 
 def test_a_zoomed_chart_can_be_reset(tmp_path: Path, open_page: Any) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from lightning_perf.analysis.comparability import Comparability, Mismatch, Throughput
@@ -18,7 +17,7 @@ from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
 from lightning_perf.units import format_duration
-from tests.page.samples import HOSTILE, hand_made_report, poisoned
+from tests.page.samples import hand_made_report
 from tests.page.server import Server
 from tests.support.trace_builder import TraceBuilder
 
@@ -71,11 +70,9 @@ def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: C
         ("model",),
         throughput=Throughput(32, 256, 32_000.0, 128_000.0),
     )
-    document = json.loads(page_json(replace(compared, comparability=checked)))
-    tables = [value["rows"] for value in document["diff"].values() if isinstance(value, dict) and "rows" in value]
-    for row in (row for rows in tables for row in rows):
-        row["verdict"] = "incomparable"
-    shown = open_page(json.dumps(document).encode(), kind="diff").page.inner_text("main")
+    text = replace(compared, comparability=checked).to_json()
+    document = Compared.from_json(re.sub(r'"verdict": "(faster|slower|same)"', '"verdict": "incomparable"', text))
+    shown = open_page(page_json(document), kind="diff").page.inner_text("main")
     reason = "the recordings differ in device and batch."
     assert shown.index(reason) < shown.index("V100 before, H100 after") < shown.index("Neither is called faster.")
     assert shown.index("32 before, 256 after") < shown.index("A step took")
@@ -91,15 +88,6 @@ def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: C
 def test_a_prediction_stands_beside_what_came_of_it(compared: Compared, open_page: Any, held: bool, words: str) -> None:
     document = page_json(replace(compared, mixed_precision=AmpCheck((1.25, 2.5), 2.0, held)))
     assert f"1.25× to 2.50× as fast. It is 2.00×{words}" in open_page(document, kind="diff").page.inner_text("main")
-
-
-def test_hostile_names_stay_text(compared: Compared, open_page: Any) -> None:
-    document = poisoned(json.loads(page_json(compared)))
-    opened = open_page(json.dumps(document).encode(), kind="diff", title=HOSTILE)
-    opened.draw_charts()
-    assert opened.page.evaluate("globalThis.pwned") is None
-    assert opened.page.locator("main img, main script, main a[href^=http], main iframe").count() == 0
-    assert "<img src=x onerror=" in opened.page.inner_text("#table-diff-kernels tbody tr:first-child th")
 
 
 def test_diff_writes_it(tmp_path: Path, compared: Compared, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +107,7 @@ def test_a_file_of_one_run_says_how_to_compare(tmp_path: Path, open_page: Any) -
 
 def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, compared: Compared) -> None:
     report = json.loads(page_json(hand_made_report(tmp_path)))
-    diff, working = msgspec.to_builtins(compared), {"state": "working", "done": 0.5, "message": "Reading"}
+    diff, working = json.loads(page_json(compared)), {"state": "working", "done": 0.5, "message": "Reading"}
     server.runs(("new", 2.0), ("old", 1.0))
     for name in ("new", "old"):
         server.answers[f"data/report {name}"] = [(200, report)]

@@ -13,6 +13,9 @@ import pytest
 
 from lightning_perf.analysis.model.memory import MemoryCategory
 from lightning_perf.analysis.steps.categories import CATEGORIES
+from lightning_perf.documents import page_json
+from tests.page.samples import hand_made_report, trained_precision
+from tests.page.tradeoff_sample import hand_made_tradeoff
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "lightning_perf" / "page" / "assets"
@@ -32,16 +35,15 @@ def test_they_are_those_of_the_docs(generator: ModuleType) -> None:
     assert generator.TARGET.read_text() == generator.render(), "run: python docs/definitions_json.py"
 
 
-def test_every_definition_that_a_module_names_is_there() -> None:
+def test_every_definition_that_a_page_names_is_there(tmp_path: Path) -> None:
     known = json.loads((ASSETS / "text" / "definitions.json").read_text())
-    named = {
-        key
-        for module in ASSETS.rglob("*.js")
-        for key in re.findall(r'definition: "([^"]+)"|\bterm\([^,]+, "([^"]+)"', module.read_text())
-        for key in key
-        if key
-    }
-    assert len(named) > 40
+    report = hand_made_report(tmp_path, trained_precision())
+    documents = (report, report.diff(report), hand_made_tradeoff())
+    pages = b"".join(page_json(document) for document in documents).decode()
+    named = set(re.findall(r'"definition":"([^"]+)"', pages))
+    for module in ASSETS.rglob("*.js"):
+        named |= set(re.findall(r'definition: "([^"]+)"', module.read_text()))
+    assert len(named) > 60
     assert named <= set(known)
     assert {name for name, parent in CATEGORIES if parent is None} <= set(known)
     assert {f"memory-{name}" for name in get_args(MemoryCategory)} <= set(known)

@@ -19,9 +19,6 @@ ASSETS = Path(units.__file__).parent / "page" / "assets"
 PAIRS: dict[str, Callable[[float | None], str]] = {
     "duration": units.format_duration,
     "bytes": units.format_bytes,
-    "bandwidth": units.format_bandwidth,
-    "flops": units.format_flops,
-    "flopRate": units.format_flop_rate,
     "count": units.format_count,
     "share": units.format_share,
     "ratio": units.format_ratio,
@@ -66,20 +63,6 @@ def test_figures_read_as_on_the_console(browser: Any, name: str) -> None:
     shown = page.evaluate("([name, numbers]) => numbers.map(globalThis.f[name])", [name, numbers])
     page.close()
     assert [(n, text) for n, text in zip(numbers, shown, strict=True) if text != PAIRS[name](n)] == []
-
-
-def test_p_values_read_as_on_the_console(browser: Any) -> None:
-    source = (ASSETS / "text" / "format.js").read_text()
-    page = browser.new_page()
-    page.evaluate(
-        "source => import('data:text/javascript,' + encodeURIComponent(source)).then(m => { globalThis.f = m })", source
-    )
-    drawn = random.Random(7)
-    numbers = [1.0, 0.0, 0.5, *(drawn.randrange(1, 64) / 64 for _ in range(100)), 2**-5, 2**-12, 1.9e-6]
-    numbers += [10 ** drawn.uniform(-9, 0) for _ in range(500)]
-    shown = page.evaluate("numbers => numbers.map((p) => globalThis.f.significant(p, 3))", numbers)
-    page.close()
-    assert [(n, text) for n, text in zip(numbers, shown, strict=True) if text != f"{n:.3g}"] == []
 
 
 def test_the_page_uses_the_words_of_the_console() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import page_json
 from lightning_perf.history.document import Baseline, Commit, History, LevelChange, Row, Series
 from lightning_perf.statistics.values import Estimate
-from tests.page.samples import HOSTILE, poisoned
 from tests.page.test_accessibility import violations
 
 DAY_S = 86_400.0
@@ -55,7 +53,7 @@ def test_it_shows_the_document(history: History, open_page: Any) -> None:
         "Runs that do not count: 1 failed.",
     ):
         assert text in shown, text
-    first = opened.texts("#table-rows-1 tbody tr:first-child > *")
+    first = opened.texts("#table-rows tbody tr:first-child > *")
     assert first[:4] == ["12", "abcd00000011", "Commit 11", "1970-01-12"]
     assert "110.5" in first
     opened.page.locator("details summary").first.click()
@@ -77,12 +75,3 @@ def test_it_fits_a_phone(history: History, open_page: Any) -> None:
     opened = open_page(page_json(history), kind="history", viewport=viewport, color_scheme="dark")
     assert violations(opened.page) == []
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_a_poisoned_document_runs_nothing(history: History, open_page: Any) -> None:
-    hostile = poisoned(json.loads(page_json(history))) | {"metric": "step_time"}
-    opened = open_page(json.dumps(hostile).encode(), kind="history", title=HOSTILE)
-    opened.draw_charts()
-    assert opened.page.evaluate("globalThis.pwned") is None
-    assert opened.page.locator("main img, main script, main a[href^=http], main iframe").count() == 0
-    assert "<img src=x onerror=" in opened.page.inner_text("main")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report
 
 PHONE = {"width": 390, "height": 844}
@@ -31,7 +32,7 @@ def test_a_phone_shows_who_waits_for_whom_without_scrolling(tmp_path: Path, open
 
 def test_the_outcome_by_category_is_in_sight_beside_the_chart(tmp_path: Path, open_page: Any) -> None:
     report = hand_made_report(tmp_path)
-    document = report.diff(report).to_json(indent=None).encode()
+    document = page_json(report.diff(report))
     opened = open_page(document, kind="diff", viewport={"width": 1280, "height": 900})
     assert opened.texts("#table-diff-categories thead th")[-1] == "Outcome"
     assert beyond_edge(opened, "#table-diff-categories") == []

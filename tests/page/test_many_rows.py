@@ -55,14 +55,6 @@ def test_a_page_holds_the_most_expensive_rows_and_their_number(report: PerfRepor
     assert len(page) < len(data) / 4
 
 
-def test_a_diff_is_cut_too() -> None:
-    rows = [{"name": f"k{number}"} for number in range(MANY)]
-    data = json.dumps({"diff": {"kernels": {"change_ns": 1, "rows": rows}, "operators_device": None, "host": 2}})
-    cut = shown(render_html(data.encode(), "diff", "many"))
-    assert cut["truncated"] == {"kernels": MANY}
-    assert cut["diff"]["kernels"] == {"change_ns": 1, "rows": rows[: html.MOST_ROWS]}
-
-
 def test_a_short_document_stays_as_it_is(report: PerfReport) -> None:
     data = report.to_json(indent=None).encode()
     assert html._limit_rows(data, "run") is data

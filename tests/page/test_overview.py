@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
+from lightning_perf.report.document import PerfReport
 from tests.page.samples import hand_made_report
 from tests.support.trace_builder import TraceBuilder
 
 
 def document(folder: Path) -> Any:
-    return json.loads(page_json(hand_made_report(folder)))
+    return json.loads(hand_made_report(folder).to_json())
 
 
 def test_the_verdict_does_not_repeat_the_first_finding(tmp_path: Path, open_page: Any) -> None:
@@ -75,11 +75,11 @@ def test_unknown_tensor_cores_are_unknown(tmp_path: Path, open_page: Any) -> Non
     for rank in found["ranks"]:
         whole = rank["arithmetic"]["compute_ns"]
         rank["arithmetic"] |= {"tensor_core_ns": 0, "tensor_core_share": 0.0, "tensor_core_unknown_ns": whole}
-    opened = open_page(json.dumps(found).encode())
+    opened = open_page(PerfReport.from_json(json.dumps(found)))
     assert tile(opened, "Tensor Cores").startswith("unknown")
     for rank in found["ranks"]:
         rank["arithmetic"]["tensor_core_unknown_ns"] = rank["arithmetic"]["compute_ns"] // 4
-    assert tile(open_page(json.dumps(found).encode()), "Tensor Cores") == "0 % of compute, 25.0 % unknown"
+    assert tile(open_page(PerfReport.from_json(json.dumps(found))), "Tensor Cores") == "0 % of compute, 25.0 % unknown"
 
 
 def test_terms_on_amd_are_those_of_amd(tmp_path: Path, open_page: Any) -> None:
@@ -91,7 +91,7 @@ def test_terms_on_amd_are_those_of_amd(tmp_path: Path, open_page: Any) -> None:
         ]
         for device in rank["efficiency"]["devices"]:
             device["sm_efficiency"] = 0.5
-    opened = open_page(json.dumps(found).encode())
+    opened = open_page(PerfReport.from_json(json.dumps(found)))
     shown = opened.page.inner_text("main")
     for term in ("gfx942", "CU efficiency", "Matrix Cores (MFMA)"):
         assert term in shown

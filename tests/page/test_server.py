@@ -35,9 +35,15 @@ def test_the_newest_run_is_shown_once_the_server_has_analysed_it(server: Server,
     assert report["verdict"]["where"] in server.page.inner_text("main")
 
 
+def told_as(report: dict[str, Any], where: str) -> dict[str, Any]:
+    """The report with another verdict."""
+    first, *others = report["parts"]["verdict"]
+    return {**report, "parts": {**report["parts"], "verdict": [{**first, "text": where}, *others]}}
+
+
 def test_another_run_by_menu_and_by_link(server: Server, report: dict[str, Any]) -> None:
     server.runs(("one", 2.0), ("two", 1.0))
-    other = {**report, "verdict": {**report["verdict"], "where": "The other run."}}
+    other = told_as(report, "The other run.")
     server.answers["data/report one"] = [(200, report)]
     server.answers["data/report two"] = [(200, other)]
     server.open()
@@ -78,7 +84,7 @@ def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[st
     server.page.wait_for_timeout(100)
     assert [path for path, _ in server.asked[asked:]] == ["data/runs"]  # nothing is new, so nothing is fetched
     server.runs(("first", 2.0))
-    report["verdict"]["where"] = "Now with a second window."
+    report["parts"]["verdict"][0]["text"] = "Now with a second window."
     server.page.clock.run_for(30_000)
     server.page.wait_for_selector("text=New data")
     assert server.page.inner_text("main h1") == "Operators"
@@ -100,10 +106,10 @@ def test_the_run_on_display_stays_when_another_one_becomes_the_newest(server: Se
 
 
 def test_a_view_that_cannot_be_drawn_says_so_and_the_others_work(server: Server, report: dict[str, Any]) -> None:
-    report["ranks"][report["lead"]]["phases"] = None
+    report["ranks"][report["lead"]]["kernels"]["rows"][0]["launchers"] = None
     server.runs(("odd", 1.0))
     server.answers["data/report odd"] = [(200, report)]
-    server.open()
+    server.open("#view=kernels")
     server.page.wait_for_selector("text=This view cannot be drawn")
     assert len(server.faults) == 1
     assert "null" in server.faults.pop()

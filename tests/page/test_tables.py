@@ -123,7 +123,7 @@ def test_the_call_tree_and_memory_by_operator_are_shown(tmp_path: Path, open_pag
     assert tree.count() == 13
     assert "aten::inner" in tree.nth(1).inner_text()
     opened.show("memory")
-    row = opened.page.locator("#table-memory-operators-0 tbody tr").first.inner_text().split()
+    row = opened.page.locator("#table-memory-2 tbody tr").first.inner_text().split()
     assert row == ["aten::inner", "6.00", "KiB", "6.00", "KiB", "12", "0"]
 
 
@@ -134,7 +134,7 @@ def test_sizes_and_bandwidth_of_collectives_are_shown(tmp_path: Path, open_page:
     trace.launch("ncclKernel_X", call_us=20, call_duration_us=5, start_us=40, duration_us=200)
     opened = open_page(analyze(trace.write(tmp_path / "rank0.pt.trace.json")), view="distributed")
     assert "all_reduce 1.50 MiB (1,576,964 bytes) in 1 call" in opened.page.inner_text("main")
-    row = opened.texts("#table-collectives tbody tr:first-child > *")
+    row = opened.texts("#table-communication tbody tr:first-child > *")
     assert row[:3] == ["all_reduce float", "1.50 MiB", "1"]
     assert "7.88 GB/s" in row
 

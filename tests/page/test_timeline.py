@@ -271,15 +271,6 @@ def test_an_instant_in_a_later_window_names_its_own_file_and_time(tmp_path: Path
         assert start_us <= float(command.split()[-1]) <= start_us + STEP_US
 
 
-def test_a_report_of_an_older_version_shows_its_steps(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(run_of(tmp_path, 3).to_json())
-    for rank in document["ranks"]:
-        del rank["timeline"], rank["clocks"]
-    opened = open_page(json.dumps(document).encode(), view="timeline")
-    assert opened.page.locator(".strip-step").count() == 3
-    assert "older version" in opened.page.inner_text("main")
-
-
 def test_hostile_names_on_the_timeline_stay_text(tmp_path: Path, open_page: Any) -> None:
     document = json.loads(page_json(hand_made_report(tmp_path)))
     lanes = [rank["timeline"] for rank in document["ranks"]]
@@ -302,7 +293,7 @@ def test_a_lane_that_cannot_be_read_does_not_break_the_view(tmp_path: Path, open
     document = json.loads(run_of(tmp_path, 2).to_json())
     document["ranks"][0]["timeline"]["categories"]["data"] = data
     opened = open_page(json.dumps(document).encode(), view="timeline")
-    assert opened.page.locator(".strip-step").count() == 2
+    assert "Analyze the trace again." in opened.page.inner_text("main")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.analysis.ranks.communication import HostCollective
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
+from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.fit_time import step_times_section
+from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.show.blocks import Line
@@ -107,25 +110,19 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
     (tmp_path / "captures.rank0.jsonl").write_bytes(CAPTURES.encode(*records))
     report = analyze(tmp_path)
     opened = open_page(report)
-    first, second = opened.texts(".captures > li")
+    first, second = opened.texts("article.finding:has(.severity)")[-2:]
     for part in ("Step 119", "slow steps", "usual 1.00 ms, limit 1.25 ms", "2 steps recorded, 3.00 ms each"):
         assert part in first
     assert all(sentence in first for sentence in report.captures[0].evidence)
     assert "no complete step recorded" in second
-    opened.page.click(".captures summary")
-    opened.page.wait_for_selector("#table-capture-0-categories tbody td")
-    changes = opened.texts("#table-capture-0-categories tbody tr")
+    opened.page.click("article.finding summary")
+    changes = opened.texts("#table-captures tbody tr")
     assert [cell.strip() for cell in changes[0].split("\t")][:4] == [
         "waiting for input",
         "100 µs",
         "2.10 ms",
         "+2.00 ms",
     ]
-    hostile = open_page(json.dumps(poisoned(json.loads(page_json(report)))).encode())
-    hostile.page.click(".captures summary >> nth=0")
-    hostile.page.wait_for_selector("#table-capture-0-categories tbody td")
-    assert hostile.page.evaluate("globalThis.pwned") is None
-    assert hostile.page.locator("main img, main script").count() == 0
 
 
 def test_one_rank_alone_is_not_called_balanced(tmp_path: Path, open_page: Any) -> None:
@@ -161,10 +158,11 @@ def test_the_optimizer_of_a_recording_without_steps_is_not_said_to_be_of_a_step(
 
 
 def test_of_many_ranks_those_with_the_most_work_come_first(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(page_json(hand_made_report(tmp_path)))
-    first, last = document["distributed"]["ranks"]
-    document["distributed"]["ranks"] = [first | {"rank": rank} for rank in range(20)] + [last | {"rank": 20}]
-    opened = open_page(json.dumps(document).encode(), view="distributed")
+    report = hand_made_report(tmp_path)
+    assert report.distributed is not None
+    first, last = report.distributed.ranks
+    ranks = (*(replace(first, rank=rank) for rank in range(20)), replace(last, rank=20))
+    opened = open_page(replace(report, distributed=replace(report.distributed, ranks=ranks)), view="distributed")
     assert opened.texts("#table-ranks tbody th")[0] == "20"
 
 
@@ -177,10 +175,10 @@ def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> No
 
 
 def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(page_json(hand_made_report(tmp_path)))
-    assert document["lead"] == 1
-    document["findings"][0] |= {"rank": 0, "step_ms": 2.0}  # that of rank 1, in the verdict, takes 1 ms
-    opened = open_page(json.dumps(document).encode())
+    report = hand_made_report(tmp_path)
+    assert report.lead == 1
+    finding = replace(report.findings[0], rank=0, step_ms=2.0)  # that of rank 1, in the verdict, takes 1 ms
+    opened = open_page(replace(report, findings=(finding,)))
     shares = opened.texts(".saving b")
     assert "200 µs per step (2.5 % to 10.0 % of rank 0's)" in shares[0]
     opened.show("overview", rank="0")
@@ -189,15 +187,15 @@ def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp
 
 
 def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(page_json(hand_made_report(tmp_path)))
-    rank = document["ranks"][document["lead"]]
-    rank["communication"] |= {
-        "steps": [],
-        "collectives": [],
-        "host_collectives": [{"name": "gloo:all_reduce", "calls": 6, "total_ns": 9_000_000}],
-    }
-    opened = open_page(json.dumps(document).encode(), view="distributed")
-    assert opened.texts("#table-collectives tbody tr > *") == ["gloo:all_reduce", "2", "3.00 ms"]  # there are 3 steps
+    report = hand_made_report(tmp_path)
+    ranks = []
+    for rank in report.ranks:
+        assert rank.communication is not None
+        hosted = (HostCollective("gloo:all_reduce", 6, 9_000_000),)
+        found = replace(rank.communication, steps=(), collectives=(), host_collectives=hosted)
+        ranks.append(replace(rank, communication=found))
+    opened = open_page(replace(report, ranks=tuple(ranks)), view="distributed")
+    assert opened.texts("#table-communication tbody tr > *") == ["gloo:all_reduce", "2", "3.00 ms"]  # there are 3 steps
 
 
 def test_hostile_names_stay_text(tmp_path: Path, open_page: Any) -> None:
@@ -218,20 +216,8 @@ def test_hostile_names_stay_text(tmp_path: Path, open_page: Any) -> None:
 
 
 def test_a_run_without_a_recording_says_so(open_page: Any) -> None:
-    document = {
-        "schema_version": 1,
-        "tool_version": "0",
-        "sources": [],
-        "verdict": {"where": "A step takes 5 ms.", "why": "No step was profiled.", "next": "Train for more steps."},
-        "notes": ["A note."],
-        "findings": [],
-        "lead": None,
-        "ranks": [],
-        "distributed": None,
-        "step_times": None,
-        "precision": None,
-    }
-    opened = open_page(json.dumps(document).encode())
+    verdict = Verdict("A step takes 5 ms.", "No step was profiled.", "Train for more steps.")
+    opened = open_page(PerfReport(1, "0", (), verdict, ("A note.",), (), None, (), None))
     assert "A step takes 5 ms." in opened.page.inner_text("main")
     assert "A note." in opened.page.inner_text("main")
     for view in VIEWS[1:]:

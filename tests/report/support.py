@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import lightning_perf
 from lightning_perf.report.document import PerfReport
 from tests.support.trace_builder import FETCH, TraceBuilder
+
+
+def rendered(report: PerfReport) -> str:
+    """Return a report as its console output."""
+    file = io.StringIO()
+    report.print(file=file, width=120)
+    return file.getvalue()
 
 
 def input_bound_report(folder: Path, name: str) -> PerfReport:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -11,14 +10,10 @@ from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.trace.description import STOPPED_KEY
 from tests.findings.recordings import reducing
+from tests.report.support import rendered
 from tests.support.trace_builder import TraceBuilder
-
-
-def rendered(report: PerfReport) -> str:
-    file = io.StringIO()
-    report.print(file=file, width=120)
-    return file.getvalue()
 
 
 def recording(rank: int | None = None, world: int = 1, at_us: int = 0, kernel_us: int = 40) -> TraceBuilder:
@@ -137,6 +132,17 @@ def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:
     assert "%" not in "".join((report.verdict.where, report.verdict.why, report.verdict.next))
     assert "ends early" in report.verdict.why
     assert report.findings == ()
+
+
+def test_a_recording_whose_buffer_was_full_gets_no_shares_and_says_why(tmp_path: Path) -> None:
+    builder = recording()
+    builder.top_level[STOPPED_KEY] = True
+    report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
+    assert "%" not in "".join((report.verdict.where, report.verdict.why, report.verdict.next))
+    assert "buffer" in report.verdict.why
+    assert "active=1" in report.verdict.next
+    assert report.findings == ()
+    assert any("ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB" in note for note in report.notes)
 
 
 def test_a_recording_without_step_marks_says_so(tmp_path: Path) -> None:

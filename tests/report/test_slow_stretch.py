@@ -22,6 +22,20 @@ def test_the_cost_of_the_profiler_is_said_where_it_matters(tmp_path: Path, usual
     assert any(note.startswith("Recorded steps took 2.00× as long") for note in notes) == said
 
 
+def test_options_of_the_profiler_are_named_where_they_distort(tmp_path: Path) -> None:
+    builder = recording()
+    builder.top_level |= {"with_stack": 1, "record_shapes": 1}
+    path = builder.write(tmp_path / "trace.json")
+    samples = [StepSample(step, 50_000, 0, None, None, False) for step in range(30)]
+    (slow,) = [note for note in build_report([path], samples=samples).notes if "2.00×" in note]
+    assert "The profiler (with_stack=True, record_shapes=True), or other work" in slow
+    # Without a step log nobody knows the cost, but stacks are known to cost the host time.
+    unmeasured = build_report([path]).notes
+    assert any("every Python call (with_stack=True, record_shapes=True)" in note for note in unmeasured)
+    plain = recording().write(tmp_path / "plain.json")
+    assert not any("Python call" in note for note in build_report([plain]).notes)
+
+
 @pytest.mark.parametrize(("before_ns", "says"), [(100_000, "slow stretch"), (50_000, "The profiler, or other work")])
 def test_recorded_steps_are_not_called_slowed_when_those_before_were_as_slow(
     tmp_path: Path, before_ns: int, says: str

@@ -27,6 +27,11 @@ def test_a_healthy_training_is_told_what_is_left() -> None:
     assert verdict.next.endswith("aten::mm takes most, 9.98 ms per step.")
 
 
+def test_an_operator_without_time_on_the_device_takes_nothing_most() -> None:
+    lead = analysis(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 5).kernel("replayed", 0, 95))
+    assert "takes most" not in judge(lead, (), None).next
+
+
 def test_the_part_that_a_category_is_made_of_is_named() -> None:
     builder = TraceBuilder().step(1, 0, 100).runtime("cudaMalloc", 0, 80).kernel("k", 90, 10)
     assert "80.0 % asks the driver for memory" in judge(analysis(builder), (), None).where

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.run_files.atomic import atomic_file, encode_document, replace_file, write_document
+from lightning_perf.run_files.atomic import (
+    atomic_file,
+    encode_document,
+    replace_file,
+    write_document,
+    write_named_file,
+)
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -75,3 +81,25 @@ def test_a_document_is_indented_and_ends_with_a_newline(tmp_path: Path) -> None:
     write_document(tmp_path / "x.json", {"a": [1, None]})
     assert (tmp_path / "x.json").read_bytes() == encode_document({"a": [1, None]})
     assert (tmp_path / "x.json").read_text() == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
+
+
+def test_a_file_that_the_user_named_keeps_its_link_and_its_permissions(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    write_named_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
+    write_named_file(tmp_path / "other", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "other", "real"]
+
+
+def test_a_pipe_and_a_device_take_the_content(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_named_file(tmp_path / "pipe", b"content")
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+    write_named_file(Path("/dev/null"), b"content")
+    assert Path("/dev/null").is_char_device()

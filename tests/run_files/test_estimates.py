@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
+
+from lightning_perf.errors import TraceError
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome, add_outcomes, find_outcomes
 
 OUTCOME = EstimateOutcome(
@@ -67,9 +70,13 @@ def test_damage_costs_its_own_line_only(tmp_path: Path) -> None:
     other = replace(OUTCOME, rule="cpu-threads")
     add_outcomes(tmp_path, [other])
     with path.open("ab") as file:
-        file.write(b'\n\xff\xfe\n{"rule": 3}\n{"step_ms": 0}\n')
+        file.write(b"\n\xff\xfe\n")
     assert find_outcomes(tmp_path) == (OUTCOME, other)
     assert find_outcomes(path) == (OUTCOME, other), "a file by itself"
+    with path.open("ab") as file:
+        file.write(b'{"rule": 3}\n')  # no process that died left a whole value of another type
+    with pytest.raises(TraceError, match=r"estimates\.jsonl: line 8 is no measured estimate"):
+        find_outcomes(tmp_path)
 
 
 def test_figures_that_json_lacks_are_left_out(tmp_path: Path) -> None:

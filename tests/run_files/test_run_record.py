@@ -14,6 +14,8 @@ from lightning_perf.compare.records.record import find_records, read_record
 from lightning_perf.run_files.run_record import (
     FOLDER_VARIABLE,
     PLACE_VARIABLE,
+    RECORD_NAME,
+    RUN_RECORD,
     Outcome,
     Place,
     RunRecorder,
@@ -117,3 +119,11 @@ def test_no_place_or_one_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, te
     monkeypatch.setenv(FOLDER_VARIABLE, "")
     assert study_place() is None
     assert study_folder() is None
+
+
+def test_facts_hold_no_addresses(tmp_path):
+    recorder = RunRecorder(tmp_path, {"data.pin_memory": f"{[].append}, {print}"}, {})
+    recorder.add_facts({"data.sampler": str(object())})
+    started, added = RUN_RECORD.read(tmp_path / RECORD_NAME)
+    assert started.facts == {"data.pin_memory": "<built-in method append of list object>, <built-in function print>"}
+    assert added.facts == {"data.sampler": "<object object>"}

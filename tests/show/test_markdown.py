@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from lightning_perf.show.blocks import (
     Block,
     Cell,
@@ -81,3 +83,28 @@ def test_hostile_names_do_nothing() -> None:
     assert not re.search(r"(?<!\\)(<script|\[y|`code|\*bold|&lt|\$x)", markdown)
     (row,) = (line for line in markdown.splitlines() if line.startswith("| \\<script") and "b |" not in line)
     assert len(re.findall(r"(?<!\\)\|", row)) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "@octocat",
+        "x@octocat",
+        "@me/team",
+        "#12",
+        "me/mine#12",
+        "GH-12",
+        "https://evil.test/a",
+        "FTP://x",
+        "WWW.evil.test",
+    ],
+)
+def test_a_name_mentions_nobody_and_links_nowhere(name: str) -> None:
+    (*_, row) = to_markdown([table(("name",), [(name,)])]).splitlines()
+    # As GitHub finds them (github.github.com/gfm, "Autolinks (extension)"; docs.github.com, "Autolinked references").
+    assert not re.search(r"@\w|#\d|GH-\d|[a-z]://|www\.", row.replace("\\", ""), re.IGNORECASE)
+    assert row.replace("\u200b", "").replace("\\", "") == f"| {name} |"
+
+
+def test_names_of_kernels_stay_as_they_are() -> None:
+    assert "\u200b" not in to_markdown([table(("name",), [("f<4, {lambda()#1}>",), ("a @ b",), ("x # y",)])])

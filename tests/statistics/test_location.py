@@ -6,8 +6,10 @@ from scipy import stats
 
 from lightning_perf.statistics.location import (
     interval,
+    mean_ratio,
     paired_difference,
     paired_ratio,
+    skewness,
     unpaired_difference,
     unpaired_ratio,
 )
@@ -89,13 +91,51 @@ def test_equal_paired_ratios_that_are_not_timed_are_their_own_interval(base, can
         ([], [1.0, 2.0], None, "no run of the baseline"),
         ([1.0, 2.0], [math.nan], None, "no run of the candidate"),
         ([1.0, 2.0], [4.0], 2.5, "single run"),
-        ([3.0, 3.0], [4.0, 4.0, 4.0], 1.0, "runs of each arm are equal"),
     ],
 )
 def test_degenerate_unpaired_samples_have_no_interval_and_say_why(base, candidate, value, reason):
     estimate = interval(unpaired_difference(base, candidate))
     assert (estimate.value, estimate.low, estimate.high) == (value, None, None)
     assert reason in estimate.reason
+
+
+def test_equal_runs_without_blocks_are_their_own_interval_unless_they_are_times():
+    estimate = interval(unpaired_difference([0.9, 0.9], [0.91, 0.91, 0.91]))
+    assert (estimate.low, estimate.high) == (estimate.value, estimate.value)
+    assert unpaired_ratio([2.0, 2.0], [3.0, 3.0], timed=False).high == pytest.approx(1.5)
+    ratio = unpaired_ratio([2.0, 2.0], [3.0, 3.0])
+    assert (ratio.value, ratio.low) == (pytest.approx(1.5), None)
+    assert "runs of each arm are equal" in ratio.reason
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_ratio_of_means_is_within_the_delta_methods_interval(paired):
+    a, b = SAMPLES[4]
+    ratio = mean_ratio(a, b, paired=paired)
+    assert ratio.value == pytest.approx(b.mean() / a.mean())
+    theirs = (
+        stats.ttest_rel(b / b.mean(), a / a.mean())
+        if paired
+        else stats.ttest_ind(b / b.mean(), a / a.mean(), equal_var=False)
+    ).confidence_interval(0.95)
+    log = math.log(ratio.value)
+    assert math.log(ratio.high) - log >= theirs.high * (1 - 1e-9)
+    if not paired:
+        assert (math.log(ratio.low), math.log(ratio.high)) == pytest.approx((log + theirs.low, log + theirs.high))
+
+
+def test_a_long_tail_widens_only_its_side_of_the_ratio_of_means():
+    base = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0]
+    ratio = mean_ratio(base, [*base[:-1], 300.0], paired=True)
+    assert math.log(ratio.high / ratio.value) > 1.2 * math.log(ratio.value / ratio.low)
+    assert mean_ratio([1.0, 0.0], [1.0, 1.0], paired=True).value is None
+    assert mean_ratio([1.0], [2.0], paired=False).reason == "a single run does not tell the spread"
+
+
+def test_skewness_is_scipys():
+    for sample, _ in SAMPLES[1:]:
+        assert skewness(sample) == pytest.approx(stats.skew(sample))
+    assert skewness(np.ones(4)) == 0.0
 
 
 def test_one_constant_arm_is_enough_for_welch():

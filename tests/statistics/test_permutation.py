@@ -77,3 +77,14 @@ def test_nothing_to_permute_is_none_with_a_reason(a, b):
     result = two_sample_test(a, b)
     assert result.p is None
     assert result.reason
+
+
+def test_very_many_runs_are_drawn_in_bounded_pieces():
+    rng = np.random.default_rng(1)
+    base, candidate = rng.normal(0, 1, 6000), rng.normal(0, 1, 6000)
+    theirs = stats.ttest_ind(base, candidate).pvalue
+    ours = two_sample_test(base, candidate)
+    assert ours.method == "permutation, 1,000 draws"
+    assert ours.p == pytest.approx(theirs, abs=4 * 0.5 / 1000**0.5)
+    paired = sign_flip_test(candidate - base)
+    assert paired.p == pytest.approx(stats.ttest_rel(candidate, base).pvalue, abs=4 * 0.5 / 1000**0.5)

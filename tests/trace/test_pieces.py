@@ -13,6 +13,12 @@ from lightning_perf.trace.description import Problems
 from lightning_perf.trace.reader import read_trace
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
+
+
 def operator(number: int, **args: Any) -> dict[str, Any]:
     return {
         "ph": "X", "cat": "cpu_op", "name": f"op {number}", "pid": 1, "tid": 1, "ts": number, "dur": 1, "args": args,
@@ -27,13 +33,10 @@ def assert_all_read(events: list[dict[str, Any]], folder: Path, **layout: Any) -
     assert trace.problems == Problems()
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("layout", [{}, {"separators": (",", ":")}, {"indent": 2}], ids=["blanks", "none", "indented"])
 @pytest.mark.parametrize("nested", [1, 3, 400])
-def test_objects_that_look_like_events_inside_arguments(
-    nested: int, layout: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
+def test_objects_that_look_like_events_inside_arguments(nested: int, layout: dict[str, Any], tmp_path: Path) -> None:
     lookalikes = [{"ph": "X", "name": "]},{[", "args": {}} for _ in range(nested)]
     assert_all_read([operator(number, data=lookalikes) for number in range(3000 // nested)], tmp_path, **layout)
 
@@ -43,9 +46,8 @@ def test_one_event_of_many_pieces(tmp_path: Path) -> None:
     assert_all_read([operator(0), operator(1, data=lookalikes), operator(2)], tmp_path)
 
 
-def test_events_whose_keys_stand_in_another_order_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
+@pytest.mark.usefixtures("small_pieces")
+def test_events_whose_keys_stand_in_another_order_each(tmp_path: Path) -> None:
     events = [operator(number) for number in range(2000)]
     turned = [
         dict(list(event.items())[number % 8 :] + list(event.items())[: number % 8])
@@ -54,21 +56,8 @@ def test_events_whose_keys_stand_in_another_order_each(tmp_path: Path, monkeypat
     assert_all_read(turned, tmp_path)
 
 
-def test_brackets_are_followed_once_for_each_kind_of_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
-    follow, followed = pieces.EventText._scanned_boundary, []
-    monkeypatch.setattr(
-        pieces.EventText, "_scanned_boundary", staticmethod(lambda text: followed.append(len(text)) or follow(text))
-    )
-    one, other = [operator(number) for number in range(3000)], [operator(number) for number in range(3000, 6000)]
-    assert_all_read([*one, *(dict(reversed(event.items())) for event in other)], tmp_path)
-    assert len(followed) == 1
-
-
-def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
+@pytest.mark.usefixtures("small_pieces")
+def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path) -> None:
     lookalikes = [{"ph": "X", "name": "an event", "args": {}}]
     events = [operator(number, data=lookalikes if number % 50 else []) for number in range(2000)]
     text = json.dumps({"traceEvents": events}).replace('"op 1000"', '"op "10"00"')

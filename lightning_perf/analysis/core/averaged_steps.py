@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lightning_perf.analysis.core.intervals import Intervals, merge
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
@@ -19,6 +21,36 @@ def averaged_steps(trace: Trace) -> BoolArray:
     return complete if complete.any() else np.ones_like(complete)
 
 
+def averaged_time(trace: Trace) -> Intervals:
+    """Return the time of the steps that averages are over."""
+    averaged = averaged_steps(trace)
+    return merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
+
+
+def without_tails(trace: Trace) -> Trace:
+    """Cut off the time of the host's ranges after the last averaged step that they reach.
+
+    A range counts in the step that it begins in, and its time after the recorded steps would be added to theirs.
+    Lightning's `PyTorchProfiler` ends its last step inside of an optimizer's step, for example.
+    """
+    counted = averaged_time(trace)
+    tables: dict[str, Any] = {}
+    for name in ("operators", "annotations", "python", "runtime"):
+        table = getattr(trace, name)
+        last = np.searchsorted(counted.start_ns, table.end_ns, side="left") - 1
+        until = counted.end_ns[last] if len(counted) else table.end_ns
+        outlasts = (last >= 0) & (table.start_ns < until) & (until < table.end_ns)
+        if outlasts.any():
+            tables[name] = replace(table, end_ns=np.where(outlasts, until, table.end_ns))
+    if not tables:
+        return trace
+    cut = replace(trace, **tables)
+    cut.__dict__["steps"] = trace.steps  # computed already, from starts and marks
+    if not tables.keys() & {"operators", "runtime"}:
+        cut.__dict__["links"] = trace.links
+    return cut
+
+
 def averaged_wall_ns(trace: Trace) -> int:
     """Return the wall time of the steps that averages are over."""
     return int((trace.steps.end_ns - trace.steps.start_ns)[averaged_steps(trace)].sum())
@@ -26,7 +58,7 @@ def averaged_wall_ns(trace: Trace) -> int:
 
 def share_of(trace: Trace, part: float, whole: float) -> float | None:
     """Return a part of a whole; None if the whole is 0, or unknown because the recording is cut off."""
-    return None if trace.problems.truncated or not whole else part / whole
+    return None if trace.problems.lacks_work or not whole else part / whole
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:

@@ -178,7 +178,7 @@ def host_compute(trace: Trace) -> HostCompute | None:
 
 def _on_processor(trace: Trace) -> bool:
     """Whether the processor does the training. A recording of the host only may be of a training on a device, too."""
-    if len(trace.device) or len(trace.runtime) or trace.problems.truncated:
+    if len(trace.device) or len(trace.runtime) or trace.problems.lacks_work:
         return False
     processor = trace.metadata.processor
     if processor is not None and processor.trains is not None:

@@ -130,7 +130,7 @@ def step_floor(trace: Trace) -> StepFloor | None:
         The figures; None for a recording without a device, or a truncated one.
     """
     steps, averaged = trace.steps, averaged_steps(trace)
-    if not len(trace.device) or trace.problems.truncated or not averaged.any():
+    if not len(trace.device) or trace.problems.lacks_work or not averaged.any():
         return None
     gaps = find_gaps(trace)
     waits_ns = np.sum([gaps.parts_ns[name] for name in ISSUING], axis=0)

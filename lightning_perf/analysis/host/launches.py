@@ -163,8 +163,8 @@ def launches(trace: Trace) -> Launches | None:
         short_kernels=int(short.sum()),
         short_kernel_ns=int(duration[short].sum()),
         outrun_kernels=int((duration[first] < trace.runtime.duration_ns[started_by])[alone].sum()),
-        launch_bound=None if trace.problems.truncated or not wall_ns else _launch_bound(find_gaps(trace), wall_ns),
-        empty_calls=0 if trace.problems.truncated else int((calls & _lost_work(trace)).sum()),
+        launch_bound=None if trace.problems.lacks_work or not wall_ns else _launch_bound(find_gaps(trace), wall_ns),
+        empty_calls=0 if trace.problems.lacks_work else int((calls & _lost_work(trace)).sum()),
     )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
+from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
-from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
 
 Loader = Literal["in_process", "workers"]
@@ -39,6 +40,8 @@ class Loading:
         pageable_copies: Copies from pageable host memory to the device, which the host must wait for.
         pageable_bytes: Bytes that they moved.
         pageable_ns: Their time.
+        pageable_wait_ns: Time after them in which the device idles until the host issues work again, of each copy at
+            most as long as the host waited in its call.
         steps: Steps that the figures are over.
         tensors: Tensors of a batch: copies to the device per fetch, or those that torch's own ``collate_fn`` makes in
             the training process; ``None`` if neither is recorded.
@@ -53,6 +56,7 @@ class Loading:
     pageable_ns: int
     steps: int
     tensors: int | None = None
+    pageable_wait_ns: int = 0
 
 
 def loading(trace: Trace) -> Loading | None:
@@ -86,7 +90,20 @@ def loading(trace: Trace) -> Loading | None:
         pageable_ns=int(device.duration_ns[pageable].sum()),
         steps=int(averaged_steps(trace).sum()),
         tensors=_tensors(trace, fetches, count, int(copies.sum())),
+        pageable_wait_ns=_idle_after_ns(trace, np.flatnonzero(pageable)),
     )
+
+
+def _idle_after_ns(trace: Trace, copies: Int64Array) -> int:
+    """Return the device's idle time after copies, of each at most the time of its call on the host."""
+    call = trace.links.device_runtime[copies]
+    called = copies[call != NO_ROW]
+    wait_ns = trace.runtime.duration_ns[call[call != NO_ROW]]
+    end = trace.device.end_ns[called]
+    later = np.searchsorted(trace.device.start_ns, end)
+    next_work = np.append(trace.device.start_ns, 0)[later]
+    idle_ns = np.maximum(next_work - end, 0) - device_busy(trace).covered(end, np.maximum(next_work, end))
+    return int(np.minimum(idle_ns, wait_ns).sum())
 
 
 def _tensors(trace: Trace, fetches: Intervals, count: int, copies: int) -> int | None:

@@ -71,7 +71,7 @@ def pauses(trace: Trace) -> Pauses | None:
         The pauses by phase; None for a recording without operators, or with a truncated file.
     """
     averaged = np.flatnonzero(averaged_steps(trace))
-    if not len(averaged) or not len(trace.operators) or trace.problems.truncated:
+    if not len(averaged) or not len(trace.operators) or trace.problems.lacks_work:
         return None
     steps = trace.steps
     windows = merge(steps.start_ns[averaged], steps.end_ns[averaged])

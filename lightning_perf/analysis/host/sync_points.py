@@ -39,6 +39,7 @@ class SyncPoint:
             device's idle time until the next wait, for input included, shrinks by as much.
         phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
         function: The user's function that waited longest, as the recorder names it; ``None`` without stacks.
+        by_scaler: Whether a `GradScaler` waited, to read if gradients overflowed before the optimizer steps.
     """
 
     operator: str | None
@@ -49,6 +50,7 @@ class SyncPoint:
     regained_ns: int
     phase: str = "other"
     function: str | None = None
+    by_scaler: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,18 +92,21 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     last = np.append(first[1:], len(calls))[: len(first)] - 1
     drained, without_work, told = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
     regained = np.minimum(without_work, wait)
-    places = zip(_outermost(trace, rows).tolist(), phases_at(trace, runtime.start_ns[rows]).tolist(), strict=True)
-    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for position, place in enumerate(places):
+    operator = _outermost(trace, rows)
+    names = np.append(trace.operators.name.astype(np.int64), NO_ROW)[operator]  # NO_ROW takes the last one
+    places = names, phases_at(trace, runtime.start_ns[rows]), np.isin(operator, _reads_of_scalers(trace))
+    groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
+    for position, place in enumerate(zip(*(column.tolist() for column in places), strict=True)):
         groups[place].append(position)
     points = []
-    for (code, phase), positions in groups.items():
+    for (code, phase, of_scaler), positions in groups.items():
         # At the end of the recording, the start of the next work is unknown: take that of the other waits there.
         seen = [position for position in positions if told[position]] or positions
         points.append(
             SyncPoint(
                 operator=trace.names[code] if code != NO_ROW else None,
                 phase=PHASES[phase],
+                by_scaler=of_scaler,
                 function=_function(trace, int(rows[positions[int(np.argmax(wait[positions]))]])),
                 call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
                 calls=len(positions),
@@ -154,16 +159,37 @@ def _fetching(trace: Trace) -> Intervals:
 
 
 def _outermost(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return the name of the outermost operator around each call. Nodes of the backward graph do not count as one."""
+    """Return the outermost operator around each call. Nodes of the backward graph do not count as one."""
     current = trace.links.runtime_operator[rows].astype(np.int64)
-    named = np.full(len(rows), NO_ROW, dtype=np.int64)
-    node = np.append(trace.names_where(lambda name: name.startswith("autograd::")), False)
-    while (current != NO_ROW).any():
-        known = current != NO_ROW
-        names = trace.operators.name[current[known]].astype(np.int64)
-        named[known] = np.where(node[names], named[known], names)
-        current[known] = trace.links.operator_parent[current[known]]
-    return named
+    found = np.full(len(rows), NO_ROW, dtype=np.int64)
+    node = trace.names_where(lambda name: name.startswith("autograd::"))
+    while (known := current != NO_ROW).any():
+        inside = current[known]
+        found[known] = np.where(node[trace.operators.name[inside]], found[known], inside)
+        current[known] = trace.links.operator_parent[inside]
+    return found
+
+
+_CHECK, _UPDATE = "aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"
+
+
+def _reads_of_scalers(trace: Trace) -> Int64Array:
+    """Find the operators by which a `GradScaler` reads whether gradients overflowed (torch/amp/grad_scaler.py).
+
+    Each is the last read between the check of the gradients and the step of the optimizer. If it skips that step,
+    it only updates its scale. Reads before it, e.g. of the gradients' norm, are the user's.
+    """
+    operators, marks = trace.operators, trace.annotations
+    read, check, update = (
+        np.flatnonzero((operators.thread == trace.steps.thread) & trace.names_where(of.__eq__)[operators.name])
+        for of in (_READ, _CHECK, _UPDATE)
+    )
+    step = trace.names_where(lambda name: name.startswith("Optimizer.step#"))[marks.name]
+    ends = np.sort(np.concatenate((marks.start_ns[step], operators.start_ns[update])))
+    checked = operators.start_ns[check]
+    end = np.append(ends, 0)[np.searchsorted(ends, checked)]
+    last = read[np.searchsorted(operators.start_ns[read], end) - 1] if len(read) else read
+    return last[operators.start_ns[last] > checked] if len(last) else last
 
 
 _BROADCAST, _READ = "c10d::broadcast_", "aten::item"

@@ -19,7 +19,7 @@ _LIBRARIES = {
 }  # fmt: skip
 """Packages that a training is written with. The recorder shortens their paths to the part below ``site-packages``."""
 
-_INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3\.\d+)/")
+_INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3\.\d+|[Pp]ython[^/]*/Lib)/")
 
 
 def is_user_function(name: str) -> bool:
@@ -32,9 +32,10 @@ def is_user_function(name: str) -> bool:
         (False, False)
     """
     found = _FUNCTION.match(name)
-    if found is None or _INSTALLED.search(found["path"]) or found["name"] == "<module>":
+    path = found["path"].replace("\\", "/") if found is not None else ""  # recorded on Windows
+    if found is None or _INSTALLED.search(path) or found["name"] == "<module>":
         return False
-    top = found["path"].lstrip("./").split("/")[0].removesuffix(".py")
+    top = path.lstrip("./").split("/")[0].removesuffix(".py")
     return top not in _LIBRARIES and top not in sys.stdlib_module_names
 
 

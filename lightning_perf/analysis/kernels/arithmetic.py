@@ -137,7 +137,7 @@ def arithmetic(trace: Trace) -> Arithmetic:
         tensor_core_share=share_of(trace, on_tensor_cores[True], total),
         tensor_core_unknown_ns=on_tensor_cores[None],
         eligible_unused=eligible_unused(trace, kernels),
-        truncated=trace.problems.truncated,
+        truncated=trace.problems.lacks_work,
     )
 
 

@@ -97,7 +97,7 @@ def efficiency(trace: Trace) -> Efficiency:
         flops=flops,
         flops_by_arithmetic=by_arithmetic,
         flops_coverage=coverage,
-        flops_per_s=flops / wall * 1e9 if flops and wall and not trace.problems.truncated else None,
+        flops_per_s=flops / wall * 1e9 if flops and wall and not trace.problems.lacks_work else None,
         mfu=mfu,
         mfu_missing=missing,
         steps=int(averaged.sum()),
@@ -106,7 +106,7 @@ def efficiency(trace: Trace) -> Efficiency:
 
 def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEfficiency, ...]:
     table, steps = trace.device, trace.steps
-    if trace.problems.truncated or not wall:
+    if trace.problems.lacks_work or not wall:
         return ()
     start, end = steps.start_ns[averaged], steps.end_ns[averaged]
     found = []
@@ -122,7 +122,7 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
             blocks = np.where(np.isnan(blocks), table.grid_blocks[inside] / device.sm_count, blocks)
         told = blocks > 0
         filled = (np.minimum(blocks, 1) * time)[told].sum()
-        occupancy = table.occupancy[inside].astype(np.float64)
+        occupancy = table.known_occupancy[inside].astype(np.float64)
         estimated = ~np.isnan(occupancy) & (time > 0)
         found.append(
             DeviceEfficiency(
@@ -214,8 +214,8 @@ def _product_kernels(trace: Trace) -> Int64Array:
 def _utilisation(
     trace: Trace, devices: tuple[DeviceEfficiency, ...], flops: dict[str, int], coverage: float | None, wall: int
 ) -> tuple[float | None, str | None]:
-    if trace.problems.truncated:
-        return None, "the file is truncated"
+    if trace.problems.lacks_work:
+        return None, "work of the device is missing"
     if not devices:
         return None, "the recording has no kernels"
     if not flops:

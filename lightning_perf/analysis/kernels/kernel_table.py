@@ -125,7 +125,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     np.maximum.at(longest, group, duration)
     moved = sum_by(group, device.bytes[rows], size)
     blocks = _weighted(group, device.blocks_per_sm[rows], duration, size)
-    occupancy = _weighted(group, device.occupancy[rows], duration, size)
+    occupancy = _weighted(group, device.known_occupancy[rows], duration, size)
     launchers = _launchers(trace, rows, group, duration, size)
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)

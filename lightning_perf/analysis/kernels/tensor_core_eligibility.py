@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +162,26 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
         why = _reason(trace.names[code], trace.shape_lists[shape], bool(in_fp32), device, switch in on)
         reasons[group] = _REASON_NAMES.index(why)
     return rows, reasons[index]
+
+
+def uses_tf32(trace: Trace) -> tuple[bool, bool]:
+    """Return whether FP32 matrix products, and convolutions with recurrent layers, may use TF32, by their kernels.
+
+    Returns:
+        Both flags. Without FP32 products of a kind, its flag is torch's default: off for matrix products, on for
+        convolutions.
+    """
+    kernels = np.flatnonzero(trace.device.is_compute & trace.names_where(is_product)[trace.device.name])
+    names = trace.device.name[kernels]
+    in_tf32, in_fp32 = (
+        set(_switches(trace, kernels[marked[names]]).tolist())
+        for marked in (trace.names_where(partial(_multiplies_in, kind)) for kind in ("tf32", "fp32"))
+    )
+    return _Switch.MATMUL in in_tf32, _Switch.CUDNN in in_tf32 or _Switch.CUDNN not in in_fp32
+
+
+def _multiplies_in(kind: str, name: str) -> bool:
+    return kernel_arithmetic(name).arithmetic == kind
 
 
 def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DeviceProperties, tf32_is_on: bool) -> str:

@@ -41,6 +41,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 SOFTMAX = "aten::_softmax"
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+MASKED_FILLS = frozenset({"aten::masked_fill", "aten::masked_fill_", "aten::where"})
+SUMS = frozenset({"aten::add", "aten::add_", "aten::sub", "aten::sub_"})
+DROPOUTS = frozenset({"aten::dropout", "aten::dropout_", "aten::native_dropout", "aten::bernoulli_"})
+TRIANGLES = {"aten::tril": "0", "aten::triu": "1"}
+"""Operators that make a causal mask, and the diagonal at which they do."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,11 @@ class AttentionKind:
         query: Shape of the queries, ``(batch, heads, time, size)``; of the first product for attention that is
             written out; empty if not recorded.
         keys: Number of keys that each query is compared with; 0 if not recorded.
-        mask: Whether a mask was given as a tensor; ``None`` if unknown.
+        mask: Whether a mask was given as a tensor, or applied to the scores in the model's own code; ``None`` if
+            unknown.
         dropout: Probability of dropout; ``None`` if unknown.
-        causal: Whether ``is_causal`` was set; ``None`` if unknown.
+        causal: Whether ``is_causal`` was set, or a causal mask of that size was made and one was applied; ``None`` if
+            unknown.
         calls: Calls in the forward passes of all averaged steps, without those that the backward repeats.
         time_ns: Time of all calls and of their backward: of the device work that they launch, or on the host without
             a device.
@@ -88,11 +95,13 @@ class Attention:
         kinds: Calls by implementation and inputs, the most time first.
         steps: Steps that the figures are over.
         on_device: Whether times are of device work; otherwise they are of the host.
+        with_backward: Whether the backward of any call was recorded, so that times include it.
     """
 
     kinds: tuple[AttentionKind, ...]
     steps: int
     on_device: bool
+    with_backward: bool = True
 
 
 _Key: TypeAlias = tuple[Implementation, str, tuple[int, ...], int, "bool | None", "float | None", "bool | None"]
@@ -121,7 +130,7 @@ def attention(trace: Trace) -> Attention | None:
     if not calls:
         return None
     calls.sort(key=lambda call: (call.thread, call.start_ns))
-    owner = _owners(trace, calls)
+    owner, with_backward = _owners(trace, calls)
     times, products = _times(trace, owner, calls)
     repeated = host_phases(trace)["backward"].contains(np.array([call.start_ns for call in calls]))
     found: dict[object, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -135,7 +144,7 @@ def attention(trace: Trace) -> Attention | None:
     keys = {call.key: call.key for call in calls}
     kinds = [AttentionKind(*key, *found[key]) for key in keys]
     kinds.sort(key=lambda kind: (-kind.time_ns, kind.implementation, kind.query))
-    return Attention(tuple(kinds), steps, bool(trace.device.is_compute.any()))
+    return Attention(tuple(kinds), steps, bool(trace.device.is_compute.any()), with_backward)
 
 
 def _fused_calls(trace: Trace) -> list[_Call]:
@@ -189,6 +198,7 @@ def _written_out(trace: Trace, fused: list[_Call]) -> list[_Call]:
     counted = in_averaged_steps(trace, table.start_ns)
     softmax = np.flatnonzero(counted & trace.names_where(lambda name: name == SOFTMAX)[table.name])
     products = np.flatnonzero(counted & trace.names_where(PRODUCTS.__contains__)[table.name])
+    triangles = _triangles(trace)
     calls = []
     for thread in np.unique(table.thread[softmax]).tolist():
         taken = merge(
@@ -201,12 +211,26 @@ def _written_out(trace: Trace, fused: list[_Call]) -> list[_Call]:
         places = np.searchsorted(table.start_ns[own], table.start_ns[rows])
         for row, at in zip(rows.tolist(), places.tolist(), strict=True):
             if 0 < at < len(own):
-                call = _composition(trace, int(own[at - 1]), row, int(own[at]))
+                call = _composition(trace, int(own[at - 1]), row, int(own[at]), triangles)
                 calls += [call] if call is not None else []
     return calls
 
 
-def _composition(trace: Trace, before: int, softmax: int, after: int) -> _Call | None:
+def _triangles(trace: Trace) -> set[tuple[int, ...]]:
+    """Return the sizes of the causal masks that the averaged steps make."""
+    table = trace.operators
+    rows = np.flatnonzero(
+        trace.names_where(TRIANGLES.__contains__)[table.name] & in_averaged_steps(trace, table.start_ns)
+    )
+    sizes = set()
+    for row in rows.tolist():
+        values = [str(value) for value in json_list(trace.value_lists[table.input_values[row]])]
+        if values[1:2] == [TRIANGLES[trace.names[table.name[row]]]]:
+            sizes.add(_shape(json_shapes(trace.shape_lists[table.input_shapes[row]]), 0)[-2:])
+    return sizes
+
+
+def _composition(trace: Trace, before: int, softmax: int, after: int, triangles: set[tuple[int, ...]]) -> _Call | None:
     """Return the attention that a product, a softmax and another product compute; ``None`` if their shapes differ."""
     table = trace.operators
     scores = _shape(json_shapes(trace.shape_lists[table.input_shapes[softmax]]), 0)
@@ -216,15 +240,47 @@ def _composition(trace: Trace, before: int, softmax: int, after: int) -> _Call |
     (batch, queries, size), keys = first[0], first[1][-1]
     if (batch * queries * keys, keys) != (prod(scores), scores[-1]) or second[0] != (batch, queries, keys):
         return None
-    types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[before]])]
-    key: _Key = ("written out", types[-1] if types else "", (batch, queries, size), keys, None, None, None)
+    types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[before]])][_factor(trace, before) :]
+    mask = _is_masked(trace, before, softmax, keys)
+    causal = mask and (True if (queries, keys) in triangles else None)
+    dropout = None if _between(trace, softmax, after, DROPOUTS) else 0.0
+    key: _Key = ("written out", types[0] if types else "", (batch, queries, size), keys, mask, dropout, causal)
     return _Call(int(table.thread[before]), int(table.start_ns[before]), int(table.end_ns[after]), key)
+
+
+def _between(trace: Trace, before: int, after: int, names: frozenset[str]) -> list[int]:
+    """Return the operators with some names between two others on their thread."""
+    table = trace.operators
+    return [
+        row
+        for row in range(before + 1, after)
+        if table.thread[row] == table.thread[before] and trace.names[table.name[row]] in names
+    ]
+
+
+def _is_masked(trace: Trace, product: int, softmax: int, keys: int) -> bool | None:
+    """Return whether a mask or bias changes the scores before the softmax; None if the recording does not say."""
+    table = trace.operators
+    if _between(trace, product, softmax, MASKED_FILLS):
+        return True
+    for row in _between(trace, product, softmax, SUMS):
+        if _shape(json_shapes(trace.shape_lists[table.input_shapes[row]]), 1)[-1:] == (keys,):
+            return True
+    if not _factor(trace, product):
+        return False
+    beta = [str(value) for value in json_list(trace.value_lists[table.input_values[product]])][3:4]
+    return beta[0] not in ("0", "0.", "0.0") if beta and beta[0] else None  # the bias counts `beta` times
+
+
+def _factor(trace: Trace, row: int) -> int:
+    """Return the position of the first factor among the inputs of a batched product."""
+    return 1 if trace.names[trace.operators.name[row]] == "aten::baddbmm" else 0
 
 
 def _factors(trace: Trace, row: int) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
     """Return the shapes of the two factors of a batched product."""
     shapes = json_shapes(trace.shape_lists[trace.operators.input_shapes[row]])
-    skipped = 1 if trace.names[trace.operators.name[row]] == "aten::baddbmm" else 0
+    skipped = _factor(trace, row)
     left, right = _shape(shapes, skipped), _shape(shapes, skipped + 1)
     return ((left[0], left[1], left[2]), right) if len(left) == len(right) == 3 else None
 
@@ -233,8 +289,8 @@ def _shape(shapes: Sequence[tuple[int, ...]], place: int) -> tuple[int, ...]:
     return shapes[place] if place < len(shapes) else ()
 
 
-def _owners(trace: Trace, calls: list[_Call]) -> Int64Array:
-    """Return for each operator row its call, also for operators of the backward; `NO_ROW` for all others."""
+def _owners(trace: Trace, calls: list[_Call]) -> tuple[Int64Array, bool]:
+    """Return for each operator row its call, or `NO_ROW`, and whether operators of the backward are among them."""
     table = trace.operators
     owner = np.full(len(table), NO_ROW, dtype=np.int64)
     for thread in {call.thread for call in calls}:
@@ -246,10 +302,11 @@ def _owners(trace: Trace, calls: list[_Call]) -> Int64Array:
         inside = (at >= 0) & (table.end_ns[rows] <= ends[np.maximum(at, 0)])
         owner[rows[inside]] = np.array(places)[at[inside]]
     forward, _ = forward_operator(trace)
-    if forward is not None:
-        nodes = np.flatnonzero((forward != NO_ROW) & (owner == NO_ROW))
-        owner[nodes] = owner[forward[nodes]]
-    return owner
+    if forward is None:
+        return owner, False
+    nodes = np.flatnonzero((forward != NO_ROW) & (owner == NO_ROW))
+    owner[nodes] = owner[forward[nodes]]
+    return owner, bool((owner[nodes] != NO_ROW).any())
 
 
 def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Array, Int64Array]:

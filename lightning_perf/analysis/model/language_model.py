@@ -55,7 +55,7 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
     tokens = per_step * steps
     by_arithmetic, coverage = count_flops(trace)
     flops = sum(by_arithmetic.values())
-    known = flops > 0 and not trace.problems.truncated and (coverage is None or coverage >= LEAST_COVERAGE)
+    known = flops > 0 and not trace.problems.lacks_work and (coverage is None or coverage >= LEAST_COVERAGE)
     attention = 3 * sum(kind.forward_flops for kind in found.kinds) / tokens if found is not None else 0.0
     per_token = flops / tokens if known else None
     formula = None if counted.parameters is None else 6 * counted.parameters + attention
@@ -63,7 +63,7 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
     return LanguageModel(
         steps=steps,
         tokens_per_step=per_step,
-        tokens_per_second=tokens / wall_ns * 1e9 if wall_ns and not trace.problems.truncated else None,
+        tokens_per_second=tokens / wall_ns * 1e9 if wall_ns and not trace.problems.lacks_work else None,
         padding=counted.padding / counted.counted if counted.counted else None,
         beyond_longest=counted.beyond_longest / counted.counted if counted.counted else None,
         parameters=counted.parameters,

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 PeakCategory = Literal[
-    "parameters", "gradients", "optimizer state", "activations", "temporary", "other", "fragmentation"
+    "parameters", "gradients", "optimizer state", "activations", "temporary", "other", "lightning_perf", "fragmentation"
 ]
 
 PEAK_PARTS: dict[MemoryCategory, PeakCategory] = {
@@ -49,6 +49,7 @@ PEAK_PARTS: dict[MemoryCategory, PeakCategory] = {
     "temporaries": "temporary",
     "inputs": "other",
     "unknown": "other",
+    "lightning_perf": "lightning_perf",
 }
 """The part of the peak to which the blocks of each category belong."""
 
@@ -59,8 +60,9 @@ _NAMES = {code: name for name, code in CODES.items()}
 class AliveBlocks:
     """Blocks that were alive, of one operator, phase, module and category.
 
-    `PerfCallback` lists the tensors of ``parameters``, ``gradients`` and ``optimizer_state``. The purpose of another
-    block follows from where it was allocated and when it was freed, if the recording shows both:
+    `PerfCallback` lists the tensors of ``parameters``, ``gradients`` and ``optimizer_state``, and as ``lightning_perf``
+    those that it holds itself. The purpose of another block follows from where it was allocated and when it was freed,
+    if the recording shows both:
 
     - ``inputs``: allocated while a batch was fetched or moved.
     - ``optimizer_state``: allocated in an optimizer step and alive after it.

@@ -17,7 +17,7 @@ from lightning_perf.trace.tensors import KINDS, WindowTensors
 from lightning_perf.trace.trace import Trace
 
 MemoryCategory = Literal[
-    "activations", "gradients", "optimizer_state", "inputs", "temporaries", "unknown", "parameters"
+    "activations", "gradients", "optimizer_state", "inputs", "temporaries", "unknown", "parameters", "lightning_perf"
 ]
 
 _CATEGORIES: tuple[MemoryCategory, ...] = get_args(MemoryCategory)

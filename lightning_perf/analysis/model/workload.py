@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_avera
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.model.recompute import has_second_derivative
-from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
+from lightning_perf.analysis.steps.phase_timeline import has_own_marks, mark_phase
+from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array, matched_part
 from lightning_perf.trace.trace import Trace
 
 LAYERS = {
@@ -28,6 +30,8 @@ LAYERS = {
 _ORDER = {operator: position for position, operator in enumerate(LAYERS)}
 
 _COMPILED = ("Torch-Compiled Region", "CompiledFunction", "## Call CompiledFxGraph")
+
+_BACKWARD = re.compile(r"backward|bwd", re.IGNORECASE)
 
 MOST_LAYERS = 500
 """Distinct layers in the document. A model with more is compared by the most frequent ones."""
@@ -67,6 +71,8 @@ class Workload:
         second_derivative: Whether the backward pass differentiates an earlier backward pass, as for forces, PINNs and
             gradient penalties.
         compiled_share: Share of the operators' host time that is inside of compiled code, forward and backward.
+        trains: Whether a backward pass, an optimizer or `PerfCallback` was recorded. False for layers without any of
+            them, as in inference. ``None`` if not even layers were recorded.
     """
 
     steps: int = 0
@@ -80,6 +86,7 @@ class Workload:
     optimizer_steps: int = 0
     second_derivative: bool = False
     compiled_share: float = 0.0
+    trains: bool | None = None
 
 
 def workload(trace: Trace) -> Workload:
@@ -109,6 +116,7 @@ def workload(trace: Trace) -> Workload:
         optimizer_steps=int((marks & in_averaged_steps(trace, trace.annotations.start_ns)).sum()),
         second_derivative=has_second_derivative(trace),
         compiled_share=_compiled_share(trace),
+        trains=_trains(trace) or (False if rows else None),
     )
 
 
@@ -155,6 +163,18 @@ def _passes(trace: Trace, layers: list[tuple[str, _Shape]]) -> float | None:
     if not layers or layers[0][1] is None:
         return None
     return layers.count(layers[0]) / max(int(averaged_steps(trace).sum()), 1)
+
+
+def _trains(trace: Trace) -> bool:
+    """Return whether anything shows a training."""
+    if trace.metadata.loader is not None or trace.metadata.loop is not None or has_own_marks(trace):
+        return True
+    named = (trace.operators.name, trace.annotations.name, trace.device.name)
+    names = (trace.names[code] for code in np.unique(np.concatenate(named)).tolist())
+    return any(
+        _BACKWARD.search(name) or mark_phase(name) in ("backward", "optimizer") or "training_step" in name
+        for name in map(matched_part, names)
+    )
 
 
 def _options(trace: Trace) -> Iterator[str]:

@@ -146,7 +146,7 @@ def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: Ho
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     step_ns = steps.wall.mean_ns
     number = int(averaged_steps(trace).sum())
-    if not len(kernels) or not number or not step_ns or trace.problems.truncated:
+    if not len(kernels) or not number or not step_ns or trace.problems.lacks_work:
         return None
     properties = device_properties(trace, int(trace.device.device[kernels[0]]))
     peak = find_device(properties.name, properties.total_memory_bytes)

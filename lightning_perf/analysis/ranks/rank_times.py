@@ -76,7 +76,7 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
             (row.name, row.mean_ns) for row in breakdown.categories if row.parent is None and row.mean_ns is not None
         ),
         collectives=_on_device(trace) or _on_host(trace),
-        truncated=trace.problems.truncated,
+        truncated=trace.problems.lacks_work,
         first_step=int(trace.steps.number[averaged[0]]) if len(averaged) else None,
         begin_ns=int(trace.steps.start_ns[averaged[0]]) if len(averaged) else None,
     )

@@ -101,8 +101,8 @@ class Breakdown:
         averages_cut_steps: Whether no step is complete, so that the averages include steps that the recording cut off.
         marked: Whether the recording marks its steps. Otherwise the one step is the whole recording.
         has_device: Whether the recording holds device work. Otherwise the rows of the device are missing.
-        truncated: Whether the file ends early. Device events come last in a file, so times are then lower bounds, and
-            shares are missing.
+        truncated: Whether the file ends early, or holds device work of unknown categories. Device events come last in a
+            file, so times are then lower bounds, and shares are missing.
     """
 
     steps: tuple[StepTime, ...]
@@ -132,7 +132,7 @@ def breakdown(trace: Trace) -> Breakdown:
     wall = steps.end_ns - steps.start_ns
     times = category_times(trace, trace.steps.start_ns, trace.steps.end_ns)
     averaged = averaged_steps(trace)
-    truncated = trace.problems.truncated
+    truncated = trace.problems.lacks_work
     rows = tuple(
         _row(name, parent, times[name] if has_device or not _is_device(name) else None, wall, averaged, truncated)
         for name, parent in CATEGORIES

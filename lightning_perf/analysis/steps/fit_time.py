@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lightning_perf.run_files.fit.account import AccountFacts, FitAccount, Group, LoaderStart
+from lightning_perf.run_files.fit.account import AccountEntry, AccountFacts, FitAccount, Group, LoaderStart
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,16 @@ class FitPart:
         time_ns: Its time, without work nested in it that has an entry of its own.
         share: Share of the wall time of the fit, 0 to 1.
         count: How often it ran; 0 for the remainder of a group.
+        early_ns: Time per call in the first half of the fit; None if unknown.
+        later_ns: Time per call after it.
     """
 
     name: str
     time_ns: int
     share: float
     count: int
+    early_ns: float | None = None
+    later_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,20 @@ class FitTime:
         return next((group for group in self.groups if group.group == name), FitGroup(name, 0, 0.0, ()))
 
 
+def _halves_ns(entry: AccountEntry) -> tuple[float | None, float | None]:
+    later = entry.count - entry.early_count
+    if not entry.early_count or later <= 0:
+        return None, None
+    return entry.early_ns / entry.early_count, (entry.time_ns - entry.early_ns) / later
+
+
 def summarize_account(account: FitAccount) -> FitTime:
     """Summarize the account of a fit."""
     wall_ns = account.wall_ns or 1
     groups = []
     for name in get_args(Group):
         parts = [
-            FitPart(entry.name, entry.time_ns, entry.time_ns / wall_ns, entry.count)
+            FitPart(entry.name, entry.time_ns, entry.time_ns / wall_ns, entry.count, *_halves_ns(entry))
             for entry in account.entries
             if entry.group == name
         ]

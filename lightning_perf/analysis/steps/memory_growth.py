@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup, WorkerGrowth
+from lightning_perf.trace.columns import Int64Array
 
 MIN_SAMPLES = 16
 
@@ -58,6 +59,9 @@ class MemoryGrowth:
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The kinds of tensors that grew between them, the most bytes first.
+        items: How many more items the list, dictionary or set had then that grew most.
+        batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
+        worker: The memory of a worker process of the loader; ``None`` without workers.
     """
 
     rank: int
@@ -70,10 +74,17 @@ class MemoryGrowth:
     grows: bool
     counted_steps: int
     tensors: tuple[TensorGrowth, ...]
+    items: int = 0
+    batch_lengths: int | None = None
+    worker: WorkerGrowth | None = None
 
 
-def summarize_growth(record: GrowthRecord) -> MemoryGrowth | None:
-    """Find out whether the memory of a fit grows steadily."""
+def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> MemoryGrowth | None:
+    """Find out whether the memory of a fit grows steadily.
+
+    Args:
+        tokens: Tokens of each step, -1 where unknown.
+    """
     if len(record.samples) < MIN_SAMPLES:
         return None
     steps = np.array([sample.step for sample in record.samples], dtype=np.int64)
@@ -97,6 +108,9 @@ def summarize_growth(record: GrowthRecord) -> MemoryGrowth | None:
         grows=grows,
         counted_steps=counted,
         tensors=tensors,
+        items=record.censuses[-1].items if record.censuses else 0,
+        batch_lengths=len(np.unique(tokens)) if tokens is not None and len(tokens) and (tokens > 0).all() else None,
+        worker=record.worker,
     )
 
 

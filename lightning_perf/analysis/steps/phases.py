@@ -113,7 +113,7 @@ def phases(trace: Trace) -> Phases:
         for p, name in enumerate(PHASES)
     )
     source = "own" if has_own_marks(trace) else "foreign"
-    return Phases(LEAVES, rows, source, int(averaged.sum()), trace.problems.truncated)
+    return Phases(LEAVES, rows, source, int(averaged.sum()), trace.problems.lacks_work)
 
 
 def phase_times(trace: Trace) -> Int64Array:

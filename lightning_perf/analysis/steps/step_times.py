@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
+from lightning_perf.analysis.steps.step_growth import StepGrowth, find_growth
 from lightning_perf.run_files.steps import StepSample, StepSamples
+from lightning_perf.statistics.ranks import hodges_lehmann_ratio
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
 WARMUP_STEPS = 5
@@ -50,7 +52,8 @@ class StepTimes:
         drift: Median step time of the last quarter of the run over that of the first, minus 1. 0.05 means
             that the run became 5 % slower. None if the run is too short.
         after_profiling: Median step time after the last profiled step over that before the first, minus 1; None if
-            either part is too short. A profiler that was not torn down leaves training slower.
+            either part is too short. A profiler that was not torn down leaves training slower. A slowdown that begins
+            later is left out.
         outlier_steps: Steps beyond the outlier limit.
         outlier_excess_ns: Their time beyond the median, together.
         outliers: The longest of them, longest first.
@@ -59,6 +62,8 @@ class StepTimes:
         periodic: Steps that take longer at regular distances, or ``None``.
         tokens_per_second: Tokens over wall time, padding included, over the steps that count their tokens; None if none
             does.
+        outlier_wait_ns: The part of `outlier_excess_ns` in waits for data; None if unknown.
+        growth: Growth of the step time over the run, or ``None``.
     """
 
     steps: int
@@ -84,6 +89,8 @@ class StepTimes:
     data_wait_share_steady: float | None = None
     periodic: PeriodicSteps | None = None
     tokens_per_second: float | None = None
+    outlier_wait_ns: int | None = None
+    growth: StepGrowth | None = None
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
@@ -133,8 +140,10 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
         data_wait_share_steady=_steady_share(wait_ns, step_ns),
-        periodic=find_period(kept.step, step_ns),
+        periodic=find_period(kept.step, step_ns, wait_ns),
         tokens_per_second=_per_second(kept.tokens, step_ns),
+        outlier_wait_ns=int(np.maximum(wait_ns[is_slow_outlier] - np.median(wait_ns), 0).sum()),
+        growth=find_growth(kept.step, step_ns, wait_ns, kept.tokens if (kept.tokens > 0).all() else kept.samples),
     )
 
 
@@ -157,7 +166,27 @@ def _after_profiling(samples: StepSamples) -> float | None:
     profiled = np.flatnonzero(samples.profiled)
     if not len(profiled):
         return None
-    return _change(samples.step_ns[: profiled[0]], samples.step_ns[profiled[-1] + 1 :])
+    return _change(samples.step_ns[: profiled[0]], steps_after(samples.step_ns[profiled[-1] + 1 :]))
+
+
+COMPARED_STEPS = 50
+"""The steps of a window are compared with at most so many before and after it. A run drifts, so the nearest count."""
+
+LATER_CHANGE = 1.02
+"""Ratio of two stretches of steps from which the second one is slower for a reason of its own."""
+
+
+def steps_after(step_ns: Int64Array) -> Int64Array:
+    """Return the steps after a window until they get slower once more, which has another reason."""
+    step_ns = step_ns[:COMPARED_STEPS]
+    if not step_ns.all():
+        return step_ns
+    until = len(step_ns)
+    for near in (MIN_STEPS_A_SIDE, 2 * MIN_STEPS_A_SIDE, 4 * MIN_STEPS_A_SIDE):
+        if len(step_ns) - near >= MIN_STEPS_A_SIDE:
+            ratio = hodges_lehmann_ratio(step_ns[:near].tolist(), step_ns[near:].tolist())
+            until = near if ratio is not None and ratio.low > LATER_CHANGE else until
+    return step_ns[:until]
 
 
 def _change(before: Int64Array, after: Int64Array) -> float | None:
@@ -167,9 +196,12 @@ def _change(before: Int64Array, after: Int64Array) -> float | None:
     return float(np.median(after)) / base - 1 if base else None
 
 
+USUAL = 40
+"""Percentile of the step time that is the usual step: at a period of 2, the median may be a long one."""
+
 LONGER = 0.25
 LONGER_NS = 1_000_000
-"""Excess over the median from which a step counts as long: a share of it, and a time."""
+"""Excess over the usual step from which a step counts as long: a share of it, and a time."""
 
 LIMIT_SCALES = (1, 2, 4, 8)
 """Multiples of that excess that are tried, the smallest first."""
@@ -196,43 +228,52 @@ class PeriodicSteps:
         steps: Number of these steps.
         step_ns: Their median step time.
         others_ns: Median time of the other steps.
+        wait_ns: Their median wait for data beyond that of the other steps; None if it was not measured.
     """
 
     period: int
     steps: int
     step_ns: int
     others_ns: int
+    wait_ns: int | None = None
 
     @property
     def per_step_ns(self) -> float:
         """The extra time, divided among all steps."""
         return (self.step_ns - self.others_ns) / self.period
 
+    @property
+    def waits(self) -> bool:
+        """Whether they are longer because they wait for data."""
+        return self.wait_ns is not None and 2 * self.wait_ns >= self.step_ns - self.others_ns
 
-def find_period(number: Int64Array, step_ns: Int64Array) -> PeriodicSteps | None:
+
+def find_period(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array) -> PeriodicSteps | None:
     """Find the period of long steps.
 
     Args:
         number: Number of each step in the run, ascending. Some may be missing.
+        wait_ns: The part of each step that waits for data.
 
     Returns:
         The period, or None if long steps are few or irregular.
 
     Example:
         >>> number = np.arange(100)
-        >>> find_period(number, np.where(number % 10 == 9, 400_000_000, 100_000_000))
-        PeriodicSteps(period=10, steps=10, step_ns=400000000, others_ns=100000000)
+        >>> find_period(number, np.where(number % 10 == 9, 400_000_000, 100_000_000), 0 * number)
+        PeriodicSteps(period=10, steps=10, step_ns=400000000, others_ns=100000000, wait_ns=0)
     """
     if len(number) <= LEAST_LONG:
         return None
-    excess_ns = step_ns - float(np.median(step_ns))
-    limit_ns = max(LONGER * float(np.median(step_ns)), LONGER_NS)
+    usual_ns = float(np.percentile(step_ns, USUAL))
+    excess_ns = step_ns - usual_ns
+    limit_ns = max(LONGER * usual_ns, LONGER_NS)
     # On a busy machine many steps are somewhat long. A higher limit leaves those with a cause of their own.
-    found = (_period_of(number, step_ns, excess_ns > scale * limit_ns) for scale in LIMIT_SCALES)
+    found = (_period_of(number, step_ns, wait_ns, excess_ns > scale * limit_ns) for scale in LIMIT_SCALES)
     return next((periodic for periodic in found if periodic is not None), None)
 
 
-def _period_of(number: Int64Array, step_ns: Int64Array, long: BoolArray) -> PeriodicSteps | None:
+def _period_of(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, long: BoolArray) -> PeriodicSteps | None:
     """Find the period of the steps that are marked as long."""
     if int(long.sum()) < LEAST_LONG:
         return None
@@ -250,5 +291,6 @@ def _period_of(number: Int64Array, step_ns: Int64Array, long: BoolArray) -> Peri
                 steps=int(members.sum()),
                 step_ns=round(float(np.median(step_ns[members]))),
                 others_ns=round(float(np.median(step_ns[~members]))),
+                wait_ns=max(0, round(float(np.median(wait_ns[members]) - np.median(wait_ns[~members])))),
             )
     return None

@@ -175,6 +175,11 @@ class FitAccountant:
 
         self._guarded(end)
 
+    def mark_steps(self, steps: int) -> None:
+        """Keep the time of the first steps apart."""
+        if self.stack.is_own_thread:
+            self.stack.mark(steps)
+
     def snapshot(self, end: Literal["returned", "report", "exception"]) -> FitAccount | None:
         """Return the account until now; None if it has failed."""
         if self._failed:
@@ -196,7 +201,7 @@ class FitAccountant:
             samples=self.samples,
             epochs=self._epochs,
             validations=self._validations,
-            entries=self.stack.entries(),
+            entries=self.stack.entries(max(0, steps)),
             starts=tuple(self._starts),
             facts=self._facts(),
             tokens=self.tokens,

@@ -47,6 +47,7 @@ class TimeStack:
         self._times_ns: list[int] = []
         self._counts: list[int] = []
         self.phases: list[int] = []
+        self._halves: list[tuple[int, list[int], list[int]]] = []
         self._stack = [self.entry(group, name)]
         self._events: list[int] = []
         self._note = self._events.extend
@@ -159,15 +160,33 @@ class TimeStack:
         self._events.clear()
         self._since_ns = since_ns
 
+    def mark(self, steps: int) -> None:
+        """Keep the times and counts of the steps until now. The last two calls count."""
+        self.charge()
+        self._halves = [*self._halves[-1:], (steps, self._times_ns.copy(), self._counts.copy())]
+
     def close(self) -> int:
         """Charge the time until now. Return the time since the start, which is the sum of all entries."""
         return self.charge() - self.start_ns
 
-    def entries(self) -> tuple[AccountEntry, ...]:
-        """Return the entries that took time or were entered, in the order in which they were made."""
+    def entries(self, steps: int = 0) -> tuple[AccountEntry, ...]:
+        """Return the entries that took time or were entered, in the order in which they were made.
+
+        Args:
+            steps: Steps of the fit, to find its first half.
+        """
         self.settle()
+        halves = [half for half in self._halves if 2 * half[0] <= steps]
+        early_ns, early_counts = (dict(enumerate(early)) for early in (halves[-1][1:] if halves else ([], [])))
         return tuple(
-            AccountEntry(group, name, self._times_ns[number], self._counts[number])
+            AccountEntry(
+                group,
+                name,
+                self._times_ns[number],
+                self._counts[number],
+                early_ns.get(number, 0),
+                early_counts.get(number, 0),
+            )
             for (group, name), number in self._numbers.items()
             if self._times_ns[number] or self._counts[number]
         )

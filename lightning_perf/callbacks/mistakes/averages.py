@@ -30,10 +30,17 @@ class _Version:
     version: int
     dtype: torch.dtype
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Version:
+        """Return the version of a tensor."""
+        return cls(id(tensor), tensor._version, tensor.dtype)
+
 
 class HalfAverages:
     """Finds 16-bit copies of trainable weights that change during training, without being trained.
 
+    A copy that stays the same, e.g. of the start weights for a penalty, is no average. Neither is a new copy of
+    the current weights.
     It looks at layers and buffers without gradient, and at tensors and modules in the attributes of the LightningModule
     and of the callbacks.
     """
@@ -41,15 +48,17 @@ class HalfAverages:
     def __init__(self, trainer: Trainer, module: Module) -> None:
         self._trainer = trainer
         self._module = module
-        self._before = self._versions()
+        self._before = {place: _Version.of(tensor) for place, tensor in self._copies()[0].items()}
 
     def check(self, step: int) -> Iterator[PrecisionMistake]:
-        """Compare with the start of training."""
-        changed = []
-        for place, now in self._versions().items():
-            before = self._before.get(place)
-            if before is None or (before.identity, before.version) != (now.identity, now.version):
-                changed.append((place, now.dtype))
+        """Compare with the last look, at which a tensor must have been there already."""
+        copies, weights = self._copies()
+        before, self._before = self._before, {place: _Version.of(tensor) for place, tensor in copies.items()}
+        changed = [
+            (place, now.dtype)
+            for place, now in self._before.items()
+            if place in before and before[place] != now and not any(_equal(copies[place], one) for one in weights)
+        ]
         if not changed:
             return
         place, dtype = changed[0]
@@ -70,8 +79,8 @@ class HalfAverages:
             step=step,
         )
 
-    def _versions(self) -> dict[str, _Version]:
-        """Return all 16-bit tensors that nobody trains and that have the shape of a trainable weight."""
+    def _copies(self) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+        """Return 16-bit tensors that nobody trains, with the shape of a trained weight, and all trained weights."""
         half: dict[str, torch.Tensor] = {}
 
         def add(place: str, tensor: torch.Tensor) -> None:
@@ -93,15 +102,21 @@ class HalfAverages:
                     continue
                 _visit(".".join(part for part in (prefix, name) if part), value, add, add_module, _DEPTH)
         if not half:
-            return {}
+            return {}, []
         stepped = [p for o in self._trainer.optimizers for group in o.param_groups for p in group["params"]]
         trained = {id(p) for p in stepped if p.requires_grad}
-        shapes = {tuple(p.shape) for p in self._module.parameters() if id(p) in trained and p.dim()}
+        weights = [p for p in self._module.parameters() if id(p) in trained and p.dim()]
+        shapes = {tuple(p.shape) for p in weights}
         return {
-            place: _Version(id(tensor), tensor._version, tensor.dtype)
+            place: tensor
             for place, tensor in half.items()
             if id(tensor) not in trained and tuple(tensor.shape) in shapes
-        }
+        }, weights
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same_kind = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+    return same_kind and torch.equal(one, other)
 
 
 _INTERNAL = ("_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_jit_module")

@@ -18,6 +18,11 @@ from lightning_perf.run_files.numerics.precision import PrecisionMistake
 LARGEST_COUNT = {torch.float16: 2048, torch.bfloat16: 256}
 """The largest integer up to which a type holds every integer."""
 
+LARGEST_FP16 = 65504.0
+
+_TOO_LARGE = "cannot be converted to type c10::Half without overflow"
+"""Part of torch's error for a constant that FP16 cannot hold."""
+
 _LOSSES = {
     "nll_loss_forward",
     "nll_loss2d_forward",
@@ -100,7 +105,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operator, then check it."""
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            if _TOO_LARGE in str(error):
+                self._constant(func, (*args, *kwargs.values()))
+            raise
         if self._on and torch._C._current_autograd_node() is None:
             try:
                 self._check(func, args, kwargs, result)
@@ -137,6 +147,19 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Report a mistake at the place of the operator that runs."""
         layer, line = user_place(self._names)
         self._report(PrecisionMistake(kind, severity, title, (evidence,), action, layer, line, self.step))
+
+    def _constant(self, func: Any, values: tuple[Any, ...]) -> None:
+        """Report a constant that FP16 cannot hold. torch raises an error for it."""
+        numbers = [value for value in values if isinstance(value, (int, float)) and abs(value) > LARGEST_FP16]
+        name = func._schema.name.rpartition(":")[2].rstrip("_") if hasattr(func, "_schema") else "The operator"
+        constant = f"{numbers[0]:g}" if numbers else "A constant"
+        self._add(
+            "half-constant",
+            "high",
+            f"{constant} is too large for FP16",
+            f"{name} writes it into an FP16 tensor, and FP16 ends at 65504. torch raises an error.",
+            "Mask with the least number of the type: scores.masked_fill(mask, torch.finfo(scores.dtype).min).",
+        )
 
     def _loss(self, name: str) -> None:
         self._add(

@@ -14,6 +14,7 @@ from lightning_perf.callbacks.mistakes.averages import HalfAverages
 from lightning_perf.callbacks.mistakes.checkpoints import saved_without_scaler
 from lightning_perf.callbacks.mistakes.found import FoundMistakes
 from lightning_perf.callbacks.mistakes.logged_values import LoggedValues
+from lightning_perf.callbacks.mistakes.lost_updates import LostUpdates
 from lightning_perf.callbacks.mistakes.operators import OperatorWatch
 from lightning_perf.callbacks.mistakes.place import layer_names
 from lightning_perf.callbacks.mistakes.scaler_calls import ScalerCalls
@@ -75,6 +76,7 @@ class MistakeWatch(FitObserver):
         self._follows_log = not is_compiled(module)  # a wrapper of `log` would break the graph of a compiled step
         self._casts = StaleCasts(parameters, self._found.add)
         self._averages = HalfAverages(trainer, module)
+        self._updates = None if mixed else LostUpdates(trainer, module)
         sixteen = mixed or any(p.dtype in (torch.float16, torch.bfloat16) for p in module.parameters())
         self._operators: OperatorWatch | None = None
         if self._follows_log:
@@ -167,6 +169,8 @@ class MistakeWatch(FitObserver):
         self._end_first()
         self._check_saved()
         for mistake in self._averages.check(step_number(self._trainer)):
+            self._found.add(mistake)
+        for mistake in self._updates.check(step_number(self._trainer)) if self._updates is not None else ():
             self._found.add(mistake)
         for history in (scale.history for scale in self._scale):
             line = f'PrecisionCallback("16-mixed", init_scale={history.lowest_scale:g})'

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
+from torch.utils import _pytree as pytree
 
+from lightning_perf.callbacks.host_copy import ScalarCopies
 from lightning_perf.callbacks.lightning_compat import holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.place import layer_names
 from lightning_perf.callbacks.numerics.cure_search import CureSearch
-from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
-from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers
+from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import BadRun, finite_or_none
@@ -45,21 +47,31 @@ def check_diagnose(diagnose: str) -> None:
 class LossWatch(FitObserver):
     """Checks the loss of each step, and diagnoses the first batch with NaN or an infinity.
 
-    On a CPU the check costs nothing. On other devices the host does not wait for the loss. It learns of a bad one some
-    steps later. From then on it waits for each loss, and diagnoses the first bad one. With ``gradients`` it waits in
-    every step. `scale` returns the loss scale, as far as the host knows; 1 without a scaler.
+    On a CPU the check costs nothing. On a CUDA device the loss is copied to the host, which learns of a bad one some
+    steps later. From then on it waits for each loss, keeps each batch, and diagnoses the first bad one. With
+    ``gradients`` it waits in every step.
+
+    The function `scale` returns the loss scale as far as the host knows it, 1 without a scaler. The function
+    `first_skipped` returns the first step since which all steps were skipped; None if the last one was not.
     """
 
     consequence = "NaN and infinities are not diagnosed"
 
-    def __init__(self, replay: Replay, diagnose: Diagnose, scale: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        diagnose: Diagnose,
+        scale: Callable[[], float],
+        first_skipped: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._replay = replay
         self._trainer, self._module = replay.trainer, replay.module
+        self._on_cuda = self._trainer.strategy.root_device.type == "cuda"
         self._gradients = self._exact = diagnose == "gradients"
-        self._scale = scale
+        self._scale, self._first_skipped = scale, first_skipped
         self._batch: KeptBatch | None = None
         self._bad_loss = False
-        self._pending: list[tuple[int, PendingVerdict]] = []
+        self._losses = ScalarCopies()
         self._first: int | None = None
         self._result: BadRun | None = None
 
@@ -70,8 +82,8 @@ class LossWatch(FitObserver):
         return precision in ("16-mixed", "bf16-mixed") and replay.possible and holds_whole_model(replay.trainer)
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """A training batch starts: keep it until the next one."""
-        if self._result is None:
+        """A training batch starts: keep it until it ends, if it may be run again."""
+        if self._result is None and (self._exact or not self._on_cuda or self._scale() < LOWEST_SCALE):
             self._batch = self._replay.keep(batch, batch_idx)
 
     def on_before_backward(self, loss: Any) -> None:
@@ -79,15 +91,14 @@ class LossWatch(FitObserver):
         if self._result is not None or not isinstance(loss, torch.Tensor):
             return
         self._bad_loss = False
-        bad = (~torch.isfinite(loss.detach()).all()).float()
-        self._pending.append((step_number(self._trainer), PendingVerdict(bad)))
-        # On a CPU the verdict is there at once. On other devices it arrives some steps later.
-        while self._pending and (verdict := self._pending[0][1].read(wait=self._exact)) is not None:
-            step, _ = self._pending.pop(0)
-            if verdict:
+        self._losses.add(step_number(self._trainer), loss)
+        exact = self._exact or not self._on_cuda
+        for step, value in self._losses.arrived(wait=exact):
+            bad = not math.isfinite(value)
+            self._bad_loss = bad and exact  # the last one is that of this batch
+            if bad:
                 self._first = step if self._first is None else self._first
                 self._exact = True
-                self._bad_loss = not self._pending
 
     def on_after_backward(self) -> None:
         """The backward pass has ended, and the optimizer has not stepped yet."""
@@ -98,9 +109,14 @@ class LossWatch(FitObserver):
         elif self._gradients_are_bad():
             self._diagnose("gradients")
 
-    def examine_drift(self) -> None:
-        """Compare the current batch with FP32, because the training has drifted away from FP32."""
-        if self._result is None and self._batch is not None:
+    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
+        """A training batch has ended: validation may follow, which needs its memory."""
+        self._batch = None
+
+    def examine_drift(self, batch: KeptBatch) -> None:
+        """Compare a batch with FP32, because the training has drifted away from FP32."""
+        if self._result is None:
+            self._batch = batch
             self._diagnose("drift")
 
     def results(self) -> dict[str, Any]:
@@ -109,7 +125,7 @@ class LossWatch(FitObserver):
 
     def close(self) -> None:
         """Let go of the batch."""
-        self._batch, self._pending = None, []
+        self._batch, self._losses = None, ScalarCopies()
 
     def _gradients_are_bad(self) -> bool:
         scaler = self._trainer.scaler
@@ -125,12 +141,15 @@ class LossWatch(FitObserver):
         batch, self._batch = self._batch, None
         if batch is None:
             return
-        step = self._first if self._first is not None else step_number(self._trainer)
+        step: int = self._first if self._first is not None else step_number(self._trainer)
         precision = str(self._trainer.precision_plugin.precision)
-        if _all_finite(self._module.parameters()):
+        skipped = self._first_skipped() if symptom == "gradients" else None
+        step = step if skipped is None else skipped
+        bad = next((layer_name(name) for name, p in self._module.named_parameters() if not _all_finite([p])), None)
+        if bad is None:
             self._result = _Diagnosis(self._replay, batch).make(step, precision, symptom)
         else:
-            self._result = BadRun(step, precision, symptom, weights_finite=False)
+            self._result = BadRun(step, precision, symptom, weights_finite=False, layer=bad)
 
 
 @dataclass(frozen=True)
@@ -159,6 +178,9 @@ class _Diagnosis:
 
     def make(self, step: int, precision: str, symptom: _Symptom) -> BadRun:
         """Diagnose the batch."""
+        in_batch = self._in_batch()
+        if in_batch:
+            return BadRun(step, precision, symptom, batch=in_batch)
         names = layer_names(self._replay.module)
         mixed_watch, fp32_watch = NonFiniteWatch(names), NonFiniteWatch(names)
         self._pass(watch=mixed_watch)
@@ -172,7 +194,9 @@ class _Diagnosis:
             fp32_finite=fp32.gradients is not None,
             fp32_loss=finite_or_none(fp32.loss),
         )
-        origin = _origin(mixed_watch.found, fp32_watch.found)
+        # Where FP32 fails too, its own pass shows the cause, without the overflows of 16 bits.
+        benign = fp32_watch.found if fp32.gradients is not None else ()
+        origin = _origin(mixed_watch.found if benign or fp32.gradients is not None else fp32_watch.found, benign)
         if origin is not None:
             found = replace(
                 found,
@@ -185,6 +209,17 @@ class _Diagnosis:
                 largest_input=origin.largest_input,
             )
         return found if fp32.gradients is None or mixed.is_like(fp32) else self._with_cure(found, fp32)
+
+    def _in_batch(self) -> tuple[str, ...]:
+        """Return the tensors of the batch with inf or NaN, if the batch is sound with zeros in their place."""
+        leaves = pytree.tree_flatten_with_path(self._batch.batch)[0]
+        bad = {pytree.keystr(path): leaf for path, leaf in leaves if _is_float(leaf) and not _all_finite([leaf])}
+        if not bad:
+            return ()
+        clean = pytree.tree_map(lambda leaf: leaf.nan_to_num(0, 0, 0) if _is_float(leaf) else leaf, self._batch.batch)
+        if self._pass(fp32=True, batch=replace(self._batch, batch=clean)).gradients is None:
+            return ()
+        return tuple(_bad_values(place, tensor) for place, tensor in bad.items())
 
     def _with_cure(self, found: BadRun, fp32: _Pass) -> BadRun:
         search = CureSearch(self._replay.module, lambda names: self._mixed_pass(names).is_like(fp32))
@@ -209,8 +244,15 @@ class _Diagnosis:
         finally:
             layers.undo()
 
-    def _pass(self, scale: float = 1.0, *, fp32: bool = False, watch: NonFiniteWatch | None = None) -> _Pass:
-        replayed = self._replay.run(self._batch, scale=scale, fp32=fp32, watch=watch)
+    def _pass(
+        self,
+        scale: float = 1.0,
+        *,
+        fp32: bool = False,
+        watch: NonFiniteWatch | None = None,
+        batch: KeptBatch | None = None,
+    ) -> _Pass:
+        replayed = self._replay.run(batch or self._batch, scale=scale, fp32=fp32, watch=watch)
         if replayed is None:
             return _Pass()
         loss = float(replayed.loss)
@@ -223,9 +265,28 @@ def _all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
-def _origin(mixed: Sequence[NonFiniteOperator], fp32: Sequence[NonFiniteOperator]) -> NonFiniteOperator | None:
-    """Return the first operator that is finite in FP32: those that make a mask of infinities are not."""
-    benign = {one.key for one in fp32}
-    suspects = [one for one in mixed if one.key not in benign] or list(mixed)
-    made = [one for one in suspects if one.finite_inputs]
-    return next(iter(made or suspects), None)
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _bad_values(place: str, tensor: torch.Tensor) -> str:
+    """Return how many values of a tensor of the batch are NaN or infinite, and in how many samples."""
+    bad = ~torch.isfinite(tensor)
+    text = f"batch{place} holds {int(bad.sum()):,} NaN or infinite values"
+    if not tensor.dim():
+        return text
+    samples = bad.flatten(1).any(1) if tensor.dim() > 1 else bad
+    first = int(samples.nonzero()[0, 0])
+    return f"{text}, in {int(samples.sum()):,} of {len(tensor):,} samples, first {first}"
+
+
+def _origin(suspects: Sequence[NonFiniteOperator], benign: Sequence[NonFiniteOperator]) -> NonFiniteOperator | None:
+    """Return the first operator that makes NaN of finite numbers, or else inf of them, or else NaN of infinities.
+
+    A fill writes an infinity on purpose, e.g. for a mask, and so do operators that FP32 has too, if FP32 is sound.
+    """
+    known = {one.key for one in benign}
+    found = [one for one in suspects if one.key not in known] or list(suspects)
+    found = [one for one in found if not one.fills] or found
+    makes_nan = [one for one in found if one.finite_inputs and one.value == "nan"]
+    return next(iter(makes_nan or [one for one in found if one.finite_inputs] or found), None)

@@ -18,6 +18,7 @@ from lightning_perf.callbacks.numerics.replay import (
     loss_of,
     write_back,
 )
+from lightning_perf.callbacks.peak_memory import restart_peak
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
@@ -42,7 +43,7 @@ class NumericsGuard(FitObserver):
 
     consequence = "the run is not compared with FP32"
 
-    def __init__(self, replay: Replay, steps: int, on_drift: Callable[[], None]) -> None:
+    def __init__(self, replay: Replay, steps: int, on_drift: Callable[[KeptBatch], None]) -> None:
         if not replay.possible:
             raise PrecisionError(
                 "the first steps can be replayed in FP32 in automatic optimization and on one device only",
@@ -87,9 +88,11 @@ class NumericsGuard(FitObserver):
             self._left -= 1
             if not self._left:
                 self._result = self._compare()
+                last = self._steps[-1][0][-1]
                 self.close()
+                restart_peak(self._trainer.strategy.root_device)  # these steps had copies of batches and weights
                 if self._result.beyond_seed_noise:
-                    self._on_drift()
+                    self._on_drift(last)
 
     def results(self) -> dict[str, Any]:
         """Return the comparison, None if the steps were not made."""

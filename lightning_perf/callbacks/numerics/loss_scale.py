@@ -119,6 +119,16 @@ class LossScaleMonitor(FitObserver):
         return self._state.scale
 
     @property
+    def first_skipped(self) -> int | None:
+        """The first step since which all steps were skipped, as far as the host knows; None if the last was not."""
+        first, attempts = None, self._resolved
+        for event in reversed(self._events):
+            if event.kind != "overflow" or event.attempts != attempts:
+                break
+            first, attempts = event.step, attempts - 1
+        return first
+
+    @property
     def attempts(self) -> int:
         """Optimizer steps tried so far."""
         return self._attempts
@@ -243,6 +253,7 @@ class LossScaleMonitor(FitObserver):
         if self._locator.left and attempt.overflowed(wait=True):
             with self._isolate(self._locator):
                 attempt.origin = self._locator.locate(attempt.optimizer, self._scale_of_next())
+        self._locator.forget()
         self._in_batch.append(attempt)
         self._unresolved.append(attempt)
 

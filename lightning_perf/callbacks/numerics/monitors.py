@@ -14,7 +14,7 @@ from lightning_perf.callbacks.numerics.bad_run import Diagnose, LossWatch, check
 from lightning_perf.callbacks.numerics.guard import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
-from lightning_perf.callbacks.numerics.replay import Replay
+from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver, Observers
@@ -72,7 +72,7 @@ def add_monitors(
     losses: list[LossWatch] = []
     # The guard is the first to start and the last to end, so that no other monitor counts the time of its replays.
     if options.guard_steps:
-        observers.add(NumericsGuard(replay, options.guard_steps, lambda: _examine_drift(observers, losses)))
+        observers.add(NumericsGuard(replay, options.guard_steps, lambda kept: _examine_drift(kept, observers, losses)))
     locator = OverflowLocator(replay, options.locate_overflows)
     if scaled:
         with errors.instead(LossScaleMonitor.consequence):
@@ -82,7 +82,9 @@ def add_monitors(
             )
     with errors.instead(LossWatch.consequence):
         if options.diagnose != "off" and LossWatch.applies(replay):
-            losses.append(LossWatch(replay, options.diagnose, lambda: _scale_of(scalers)))
+            losses.append(
+                LossWatch(replay, options.diagnose, lambda: _scale_of(scalers), lambda: _first_skipped(scalers))
+            )
             observers.add(losses[0])
     with errors.instead("mistakes in mixed precision are not looked for"):
         # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
@@ -142,8 +144,12 @@ def _scale_of(scalers: Iterable[LossScaleMonitor]) -> float:
     return next((monitor.scale for monitor in scalers), 1.0)
 
 
-def _examine_drift(observers: Observers, losses: Iterable[LossWatch]) -> None:
+def _first_skipped(scalers: Iterable[LossScaleMonitor]) -> int | None:
+    return next((monitor.first_skipped for monitor in scalers), None)
+
+
+def _examine_drift(kept: KeptBatch, observers: Observers, losses: Iterable[LossWatch]) -> None:
     for watch in losses:
         if watch in observers:
             with observers.isolate(watch):
-                watch.examine_drift()
+                watch.examine_drift(kept)

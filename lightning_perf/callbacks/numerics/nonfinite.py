@@ -18,8 +18,14 @@ from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.samples import OverflowOrigin
 
-MAX_OPERATORS = 64
-"""Operators with inf or NaN to keep, at most."""
+MAX_OPERATORS = 256
+"""Operators that make inf or NaN to keep, at most."""
+
+_FILLS = frozenset({"masked_fill", "fill", "full", "full_like", "new_full", "where", "scalar_tensor", "index_fill"})
+"""Operators that write a value of the program, e.g. the infinity of a mask."""
+
+_EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
+"""Operators that return memory with any values in it."""
 
 _VALUES: dict[int, Literal["inf", "nan"]] = {1: "inf", 2: "nan"}
 
@@ -52,16 +58,19 @@ class OverflowLocator(FitObserver):
         left are looked at instead.
         """
         self.left -= 1
-        batches, self._batches = self._batches, []
         if not self._replay.module.automatic_optimization:
             return _origin_in_gradients(self._replay.module, optimizer)
         # All of them, though the first that overflowed is the answer: it may be another one on another rank, and all
         # ranks have to come by the same collectives.
-        origins = [find_origin(self._replay, kept, scale) for kept in batches]
+        origins = [find_origin(self._replay, kept, scale) for kept in self._batches]
         return next((origin for origin in origins if origin is not None), None)
 
+    def forget(self) -> None:
+        """Let go of the batches: their step is over, and validation may follow, which needs their memory."""
+        self._batches = []
+
     def close(self) -> None:
-        """Let go of the batches."""
+        """Let go of the batches, and look into no more overflows."""
         self.left, self._batches = 0, []
 
 
@@ -120,7 +129,10 @@ def _judge(values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class NonFiniteOperator:
-    """An operator with inf or NaN in its result. `line` is empty in the backward pass."""
+    """An operator that makes inf, or makes NaN of numbers. In the backward pass it has the name of autograd's node.
+
+    There, layer and line are those of the forward pass.
+    """
 
     name: str
     layer: str
@@ -132,13 +144,21 @@ class NonFiniteOperator:
     finite_inputs: bool
 
     @property
+    def fills(self) -> bool:
+        """Whether it only writes a value of the program."""
+        return self.name.rpartition(":")[2].rstrip("_") in _FILLS
+
+    @property
     def key(self) -> tuple[str, str, str, bool]:
         """The operator's identity across replays."""
         return self.name, self.layer, self.line, self.backward
 
 
 class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at the result of every operator, and keeps those with inf or NaN. `names` are the layers' by ``id``."""
+    """Looks at the result of every operator, and keeps those that make inf, or make NaN of numbers.
+
+    `names` are the layers' by ``id``.
+    """
 
     supports_higher_order_operators = True
 
@@ -147,7 +167,7 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.found: list[NonFiniteOperator] = []
         """The operators, in the order of computing."""
         self._names = names
-        self._layers: dict[int, str] = {}
+        self._places: dict[int, tuple[str, str]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -157,8 +177,8 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node: Any = torch._C._current_autograd_node()  # None in the forward pass
         if node is None:
             # autograd has already numbered the node of this operator.
-            self._layers[torch._C._autograd._get_sequence_nr() - 1] = user_place(self._names)[0]
-        if len(self.found) >= MAX_OPERATORS:
+            self._places[torch._C._autograd._get_sequence_nr() - 1] = user_place(self._names)
+        if len(self.found) >= MAX_OPERATORS or func.__name__.split(".")[0].rstrip("_") in _EMPTY:
             return func(*args, **kwargs)
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if func.__name__.split(".")[0].endswith("_"):
@@ -172,18 +192,22 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add(self, func: Any, inputs: list[torch.Tensor], bad: torch.Tensor, node: Any) -> None:
         floats = [one.detach().float() for one in inputs if one.is_floating_point() and one.numel()]
+        makes_nan, finite_inputs = bool(bad.isnan().any()), all(map(_is_finite, floats))
+        if not finite_inputs and (not makes_nan or any(bool(one.isnan().any()) for one in floats)):
+            return  # it only passes on its inputs
         finite = [one[torch.isfinite(one)] for one in floats]
-        layer, line = user_place(self._names) if node is None else (self._layers.get(node._sequence_nr(), ""), "")
+        name = func._schema.name if hasattr(func, "_schema") else str(func)
+        layer, line = user_place(self._names) if node is None else self._places.get(node._sequence_nr(), ("", ""))
         self.found.append(
             NonFiniteOperator(
-                name=func._schema.name if hasattr(func, "_schema") else str(func),
+                name=name if node is None else node.name(),
                 layer=layer,
                 line=line,
                 backward=node is not None,
-                value="nan" if bool(bad.isnan().any()) else "inf",
+                value="nan" if makes_nan else "inf",
                 dtype=str(bad.dtype).removeprefix("torch."),
                 largest_input=max((float(one.abs().max()) for one in finite if one.numel()), default=None),
-                finite_inputs=all(map(_is_finite, floats)),
+                finite_inputs=finite_inputs,
             )
         )
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.peak_memory import own_memory
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import plugin_module
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
@@ -111,6 +112,7 @@ class Replay:
         metrics = [(layer, _metric_state(layer)) for layer in module.modules() if hasattr(layer, "_defaults")]
         python_state, numpy_state = random.getstate(), np.random.get_state()
         with ExitStack() as stack:
+            stack.enter_context(own_memory(self.trainer.strategy.root_device))
             stack.enter_context(torch.random.fork_rng(devices))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(_silenced(module))

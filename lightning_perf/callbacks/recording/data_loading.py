@@ -72,7 +72,42 @@ def _facts(loader: Any, module: Any) -> Facts:
         "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
         "dataset": type(below).__name__,
         "collate": _collate(own.get("collate_fn")),
+        "container": largest_container(dataset),
+        "sampler": next(filter(None, (_own_sampler(own.get(name)) for name in ("batch_sampler", "sampler"))), None),
     }
+
+
+LARGE_CONTAINER = 10_000
+"""Objects from which a list or dictionary is large: workers that read them copy its pages."""
+
+
+def largest_container(dataset: Any) -> str | None:
+    """Describe the largest list, tuple or dictionary in the attributes of a data set; None without a large one.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> largest_container(SimpleNamespace(inner=SimpleNamespace(paths=["x"] * 20_000)))
+        'inner.paths: 20,000 objects in a list'
+    """
+    found, seen = [], {id(dataset)}
+    queue = deque([("", dataset)])
+    while queue and len(seen) < MAX_ITEMS:
+        path, value = queue.popleft()
+        for name, child in islice(attributes(value).items(), MAX_ITEMS):
+            length = size(child)
+            if length is not None and length >= LARGE_CONTAINER:
+                found.append((length, f"{path}{name}", type(child).__name__))
+            elif length is None and id(child) not in seen and not is_tensor(child):
+                seen.add(id(child))
+                queue.append((f"{path}{name}.", child))
+    length, name, kind = max(found, default=(0, "", ""))
+    return f"{name}: {length:,} objects in a {kind}" if length else None
+
+
+def _own_sampler(sampler: Any) -> str | None:
+    """The class of a sampler, if it is neither torch's nor Lightning's."""
+    kind = type(sampler)
+    return None if sampler is None or kind.__module__.split(".")[0] in ("torch", *LIGHTNING) else kind.__name__
 
 
 def _collate(function: Any) -> str | None:

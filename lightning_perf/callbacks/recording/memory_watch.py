@@ -21,6 +21,7 @@ from lightning_perf.run_files.fit.memory_growth import (
     MemorySample,
     TensorCensus,
     TensorGroup,
+    WorkerGrowth,
     write_growth,
 )
 
@@ -29,6 +30,9 @@ WARMUP_STEPS = 20
 
 MAX_SAMPLES = 64
 """Samples kept. When they are full, every second one is dropped, and the distance doubles."""
+
+GPU_DISTANCE = 16
+"""Steps between the first samples on a GPU: torch gathers all statistics of the allocator for each."""
 
 GROWTH_BYTES = 16 * 2**20
 GROWTH_SHARE = 0.01
@@ -73,10 +77,12 @@ class MemoryWatch(StepObserver):
         folder: Path,
         rank: int,
         level: Callable[[], int | None] | None = None,
+        worker: Callable[[], WorkerGrowth | None] = lambda: None,
     ) -> None:
         self._state = state
         self._folder = folder
         self._rank = rank
+        self._worker = worker
         self._on_gpu = device.type == "cuda"
         self._statm: BinaryIO | None = None
         if level is None:
@@ -84,7 +90,8 @@ class MemoryWatch(StepObserver):
         self._level = level
         self._samples: list[MemorySample] = []
         self._censuses: list[TensorCensus] = []
-        self._distance = 1
+        self._lengths: dict[int, int] = {}
+        self._distance = GPU_DISTANCE if self._on_gpu else 1
         self._next = WARMUP_STEPS
         self._threshold: int | None = None
         self._began_s = time.perf_counter()
@@ -111,13 +118,16 @@ class MemoryWatch(StepObserver):
             self._take_census(step)
 
     def finish(self) -> None:
-        """Write the record."""
+        """Write the record. Tensors that were counted once are counted again, so that their growth is known."""
+        if len(self._censuses) == 1 and self._state.step > self._censuses[0].step:
+            self._take_census(self._state.step)
         if self._samples:
             record = GrowthRecord(
                 rank=self._rank,
                 source="allocator" if self._on_gpu else "process",
                 samples=tuple(self._samples),
                 censuses=tuple(self._censuses),
+                worker=self._worker(),
             )
             write_growth(self._folder, record)
 
@@ -142,8 +152,25 @@ class MemoryWatch(StepObserver):
         begin_s = time.perf_counter()
         if len(self._censuses) > 1 and self._spent_s > CENSUS_SHARE * (begin_s - self._began_s):
             return
-        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors())]
+        lengths = container_lengths()
+        if not self._censuses:
+            self._lengths = lengths
+        items = max((length - self._lengths.get(key, length) for key, length in lengths.items()), default=0)
+        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), max(0, items))]
         self._spent_s += time.perf_counter() - begin_s
+
+
+CONTAINERS = frozenset({list, dict, set})
+
+LEAST_ITEMS = 16
+"""Items of containers that are followed: there are hundreds of thousands of smaller ones."""
+
+
+def container_lengths() -> dict[int, int]:
+    """Return the lengths of lists, dictionaries and sets by identity. Subclasses, such as caches, are left out."""
+    things = gc.get_objects()
+    containers = itertools.compress(things, map(CONTAINERS.__contains__, map(type, things)))
+    return {id(container): len(container) for container in containers if len(container) >= LEAST_ITEMS}
 
 
 def count_tensors() -> tuple[TensorGroup, ...]:

@@ -14,13 +14,13 @@ import torch
 from torch.profiler import profile, record_function
 from torch.torch_version import TorchVersion
 
-from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
+    device_recording_stopped,
     new_recorder,
     recorder_is_taken,
     without_thread_error,
@@ -30,6 +30,7 @@ from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObser
 from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
+from lightning_perf.trace.description import STOPPED_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 T = TypeVar("T")
@@ -126,7 +127,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         action = self._plan.action(step)
         if action is Action.REST:
             self._left_out = False
-            if self._recording.captures is None and step >= WARMUP_STEPS:
+            if self._recording.captures is None:
                 self._due = self._plan.next_window(step) - LAST_STEPS
             return
         if self._left_out:
@@ -300,6 +301,10 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if recording:
                 for key, note in self._notes.of_window(self._whole_steps):
                     stopped.add_metadata_json(key, note)
+                if self._device_type == "cuda" and self._may_wait:
+                    torch.cuda.synchronize()  # torch would do it next: buffers may fill up until then
+                if self._device_type != "cpu" and device_recording_stopped():
+                    stopped.add_metadata_json(STOPPED_KEY, "true")
             if not self._may_wait and stopped.profiler is not None:
                 stopped.profiler.use_device = None  # otherwise torch synchronizes before it stops
             stopped.stop_trace()

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lightning_perf.objects import is_tensor, parts
+from lightning_perf.objects import attributes, is_tensor, parts, size
 from lightning_perf.trace.tensors import KINDS, TensorKind
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -18,11 +18,20 @@ TensorSource: TypeAlias = Callable[[], tuple[Any, Iterable[Any]]]
 """Returns the model, or None if it is not known, and the optimizers."""
 
 _MAX_DEPTH = 4
-"""The state of an optimizer is searched in containers up to this depth."""
+"""Containers are searched up to this depth."""
+
+_MOST_PARTS = 10_000
+"""Longer containers are left out: they hold the records of steps."""
+
+_OWN = "lightning_perf.callbacks."
+"""Package of the objects that may hold tensors of the callback."""
 
 
-def list_tensors(source: TensorSource) -> TensorLists:
-    """List the tensors of a training. Nothing is computed, and no device is waited for."""
+def list_tensors(source: TensorSource, own: Iterable[object] = ()) -> TensorLists:
+    """List the tensors of a training, and those that objects of this package hold.
+
+    Nothing is computed, and no device is waited for.
+    """
     model, optimizers = source()
     lists: TensorLists = {kind: [] for kind in KINDS}
     if isinstance(model, torch.nn.Module):
@@ -35,25 +44,28 @@ def list_tensors(source: TensorSource) -> TensorLists:
     for optimizer in optimizers:
         for tensor in _tensors_in(getattr(optimizer, "state", {})):
             lists["optimizer_state"] += _blocks(tensor)
+    for holder in own:
+        for tensor in _tensors_in(holder, inside=_OWN):
+            lists["lightning_perf"] += _blocks(tensor)
     return lists
 
 
 class WindowLists:
     """The tensors at the start and at the end of one recorded window, for its trace file."""
 
-    def __init__(self, source: TensorSource) -> None:
-        self._source = source
+    def __init__(self, source: TensorSource, own: Iterable[object] = ()) -> None:
+        self._source, self._own = source, own
         self._start: TensorLists = {}
         self._available: dict[str, int] = {}
 
     def start(self) -> None:
         """List the tensors at the start of the recording."""
-        self._start = list_tensors(self._source)
+        self._start = list_tensors(self._source, self._own)
         self._available = _available_bytes(self._start)
 
     def stop(self) -> dict[str, object]:
         """List the tensors at the end of the recording, and return both lists for `TENSORS_KEY`."""
-        return {"start": self._start, "end": list_tensors(self._source), "available_bytes": self._available}
+        return {"start": self._start, "end": list_tensors(self._source, self._own), "available_bytes": self._available}
 
 
 def _available_bytes(lists: TensorLists) -> dict[str, int]:
@@ -71,12 +83,15 @@ def _available_bytes(lists: TensorLists) -> dict[str, int]:
     return found
 
 
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def _tensors_in(value: Any, depth: int = 0, inside: str | None = None) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a container, and in the attributes of objects of one package."""
     if is_tensor(value):
         yield value
     elif depth < _MAX_DEPTH:
-        for _, part in parts(value):
-            yield from _tensors_in(part, depth + 1)
+        own = inside is not None and type(value).__module__.startswith(inside)
+        if own or (size(value) or 0) <= _MOST_PARTS:
+            for _, part in attributes(value).items() if own else parts(value):
+                yield from _tensors_in(part, depth + 1, inside)
 
 
 def _blocks(tensor: torch.Tensor) -> list[tuple[int, int, int]]:

@@ -41,6 +41,15 @@ def recorder_is_taken() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # private, without a public equal
 
 
+def device_recording_stopped() -> bool:
+    """Whether kineto has dropped events of a device, because its buffer for them was full (128 MB by default).
+
+    Otherwise only ``profile.step`` asks, which windows do not call. The warning is below the log level.
+    """
+    asked = getattr(torch.autograd, "_is_kineto_stopped", None)  # private, and new
+    return asked is not None and bool(asked())
+
+
 _THREAD_ERROR = b"External init callback must run in same thread as registerClient"
 
 

@@ -11,11 +11,20 @@ from lightning_perf.callbacks.recording.batch_contents import BatchContents
 from lightning_perf.callbacks.recording.memory_watch import process_bytes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
-from lightning_perf.callbacks.steps.core_waits import CoreWaits
+from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
+from lightning_perf.machine.environment import device_settings, setting_facts
 from lightning_perf.machine.processor import processor_facts
-from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, LOOP_KEY, PROCESSOR_KEY, TOKENS_KEY
+from lightning_perf.trace.description import (
+    BATCH_KEY,
+    DEVICE_SETTINGS_KEY,
+    LOADER_KEY,
+    LOOP_KEY,
+    PROCESSOR_KEY,
+    SETTINGS_KEY,
+    TOKENS_KEY,
+)
 from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -26,13 +35,13 @@ class WindowNotes:
 
     Attributes:
         errors: Where a failing source is reported.
-        core_waits: Measures the waits for a core.
+        core_use: Measures the use of the cores.
         batch: Counts the contents of a batch.
     """
 
     errors: ErrorReporter
     page_faults: PageFaultCounter | None = None
-    core_waits: CoreWaits | None = None
+    core_use: CoreUse | None = None
     loader: Mapping[str, object] | None = None
     hook_times: HookTimes | None = None
     tensors: WindowLists | None = None
@@ -44,16 +53,22 @@ class WindowNotes:
         processor = processor_facts(
             trains=device_type == "cpu",
             page_faults=self.page_faults.median_per_step() if self.page_faults is not None else None,
-            core_wait=self.core_waits.share() if self.core_waits is not None else None,
         )
         memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if device_type == "cpu" else {}
-        yield PROCESSOR_KEY, json.dumps(processor | memory)
+        use = self.core_use.facts() if self.core_use is not None else {}
+        yield PROCESSOR_KEY, json.dumps(processor | use | memory)
+        yield SETTINGS_KEY, json.dumps(setting_facts())
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
+        if device_type == "cuda":
+            try:
+                yield DEVICE_SETTINGS_KEY, json.dumps(device_settings())
+            except Exception as error:
+                self.errors.report("recordings do not name the device and its settings", error)
 
     def on_step_start(self) -> None:
         """A step starts that may be followed by a window, or is part of one."""
-        for source in (self.page_faults, self.core_waits, self.tokens):
+        for source in (self.page_faults, self.tokens):
             if source is not None:
                 source.on_step_start()
 

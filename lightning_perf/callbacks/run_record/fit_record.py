@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.peak_memory import end_peak, start_peak
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
 from lightning_perf.callbacks.run_record.host_load import HostLoad, LoadSeen
 from lightning_perf.callbacks.run_record.late_facts import LateFacts
@@ -88,7 +89,7 @@ class LoopRecord(FitObserver):
         if self._recorder is None:
             return
         self._recorder.training_begins()
-        self._reset_peak_memory()
+        start_peak(self._device)
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Hash the first batch that is trained on. The second one shows that the first is over."""
@@ -128,9 +129,11 @@ class LoopRecord(FitObserver):
         if self._recorder is not None:
             self._add(self._ask(what, source))
 
-    def epoch(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
+    def epoch(
+        self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
+    ) -> None:
         """Record an epoch that has ended."""
-        self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics))
+        self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics, higher_is_better))
 
     def finishes(self) -> None:
         """The fit has ended, by its limits or by early stopping."""
@@ -183,7 +186,7 @@ class LoopRecord(FitObserver):
             lambda recorder: recorder.ends(
                 outcome,
                 error=error,
-                peak_device_bytes=self._peak_device_bytes(),
+                peak_device_bytes=end_peak(self._device),
                 other_cpu_share=load.other_cpu_share,
                 cpu_throttled_share=load.cpu_throttled_share,
             )
@@ -196,14 +199,6 @@ class LoopRecord(FitObserver):
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
             return LoadSeen()
-
-    def _reset_peak_memory(self) -> None:
-        """Let torch's peak of memory be this fit's: an earlier one in the process may have taken more."""
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    def _peak_device_bytes(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:
         if self._recorder is None:
@@ -258,4 +253,19 @@ class FitRecord(LoopRecord):
         if epoch is None:
             return
         # By now Lightning has computed and reset the metrics on all ranks, so reading them is not a collective call.
-        self.epoch(epoch, int(self._trainer.global_step), self._trainer.callback_metrics)
+        steps, metrics = int(self._trainer.global_step), self._trainer.callback_metrics
+        self.epoch(epoch, steps, metrics, directions(self._trainer, metrics))
+
+
+def directions(trainer: Trainer, names: Iterable[str]) -> dict[str, bool]:
+    """Return whether higher is better, for the logged metrics that torchmetrics knows."""
+    known: dict[str, bool] = {}
+    epoch_loop = trainer.fit_loop.epoch_loop
+    for loop in (epoch_loop, epoch_loop.val_loop):
+        for logged in getattr(loop, "_results", {}).values():
+            better = getattr(getattr(logged, "value", None), "higher_is_better", None)
+            if isinstance(better, bool):
+                name = logged.meta.name
+                known |= dict.fromkeys((name, f"{name}_step", f"{name}_epoch"), better)
+    in_names = ((name, known.get(name.partition("/dataloader_idx")[0])) for name in names)
+    return {name: better for name, better in in_names if better is not None}

@@ -163,6 +163,10 @@ class Observers:
         """Whether an observer is at work."""
         return any(each is observer for each in self._observers)
 
+    def __iter__(self) -> Iterator[FitObserver]:
+        """Return the observers at work."""
+        return iter(self._observers)
+
     def add(self, observer: FitObserver) -> None:
         """Add an observer at the end of the list."""
         self._observers.append(observer)

@@ -12,29 +12,24 @@ from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import EpochEnded
 from lightning_perf.statistics.censored import ReachTime
 
-LOWER_IS_BETTER = ("loss", "err")
-"""A metric with one of these parts in its name is never an accuracy, whatever its values."""
-
-LOWER_WORDS = ("perplexity", "ppl", "nll", "bpb", "bpc", "wer", "cer", "mae", "mse", "rmse", "mape", "fid")
-HIGHER_WORDS = (
-    "auc",
-    "auroc",
-    "f1",
-    "iou",
-    "miou",
-    "dice",
-    "map",
-    "ap",
-    "bleu",
-    "rouge",
-    "psnr",
-    "ssim",
-    "r2",
-    "score",
+ACCURACY_WORDS = frozenset(("acc", "accuracy"))
+LOWER_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "loss losses err error errors inaccuracy perplexity ppl nll bpb bpc wer cer mae mse rmse mape fid brier ece kl "
+        "distance dist divergence",
+    )
 )
-"""Whole words in a metric's name that show its better direction."""
+HIGHER_WORDS = frozenset(re.findall(r"\w+", "auc auroc f1 iou miou dice map ap bleu rouge psnr ssim r2 score recall"))
+OTHER_WORDS = frozenset(("scale", "weight", "time", "lr", "s", "ms", "grad", "norm"))
+"""Whole words in a metric's name that show its better direction. Other words show that it is something else, and lower
+words outweigh higher ones: a dice loss is a loss."""
+
+COLLAPSED_SHARE = 0.2
+"""Runs logged in different scales, unless those with low values are below this share of the others."""
 
 _WORD = re.compile(r"[^\W_]+")
+_PART = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*")
 
 ROUNDING = 1e-6
 
@@ -136,24 +131,36 @@ def find_quality(runs: Sequence[RunRecord], accuracy: str | None = None, quality
             as ``val_loss`` or ``test_f1`` need no direction.
 
     Returns:
-        The given metric. Without one, the first of these that every run with epochs logged: an accuracy, a score, a
-        loss. A validation metric comes before a training metric. None if the runs share no such metric.
+        The given metric. Without one, the first of these that any run logged: an accuracy, a score, a loss. A
+        validation metric comes before a training metric. None if not every run with epochs logged that metric: another
+        one would hide that it is missing.
 
     Raises:
-        CompareError: No run logged the given name, its direction is unknown, or it is not an accuracy.
+        CompareError: No run logged the given name, its direction is unknown, it is not an accuracy, or some runs logged
+            it in per cent and others as a share.
     """
     if quality is not None:
         if accuracy is not None:
             raise CompareError(f"--accuracy {accuracy} and --quality {quality}: choose one of them.")
         return _read_quality(runs, quality)
-    found = find_accuracy(runs, accuracy)
-    if found is not None:
-        return found
-    known = _common_metrics(runs)
-    directions = {name: direction for name in known if (direction := _direction(name)) is not None}
+    if accuracy is not None:
+        return _read_accuracy(runs, accuracy)
+    best = best_logged(runs)
+    return best if best is not None and all(best.is_in(run) for run in runs if run.epochs) else None
+
+
+def best_logged(runs: Sequence[RunRecord]) -> Quality | None:
+    """Return the metric that shows best how well runs learned, of all that some of them logged."""
+    names = sorted({name for run in runs for epoch in run.epochs for name in epoch.metrics}, key=_rank)
+    known = {name: kind for name in names if (kind := _kind(name, runs)) is not None}
+    for name in (name for name, kind in known.items() if kind == "accuracy"):
+        accuracy = _read_scale(runs, name)
+        if accuracy is not None:
+            return accuracy
+        known[name] = "score"
     # Validation says more than training, and a score more than a loss.
-    best = min(directions, key=lambda name: (_rank(name)[0], directions[name] == "loss", _rank(name)), default=None)
-    return Quality(best, metric=directions[best]) if best is not None else None
+    best = min(known, key=lambda name: (_rank(name)[0], known[name] == "loss", _rank(name)), default=None)
+    return Quality(best, metric=known[best]) if best is not None else None
 
 
 def _read_quality(runs: Sequence[RunRecord], text: str) -> Quality:
@@ -161,34 +168,48 @@ def _read_quality(runs: Sequence[RunRecord], text: str) -> Quality:
     if mode not in ("min", "max"):
         name, mode = text, ""
     _check_logged(runs, name)
-    if mode != "min" and "acc" in name.lower() and not _is_loss(name):
-        accuracy = _read_scale(runs, name)
+    kind = _kind(name, runs)
+    if kind == "accuracy" and mode != "min":
+        accuracy = _read_scale(runs, name, mixed=mode == "max")
         if accuracy is not None:
             return accuracy
-    metric = {"min": "loss", "max": "score"}.get(mode) or _direction(name)
+    metric = {"min": "loss", "max": "score"}.get(mode) or kind
     if metric is None:
         raise CompareError(
             f'--quality "{name}": the name does not show whether higher or lower is better. '
             f"Write {name}:max or {name}:min."
         )
-    return Quality(name, metric=metric)
+    return Quality(name, metric="score" if metric == "accuracy" else metric)
 
 
-def _direction(name: str) -> str | None:
-    """Return the entry of `METRICS` for a logged name, or None if the name does not show a direction."""
-    words = {word.lower() for word in _WORD.findall(name)}
-    if _is_loss(name) or words & set(LOWER_WORDS):
+def _kind(name: str, runs: Sequence[RunRecord] = ()) -> str | None:
+    """Return the entry of `METRICS` for a logged name: by torchmetrics, else by its words, else None."""
+    recorded = {epoch.higher_is_better[name] for run in runs for epoch in run.epochs if name in epoch.higher_is_better}
+    words = _words(name)
+    if recorded in ({True}, {False}):
+        return "loss" if recorded == {False} else "accuracy" if words & ACCURACY_WORDS else "score"
+    if words & OTHER_WORDS:
+        return None
+    if words & LOWER_WORDS:
         return "loss"
-    return "score" if words & set(HIGHER_WORDS) else None
+    return "accuracy" if words & ACCURACY_WORDS else "score" if words & HIGHER_WORDS else None
 
 
-def _is_loss(name: str) -> bool:
-    return any(part in name.lower() for part in LOWER_IS_BETTER)
+def _words(name: str) -> set[str]:
+    """Return the words of a name, also those of camel case, and without a number at the end.
+
+    Example:
+        >>> sorted(_words("val/MulticlassAccuracy@5"))
+        ['5', 'accuracy', 'multiclass', 'multiclassaccuracy', 'val']
+    """
+    chunks = _WORD.findall(name)
+    words = {word.lower() for chunk in chunks for word in (chunk, *_PART.findall(chunk))}
+    return words | {word.rstrip("0123456789") for word in words} - {""}
 
 
 def is_broken(run: RunRecord, quality: Quality | None, baseline: Sequence[RunRecord]) -> bool:
     """Return whether a run diverged: its quality ended as nan or inf, or a loss did that is finite in the baseline."""
-    names = {name for epoch in run.epochs for name in epoch.metrics if _is_loss(name)}
+    names = {name for epoch in run.epochs for name in epoch.metrics if _kind(name) == "loss"}
     if quality is not None and quality.is_in(run) and _last_logged(run, quality.name) is None:
         return True
     return any(
@@ -201,50 +222,48 @@ def _last_logged(run: RunRecord, name: str) -> float | None:
     return next((epoch.metrics[name] for epoch in reversed(run.epochs) if name in epoch.metrics), None)
 
 
-def _common_metrics(runs: Sequence[RunRecord]) -> set[str]:
-    of_runs = [{name for epoch in run.epochs for name in epoch.metrics} for run in runs if run.epochs]
-    return set.intersection(*of_runs) if of_runs else set()
-
-
 def _check_logged(runs: Sequence[RunRecord], name: str) -> None:
     logged = {metric for run in runs for epoch in run.epochs for metric in epoch.metrics}
     if name not in logged:
         raise CompareError(f'No run logged a metric "{name}". They logged: {", ".join(sorted(logged)) or "none"}.')
 
 
-def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Quality | None:
-    """Find the metric that is the accuracy.
+def _read_accuracy(runs: Sequence[RunRecord], name: str) -> Quality:
+    _check_logged(runs, name)
+    if _kind(name, runs) == "loss":
+        raise CompareError(
+            f'--accuracy "{name}": the name looks like a loss or an error, where lower is better. '
+            f"Give --quality {name}:min instead."
+        )
+    accuracy = _read_scale(runs, name)
+    if accuracy is None:
+        raise CompareError(
+            f'--accuracy "{name}": not an accuracy, because it has values outside 0 to 1 and outside 0 to 100 %. '
+            f"Give --quality {name}:max instead."
+        )
+    return accuracy
 
-    Returns:
-        The accuracy: a metric with "acc" in its name that every run with epochs logged. A validation metric comes
-        before a training metric. None if the runs share no accuracy.
+
+def _read_scale(runs: Sequence[RunRecord], name: str, *, mixed: bool = False) -> Quality | None:
+    """Return the metric as an accuracy in shares or in per cent; None if its values can be neither.
+
+    With `mixed`, it is also None if some runs logged shares and others per cent.
     """
-    if name is not None:
-        _check_logged(runs, name)
-        if _is_loss(name):
-            raise CompareError(
-                f'--accuracy "{name}": the name looks like a loss or an error, where lower is better. '
-                f"Give --quality {name}:min instead."
-            )
-        accuracy = _read_scale(runs, name)
-        if accuracy is None:
-            raise CompareError(
-                f'--accuracy "{name}": not an accuracy, because it has values outside 0 to 1 and outside 0 to 100 %. '
-                f"Give --quality {name}:max instead."
-            )
-        return accuracy
-    known = sorted(_common_metrics(runs), key=_rank)
-    candidates = (_read_scale(runs, metric) for metric in known if "acc" in metric.lower() and not _is_loss(metric))
-    return next((accuracy for accuracy in candidates if accuracy is not None), None)
-
-
-def _read_scale(runs: Sequence[RunRecord], name: str) -> Quality | None:
-    """Return the metric as an accuracy in shares or in per cent; None if its values can be neither."""
-    logged = [value for run in runs for epoch in run.epochs if (value := epoch.metrics.get(name)) is not None]
-    low, high = min(logged, default=0.0), max(logged, default=0.0)
-    if low < 0 or high > 100 + ROUNDING:
+    of_runs = [[value for epoch in run.epochs if (value := epoch.metrics.get(name)) is not None] for run in runs]
+    highest = [max(values) for values in of_runs if values]
+    if min((value for values in of_runs for value in values), default=0.0) < 0 or max(highest, default=0.0) > 100.0001:
         return None
-    return Quality(name, in_percent=high > 1 + ROUNDING)
+    percent = [value for value in highest if value > 1 + ROUNDING]
+    share = max((value for value in highest if value <= 1 + ROUNDING), default=0.0)
+    # In per cent, a collapsed run is at most at 1 % as well, but far from a hundredth of the others.
+    if percent and share > COLLAPSED_SHARE * min(percent) / 100:
+        if mixed:
+            return None
+        raise CompareError(
+            f"{name}: some runs logged shares of 1 (up to {share:.4g}), others per cent (up to {max(percent):.4g}). "
+            f"Log it in one scale. To compare the values unchanged, give --quality {name}:max."
+        )
+    return Quality(name, in_percent=bool(percent))
 
 
 def _rank(metric: str) -> tuple[int, int, str]:

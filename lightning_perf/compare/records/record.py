@@ -5,7 +5,8 @@ A record without its last line, `RunEnded`, belongs to a run that was interrupte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,11 +30,17 @@ from lightning_perf.run_files.run_record import (
     Place,
     RunEnded,
     RunStarted,
+    without_addresses,
 )
 from lightning_perf.run_files.steps import STEPS
 
 GIVEN_UP = "its block was given up"
 """The problem of a run that is left out because another run of its block failed."""
+
+
+PROGRESS_RUNS = 1000
+
+CRASHED_AT_START = "it crashed at its start, and left an empty record"
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,13 @@ class RunRecord:
     fit_samples_per_second: float | None = None
     first_step_s: float | None = None
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The run ID and the content: a copied folder has the same."""
+        total_ns = self.steps.total_ns if self.steps is not None else None
+        facts = repr(sorted(self.facts.items()))
+        return self.run_id, self.started_unix_s, self.train_time_s, total_ns, facts, repr(self.epochs)
+
 
 def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run."""
@@ -120,7 +134,7 @@ def read_record(path: str | Path) -> RunRecord:
         path=path,
         started_unix_s=started.started_unix_s,
         place=started.place,
-        facts=facts,
+        facts=without_addresses(facts),
         notes=started.notes,
         epochs=tuple(line for line in lines if isinstance(line, EpochEnded)),
         outcome=ended.outcome if ended else Outcome.INTERRUPTED,
@@ -149,13 +163,15 @@ def _account(folder: Path) -> FitAccount | None:
         return None
 
 
-def find_records(path: str | Path) -> tuple[RunRecord, ...]:
+def find_records(path: str | Path, progress: Callable[[str], None] | None = None) -> tuple[RunRecord, ...]:
     """Read all run records in a folder and its subfolders.
 
-    Files without a single complete line are skipped: such a run crashed, or the disk was full, at its start.
+    A file without a single complete line is the record of a run that failed: it crashed, or the disk was full, at its
+    start.
 
     Args:
         path: A folder, or a single ``run.jsonl``.
+        progress: Gets a line for every `PROGRESS_RUNS` runs.
 
     Returns:
         The records by start time.
@@ -173,13 +189,38 @@ def find_records(path: str | Path) -> tuple[RunRecord, ...]:
         raise CompareError(
             f"{path}: no run record ({RECORD_NAME}) in it or below it. Runs with PerfCallback write one."
         )
-    records = [read_record(file) for file in files if _has_begun(file)]
-    if not records:
+    records = []
+    for number, file in enumerate(files):
+        if progress is not None and number and not number % PROGRESS_RUNS:
+            progress(f"read {number:,} of {len(files):,} runs in {path}")
+        records.append(read_record(file) if _has_begun(file) else _crashed_at_start(file))
+    if all(record.error == CRASHED_AT_START for record in records):
         raise CompareError(
             f"{path}: every {RECORD_NAME} is empty or truncated: the runs crashed at startup. "
             "Read their output, fix the cause and run them again."
         )
     return tuple(sorted(records, key=lambda record: record.started_unix_s))
+
+
+def _crashed_at_start(path: Path) -> RunRecord:
+    where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    return RunRecord(
+        run_id=f"no-record-{where}",
+        path=path,
+        started_unix_s=path.stat().st_mtime,
+        place=None,
+        facts={},
+        notes={},
+        epochs=(),
+        outcome=Outcome.FAILED,
+        error=CRASHED_AT_START,
+        train_time_s=None,
+        peak_device_bytes=None,
+        peak_host_bytes=None,
+        problems=(),
+        remarks=(),
+        steps=None,
+    )
 
 
 def _has_begun(path: Path) -> bool:

@@ -10,12 +10,15 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
+from typing import TypeVar
 
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.errors import TraceError
 from lightning_perf.revision import git_revision
+from lightning_perf.run_files.atomic import read_json
 from lightning_perf.run_files.journal import STUDY_NAME
+
+T = TypeVar("T")
 
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
@@ -170,15 +173,20 @@ def read_study(folder: Path) -> Study:
         CompareError: The folder holds no study, or its definition cannot be read.
     """
     path = folder / STUDY_NAME
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Study)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not path.exists():
         raise CompareError(
             f"{folder}: no study in this folder ({STUDY_NAME} is missing). "
             "Give the folder of a study, or two or more folders of runs."
-        ) from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise CompareError(f"{path}: cannot be read as the definition of a study ({error}).") from error
+        )
+    return read_file(path, Study, "is not the definition of a study")
+
+
+def read_file(path: Path, kind: type[T], problem: str) -> T:
+    """Read a JSON file of a study."""
+    try:
+        return read_json(path, kind, problem, "Restore the file, or start the study again in another folder")
+    except TraceError as error:
+        raise CompareError(str(error)) from error
 
 
 def balanced_orders(

@@ -52,6 +52,8 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
 OPTIONS_NAME = "options.json"
 """The options of a study, in its folder."""
 
+NOT_OPTIONS = "does not hold the options of a study"
+
 
 def failed_blocks(folder: Path) -> dict[str, frozenset[int]]:
     """Return the blocks in which a run of each arm failed, including runs that left no record."""

@@ -16,6 +16,7 @@ from lightning_perf.show.blocks import (
     Details,
     Heading,
     Line,
+    Span,
     Style,
     Table,
     TableRow,
@@ -46,22 +47,38 @@ STYLES: dict[GateOutcome, Style] = {
     GateOutcome.INCONCLUSIVE: "warning",
 }
 
+VERDICT_STYLES: dict[str, Style] = {
+    "faster": "good",
+    "slower": "bad",
+    "equivalent": "command",
+    "inconclusive": "warning",
+    "diverged": "bad",
+    "unfinished": "bad",
+}
+
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the blocks of a comparison, the verdicts first."""
     yield Context((Heading(_title(comparison), level=1), *_overall_result(comparison)))
-    for candidate in comparison.candidates:
-        verdict = candidate.verdict
-        yield Line(verdict.headline, "strong", label="Verdict", label_style="strong")
-        yield from listing(verdict.details, indent=2)
-        if verdict.next:
-            yield Line(verdict.next, label="Next   ", label_style="strong")
-        yield Line()
+    yield from verdict_blocks(comparison)
     yield Context((*listing(_origin(comparison)), _arms(comparison)))
     yield gate_table(comparison.gates)
     yield results_table(comparison)
     yield _differences(comparison)
     yield Details("Runs", (_runs(comparison), *listing(_footnotes(comparison))))
+
+
+def verdict_blocks(comparison: Comparison, *, paged: bool = False) -> Iterator[Block]:
+    """Yield the verdict on each candidate, its details and the next step. On a page, its kind is set apart."""
+    for candidate in comparison.candidates:
+        verdict = candidate.verdict
+        kind = Span(verdict.kind.value, VERDICT_STYLES[verdict.kind.value], outcome=True)
+        headline = (kind, " ", verdict.headline) if paged else verdict.headline
+        yield Line(headline, "strong", label="Verdict", label_style="strong")
+        yield from listing(verdict.details, indent=2)
+        if verdict.next:
+            yield Line(verdict.next, "good" if paged else "plain", label="Next   ", label_style="strong")
+        yield Line()
 
 
 def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
@@ -261,7 +278,8 @@ def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
     needed = f"{spread.runs_needed} runs per arm" if spread.runs_needed else "more than 200 runs per arm"
     p = f"p = {spread.p:.2g}" if spread.p is not None else "no p-value"
     interval = f"{ratio.low:.2f} to {ratio.high:.2f} if runs are normally distributed"
-    power = f"{100 * (spread.power or 0):.0f} %"
+    share = spread.power or 0.0
+    power = f"{100 * share:.0f} %" if share < 0.995 else "more than 99 %"
     return (
         f"Spread of {what}, SD of {arm} over {baseline}: {ratio.value:.2f} ({interval}). Brown–Forsythe {p}; "
         f"it detects such a ratio in {power} of studies of this size; {needed} would detect it in 80 %."

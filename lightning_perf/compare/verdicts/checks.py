@@ -9,9 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.records.metrics import METRICS, best_logged
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
 from lightning_perf.compare.verdicts.facts import Facts, without_warm_up
+from lightning_perf.compare.verdicts.gates import ALLOW_WORK
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.compare.verdicts.work import drift_lines
 from lightning_perf.units import format_duration
 
 FAR_APART_S = 3600.0
@@ -41,6 +44,11 @@ def _given_twice(facts: Facts) -> CompareError | None:
     for path, count in counts.items():
         if count > 1:
             return CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
+    arms = {name: {run.identity: run.path for run in runs} for name, runs in facts.arms.items()}
+    for name, runs in list(arms.items())[1:]:
+        for identity in runs.keys() & arms[facts.baseline].keys():
+            original = arms[facts.baseline][identity]
+            return CompareError(f"{runs[identity]}: a copy of {original}. Give {name} runs of its own.")
     return None
 
 
@@ -163,15 +171,30 @@ def _profiled_unequally(facts: Facts) -> Iterator[str]:
         )
 
 
+def _different_work(facts: Facts) -> Iterator[str]:
+    for name, pair in facts.pairs.items():
+        for metric, reason in pair.different_work.items():
+            title = METRICS[metric].title
+            yield f"The {title} of {name} is not compared: {reason}. If this does not matter, add --allow {ALLOW_WORK}."
+    yield from drift_lines(facts.used)
+
+
 def _quality_of_runs(facts: Facts) -> Iterator[str]:
     quality = facts.quality
-    if quality is None:
-        yield (
-            "Whether the candidates still learn was not checked, because the runs share no metric such as val_acc or "
-            "val_loss. Log one, or name another metric with --quality."
-        )
-    elif quality.in_percent:
+    if quality is not None and quality.in_percent:
         yield f"{quality.name} was logged in per cent and is divided by 100 here. Goal and margin are shares."
+    if quality is not None:
+        return
+    best = best_logged(facts.runs)
+    if best is None:
+        why = "the runs share no metric such as val_acc or val_loss. Log one, or name another metric with --quality"
+    else:
+        lack = {name: sum(not best.is_in(run) for run in runs) for name, runs in facts.used.items()}
+        counts = ", ".join(
+            f"{count} of {len(facts.used[name])} runs of {name}" for name, count in lack.items() if count
+        )
+        why = f"{best.name} is missing in {counts}. Log it in all, or name another metric with --quality"
+    yield f"Whether the candidates still learn was not checked, because {why}."
 
 
 def _single_runs(facts: Facts) -> Iterator[str]:
@@ -195,6 +218,7 @@ NOTES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _arms_far_apart,
     _only_profiled,
     _profiled_unequally,
+    _different_work,
     _quality_of_runs,
     _single_runs,
 )

@@ -125,6 +125,9 @@ class MetricResult:
         deterministic: Whether all runs of each arm gave exactly the same number. The value then needs no interval.
         detectable: The smallest difference that these runs detect with 80 % power, as a ratio minus 1 or as a
             difference.
+        mean: Ratio of the mean times of all runs, the total cost; None for a metric that is not a time or a throughput.
+        far_blocks: Numbers of blocks in which the baseline and the candidate were far slower than in the others. None
+            unless `estimate` was extended to the interval of `mean` because the blocks are skewed.
     """
 
     metric: str
@@ -133,6 +136,8 @@ class MetricResult:
     robust: Estimate
     deterministic: bool
     detectable: float | None
+    mean: Estimate | None = None
+    far_blocks: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

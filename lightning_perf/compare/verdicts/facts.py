@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from lightning_perf.compare.records.fairness import Fairness, check_fairness, fa
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import Run
-from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, Settings
+from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, ALLOW_WORK, Settings
 from lightning_perf.compare.verdicts.learned import Learned, has_collapsed, judge_learning, quality_limit
 from lightning_perf.compare.verdicts.pair import Pair, pair_runs
+from lightning_perf.compare.verdicts.work import different_work
 from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.statistics.collapse import CollapseCounts
 
@@ -130,7 +131,7 @@ class Facts:
     def pairs(self) -> dict[str, Pair]:
         """The runs of each candidate next to those of the baseline."""
         base, candidates = self.baseline, self.candidates
-        return {
+        pairs = {
             name: pair_runs(
                 (self.points_of[base], self.points_of[name]),
                 (self.used[base], self.used[name]),
@@ -140,6 +141,9 @@ class Facts:
             )
             for name in candidates
         }
+        if ALLOW_WORK in self.settings.allow:
+            return pairs
+        return {name: replace(pair, different_work=different_work(*pair.records)) for name, pair in pairs.items()}
 
     @cached_property
     def learned(self) -> dict[str, Learned]:
@@ -180,10 +184,13 @@ class Facts:
 def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Path, str]]:
     """Return for each arm the runs that do not count, by their files, with the reason.
 
-    A run does not count if it is a warm-up, did not finish, belongs to a repeated block, or is invalid.
+    A run does not count if it is a warm-up, did not finish, belongs to a repeated block, is invalid, or is a copy.
     """
     last = _last_attempts([run for runs in arms.values() for run in runs])
     reasons = {name: {run.path: _reason(run, last) for run in runs} for name, runs in arms.items()}
+    for name, runs in arms.items():
+        first = {run.identity: run.path for run in reversed(runs)}
+        reasons[name] |= {run.path: "a copy of another run" for run in runs if first[run.identity] != run.path}
     return {name: {path: why for path, why in of_arm.items() if why is not None} for name, of_arm in reasons.items()}
 
 

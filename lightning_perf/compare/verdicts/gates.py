@@ -20,8 +20,9 @@ DEFAULT_LEVEL = 0.05
 ALLOW_FAILURES = "failures"
 ALLOW_DIVERGENCE = "divergence"
 ALLOW_SESSIONS = "sessions"
-"""Entries of `Settings.allow` that are not facts. A candidate may fail or diverge more often than the baseline, and
-the arms may have run one after the other."""
+ALLOW_WORK = "work"
+"""Entries of `Settings.allow` that are not facts. A candidate may fail or diverge more often than the baseline. The
+arms may have run one after the other, and may have trained on different numbers of samples or epochs."""
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -58,7 +59,8 @@ class Settings:
         treatment: Facts being tested, by name or group. A study adds those that it declared.
         allow: Other facts that may differ. The entry ``failures`` or ``divergence`` accepts a candidate with more runs
             that do not finish or do not learn. With ``sessions`` the runs of an arm count as independent, although the
-            arms did not alternate.
+            arms did not alternate. With ``work`` times are compared although the arms trained on different numbers of
+            samples per step, or of epochs.
         accuracy: Name under which the runs logged the accuracy; None finds it by its name.
         quality: Name of another metric that shows how well a run learned, with its direction, e.g. ``val_loss:min``.
         margin: The largest loss that does not matter: of accuracy as a share of 1, of another quality as a share of the

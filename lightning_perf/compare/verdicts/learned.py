@@ -23,8 +23,7 @@ class Learned:
         kept: Whether the quality is kept within the margin, as a share: of 1 for an accuracy, of the baseline's mean
             otherwise. Positive is better. None if the baseline's mean is zero or missing.
         change: The mean change in the same shares over the runs that learned, or None.
-        diverged: Whether more of the candidate's runs ended as nan or inf, or so many more collapsed that this is not
-            chance.
+        diverged: Whether so many more of the candidate's runs collapsed that this is not chance.
     """
 
     quality: Quality
@@ -74,9 +73,7 @@ def judge_learning(pair: Pair, quality: Quality, limit: float | None, margin: fl
         difference = _in_shares(pair.difference(base, candidate), scale)
         kept, change = non_inferiority(difference, margin, pair.confidence), difference.value
     all_collapsed = collapsed.candidate == collapsed.of_candidate
-    broken = [sum(is_broken(run, quality, pair.records[0]) for run in runs) for runs in pair.records]
-    more_broken = CollapseCounts(broken[0], collapsed.of_baseline, broken[1], collapsed.of_candidate).worse
-    diverged = collapsed.worse and (more_broken or all_collapsed or (collapsed.p or 0.0) < 1 - pair.confidence)
+    diverged = collapsed.worse and (all_collapsed or (collapsed.p or 0.0) < 1 - pair.confidence)
     if collapsed.worse and scale is not None and limit is not None and (kept is None or kept.kept is not Kept.LOST):
         at_limit = non_inferiority(
             _in_shares(pair.difference(*pair.values(quality.metric, of_collapsed=limit)), scale),

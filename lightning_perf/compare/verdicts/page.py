@@ -7,9 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.records.metrics import METRICS, Metric
-from lightning_perf.compare.verdicts.blocks import gate_table, results_table
+from lightning_perf.compare.verdicts.blocks import gate_table, results_table, verdict_blocks
+from lightning_perf.compare.verdicts.charts import (
+    accuracy_boxes,
+    arm_cell,
+    block_lines,
+    forest,
+    predictions,
+    run_order,
+    time_boxes,
+)
 from lightning_perf.report.labels import count_of
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, table
+from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, note, table
 from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, format_ratio, format_share
 
 if TYPE_CHECKING:
@@ -24,12 +33,20 @@ WAY_OUT = (
 def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a comparison's page."""
     return {
-        "context": [Line(" · ".join(_context(comparison)), "quiet")],
+        "verdict": verdict_blocks(comparison, paged=True),
+        "context": [Line(" · ".join(_context(comparison)), "quiet"), *map(note, comparison.notes)],
         "gates": [replace(gate_table(comparison.gates), definition="gate")],
         "results": [results_table(comparison, paged=True)],
+        "forest": forest(comparison),
+        "predictions": predictions(comparison),
+        "step_times": time_boxes(comparison, "step_time"),
+        "train_times": time_boxes(comparison, "train_time"),
+        "accuracy": accuracy_boxes(comparison),
         "differences": [_differences(comparison)],
         "arms": [_arms(comparison)],
         "metrics": [_metrics(comparison)],
+        "blocks": block_lines(comparison),
+        "order": run_order(comparison),
         "scatter": [_scatter(comparison)],
         "runs": [_runs(comparison)],
     }
@@ -64,7 +81,13 @@ def _context(comparison: Comparison) -> Iterator[str]:
 
 def _differences(comparison: Comparison) -> Table:
     rows = (
-        (row.fact, candidate.arm, ", ".join(row.baseline), ", ".join(row.candidate), row.allowed_by or "")
+        (
+            row.fact,
+            arm_cell(comparison, candidate.arm),
+            ", ".join(row.baseline),
+            ", ".join(row.candidate),
+            row.allowed_by or "",
+        )
         for candidate in comparison.candidates
         for row in candidate.differences
     )
@@ -80,7 +103,9 @@ def _arms(comparison: Comparison) -> Table:
     for arm in comparison.arms:
         left_out = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items()) or "none"
         collapsed = Cell(_collapsed(arm), arm.collapsed.value)
-        rows.append((arm.name, arm.used, left_out, collapsed, _p(fisher.get(arm.name)), *_goal(arm, goal)))
+        rows.append(
+            (arm_cell(comparison, arm.name), arm.used, left_out, collapsed, _p(fisher.get(arm.name)), *_goal(arm, goal))
+        )
     heads = ("arm", "runs used", "left out", "collapsed", "Fisher p")
     reached = () if goal is None else (f"reached {goal:g}", "median time to goal")
     kinds = "name count text figure figure count figure"
@@ -110,7 +135,9 @@ def _metrics(comparison: Comparison) -> Table:
         largest = [summary.max for summary in summaries.values()]
         for arm, s in summaries.items():
             values = (s.mean, s.sd, s.min, s.q1, s.median, s.q3, s.p90, s.max)
-            rows.append((metric.title, arm, s.n, *(_value(metric, value, largest) for value in values)))
+            rows.append(
+                (metric.title, arm_cell(comparison, arm), s.n, *(_value(metric, value, largest) for value in values))
+            )
     heads = ("metric", "arm", "runs", "mean", "SD", "minimum", "q1", "median", "q3", "p90", "maximum")
     title = "Metrics over the runs used"
     return table(heads, rows, title, "name name count" + " figure" * 8, definition="box-and-whisker")
@@ -127,7 +154,7 @@ def _scatter(comparison: Comparison) -> Table:
             runs = NOT_AVAILABLE if spread.power is None else "more than 200" if needed is None else str(needed)
             interval = ends if ratio.low is not None else spread.reason or NOT_AVAILABLE
             figures = ratio.value, interval, _p(spread.p), spread.power, Cell(runs, needed)
-            rows.append((what, candidate.arm, *figures))
+            rows.append((what, arm_cell(comparison, candidate.arm), *figures))
     heads = ("of", "candidate", "ratio", "interval", "Brown–Forsythe p", "power", "runs needed")
     title = "Scatter of the runs: SD of the candidate divided by that of the baseline"
     return table(heads, rows, title, "name name ratio text figure share figure", definition="scatter")
@@ -141,7 +168,7 @@ def _runs(comparison: Comparison) -> Table:
     rows = (
         (
             run.run_id,
-            run.arm,
+            arm_cell(comparison, run.arm),
             *((run.block,) if blocks else ()),
             _counted(run),
             *(_value(METRICS[name], run.values[name], values) for name, values in known.items()),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
@@ -14,8 +16,10 @@ from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.location import (
     Difference,
     interval,
+    mean_ratio,
     paired_difference,
     paired_ratio,
+    skewness,
     unpaired_difference,
     unpaired_ratio,
 )
@@ -33,6 +37,19 @@ A fixed number, so the choice does not depend on the data. It comes from simulat
 ``benchmarks/results/verdict_noise.md``. With fewer blocks the rank interval detects less on average. With more it
 detects up to twice as much where some runs are outliers, and loses little elsewhere."""
 
+MOST_SKEW = 0.6
+"""Skewness of the blocks' log ratios from which the signed-rank interval is extended to that of the ratio of means.
+
+A typical ratio does not show rare slow runs: the total time does. The same simulations give the value."""
+
+WITH_MEAN = "Walsh averages, signed-rank interval, extended to that of the ratio of means"
+
+NOT_COMPARABLE = "not comparable"
+"""The method of an estimate without an interval, because the arms did different work."""
+
+FAR = 3.5 * 1.4826
+"""A block is far from the others beyond so many median absolute deviations (Iglewicz and Hoaglin, 1993)."""
+
 Values = list[float | None]
 
 
@@ -45,6 +62,7 @@ class Pair:
         records: Their records, in the same order.
         blocked: Whether runs are paired by block.
         sessions: The session of each run, see `find_sessions`; None where runs count as independent.
+        different_work: Metrics that do not compare the same work, with the reason.
     """
 
     points: tuple[list[Run], ...]
@@ -52,6 +70,7 @@ class Pair:
     blocked: bool
     confidence: float
     sessions: tuple[list[int], list[int]] | None
+    different_work: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
         """Return one value per run, for both arms.
@@ -69,8 +88,9 @@ class Pair:
         base, candidate = self.values(metric, of_collapsed=of_collapsed)
         if METRICS[metric].scale is Scale.RATIO:
             if not self.blocked:
-                estimate = unpaired_ratio(*self.by_session(metric, base, candidate), self.confidence)
-                if estimate.low is None and self.is_one_session and METRICS[metric].is_timed:
+                timed = METRICS[metric].is_timed
+                estimate = unpaired_ratio(*self.by_session(metric, base, candidate), self.confidence, timed=timed)
+                if estimate.low is None and self.is_one_session and timed:
                     return replace(estimate, value=unpaired_ratio(base, candidate).value, reason=ONE_SESSION)
                 return estimate
             return self._ratio(base, candidate, timed=METRICS[metric].is_timed)
@@ -91,9 +111,11 @@ class Pair:
         estimate = paired_ratio(base, candidate, self.confidence, timed=timed)
         if not timed or not RANK_BLOCKS <= estimate.n <= MAX_RUNS or estimate.low is None:
             return estimate
-        ranks = walsh_interval(_gaps(logarithms(base), logarithms(candidate)), self.confidence)
+        gaps = _gaps(logarithms(base), logarithms(candidate))
         # Ranks are discrete, so the interval covers a little more than the confidence.
-        return replace(ranks.map(math.exp), confidence=self.confidence) if ranks.low is not None else estimate
+        ranks = replace(walsh_interval(gaps, self.confidence).map(math.exp), confidence=self.confidence)
+        mean = mean_ratio(base, candidate, self.confidence, paired=True)
+        return estimate if ranks.low is None else _with_mean(ranks, mean, skewness(finite(gaps)))
 
     def collapsed(self) -> CollapseCounts:
         """Count the collapsed runs of both arms."""
@@ -158,21 +180,30 @@ def find_sessions(base: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> 
     """
     arms = (base, candidate)
     order = sorted((run.started_unix_s, arm, place) for arm in (0, 1) for place, run in enumerate(arms[arm]))
+    spans = [(start, start + (arms[arm][place].train_time_s or 0.0), arm) for start, arm, place in order]
     numbers: tuple[list[int], list[int]] = ([0] * len(base), [0] * len(candidate))
     number, before = 0, -1
-    for _, arm, place in order:
-        overlaps = any(_overlap(arms[arm][place], other) for other in arms[1 - arm])
+    for (_, arm, place), overlaps in zip(order, _overlapping(spans), strict=True):
         number += arm != before or overlaps
         numbers[arm][place] = number
         before = -1 if overlaps else arm
     return numbers
 
 
-def _overlap(one: RunRecord, other: RunRecord) -> bool:
-    first, second = sorted((one, other), key=lambda run: run.started_unix_s)
-    if first.started_unix_s == second.started_unix_s:
-        return True
-    return first.started_unix_s + (first.train_time_s or 0.0) > second.started_unix_s
+def _overlapping(spans: Sequence[tuple[float, float, int]]) -> list[bool]:
+    """Return for each run, in order of start, whether it overlaps with a run of the other arm."""
+    found = [False] * len(spans)
+    for order, sign in ((range(len(spans)), 1), (range(len(spans) - 1, -1, -1), -1)):
+        bound = [-math.inf, -math.inf]  # per arm: the last end of earlier runs, or minus the first start of later ones
+        for number in order:
+            start, end, arm = spans[number]
+            edge, reach = (start, end) if sign == 1 else (-end, -start)
+            found[number] |= bound[1 - arm] > edge
+            bound[arm] = max(bound[arm], reach)
+    starts: dict[float, set[int]] = {}
+    for start, _, arm in spans:
+        starts.setdefault(start, set()).add(arm)
+    return [overlaps or len(starts[span[0]]) == 2 for overlaps, span in zip(found, spans, strict=True)]
 
 
 def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> list[float | None]:
@@ -200,10 +231,13 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     if metric.scale is Scale.RATIO:
         base, candidate = (logarithms(values) for values in pair.by_session(name, base, candidate))
     deterministic = all(summary.constant and not summary.missing for summary in summaries)
+    reason, value = pair.different_work.get(name), estimate.value
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
         # Leaving out the runs that missed the goal would favor the arm that misses it more often.
         reason = "not every run reached the goal; the median of each arm treats such runs as censored"
-        unknown = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
+        value = None
+    if reason is not None:
+        unknown = Estimate(value, None, None, pair.confidence, estimate.n, NOT_COMPARABLE, reason)
         return MetricResult(name, unknown, Probability(None, estimate.n, "none", reason=reason), unknown, False, None)
     difference = pair.difference(base, candidate)
     if pair.blocked:
@@ -216,7 +250,28 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     if metric.scale is Scale.RATIO:
         robust = robust.map(math.exp)
         detectable = _expm1(detectable)
-    return MetricResult(name, estimate, exact, robust, deterministic, detectable)
+    mean = mean_ratio(*pair.by_session(name, *pair.values(name)), pair.confidence, paired=pair.blocked)
+    far = far_blocks(gaps) if pair.blocked and estimate.method == WITH_MEAN else None
+    total = mean if metric.is_timed else None
+    return MetricResult(name, estimate, exact, robust, deterministic, detectable, total, far)
+
+
+def far_blocks(gaps: Sequence[float]) -> tuple[int, int]:
+    """Count the blocks in which the baseline, and those in which the candidate, was far slower than in the others."""
+    apart = np.asarray(gaps) - np.median(gaps)
+    limit = FAR * float(np.median(np.abs(apart)))
+    return int((apart < -limit).sum()), int((apart > limit).sum())
+
+
+def _with_mean(ranks: Estimate, mean: Estimate, skew: float) -> Estimate:
+    """Extend the interval of the ranks to that of the mean if the blocks are skewed or the two contradict."""
+    if ranks.low is None or ranks.high is None or mean.value is None:
+        return ranks
+    if ranks.low <= mean.value <= ranks.high and abs(skew) <= MOST_SKEW:
+        return ranks
+    if mean.low is None or mean.high is None:
+        return replace(ranks, low=None, high=None, reason=mean.reason)
+    return replace(ranks, low=min(ranks.low, mean.low), high=max(ranks.high, mean.high), method=WITH_MEAN)
 
 
 def _gaps(base: Values, candidate: Values) -> list[float]:

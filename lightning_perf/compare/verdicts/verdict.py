@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
 from lightning_perf.compare.verdicts.gates import ALLOW_DIVERGENCE, ALLOW_FAILURES
 from lightning_perf.compare.verdicts.learned import Learned
+from lightning_perf.compare.verdicts.pair import NOT_COMPARABLE
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.location import Kept
 from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
@@ -23,8 +24,11 @@ from lightning_perf.units import (
     two_digits,
 )
 
-TIMES = ("step_time", "train_time")
-"""The verdict is decided by the first of these metrics that the runs have."""
+TIMES = ("step_time", "throughput", "train_time")
+"""The verdict is decided by the first of these metrics that the runs have and that compares the same work."""
+
+TITLES = {name: metric.title for name, metric in METRICS.items()} | {"throughput": "time per sample"}
+"""The titles of the times that a verdict describes."""
 
 EXACT_BLOCKS = 6
 """Smallest number of blocks with which an exact paired test can reach p < 0.05."""
@@ -46,6 +50,16 @@ def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
     if ratio.high < 1:
         return VerdictKind.FASTER
     return VerdictKind.SLOWER if ratio.low > 1 else VerdictKind.INCONCLUSIVE
+
+
+def as_time(result: MetricResult) -> MetricResult:
+    """Return a throughput as the time per sample."""
+    mean = result.mean.map(_inverse) if result.mean is not None else None
+    return replace(result, estimate=result.estimate.map(_inverse), mean=mean)
+
+
+def _inverse(ratio: float) -> float:
+    return 1 / ratio
 
 
 @dataclass(frozen=True)
@@ -75,9 +89,11 @@ class Evidence:
     @property
     def time(self) -> MetricResult | None:
         """The result that decides the verdict; None if the runs have no times."""
-        by_name = {result.metric: result for result in self.results}
+        by_name = {result.metric: result for result in self.results if result.estimate.method != NOT_COMPARABLE}
         found = next((by_name[name] for name in TIMES if name in by_name), None)
-        return found if found is not None and found.estimate.value is not None else None
+        if found is None or found.estimate.value is None:
+            return None
+        return as_time(found) if METRICS[found.metric].higher_is_better else found
 
     @property
     def kind(self) -> VerdictKind:
@@ -177,6 +193,32 @@ OUTCOMES: tuple[Callable[[Evidence], _Outcome | None], ...] = (
 """The first rule that applies gives the verdict."""
 
 
+def _total_details(evidence: Evidence) -> Iterator[str]:
+    """Report the total cost, and which rare slow runs the interval allows for or cannot exclude."""
+    time = evidence.time
+    if time is None or time.mean is None:
+        return
+    name = TITLES[time.metric]
+    if time.mean.low is None or time.mean.high is None:
+        yield f"The mean {name} of all runs changed by {format_change(time.mean.value)}."
+    else:
+        ends = f"{format_change(time.mean.low)} to {format_change(time.mean.high)}"
+        level = f"{100 * time.mean.confidence:.3g} %"
+        yield f"The mean {name} of all runs changed by {format_change(time.mean.value)} ({level} interval {ends})."
+    n = time.estimate.n
+    if time.far_blocks is not None:
+        slow = zip((evidence.baseline, evidence.candidate), time.far_blocks, strict=True)
+        where = [f"{arm} was far slower than usual in {count} of {n} blocks" for arm, count in slow if count]
+        cause = " and ".join(where) or "a few blocks differ more than the others, all in one direction"
+        yield f"{cause[0].upper() + cause[1:]}, so the interval of the verdict also covers the mean."
+    elif evidence.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT) and n > 1:
+        share = 100 * (1 - (1 - time.estimate.confidence) ** (1 / n))
+        yield (
+            f"{n} runs cannot exclude rarer slow runs of {evidence.candidate}: fewer than {share:.0f} % of its runs, "
+            f"with {100 * time.estimate.confidence:.3g} % confidence."
+        )
+
+
 def _busy_details(evidence: Evidence) -> Iterator[str]:
     yield from evidence.busy
 
@@ -263,6 +305,7 @@ def _fast_steps_details(evidence: Evidence) -> Iterator[str]:
 
 
 DETAILS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
+    _total_details,
     _busy_details,
     _learned_details,
     _unfinished_details,
@@ -283,7 +326,7 @@ def _of(counts: CollapseCounts, unit: str) -> str:
 def _measured(time: MetricResult) -> str:
     """Return the change of a time and the speed-up, with their intervals if known."""
     ratio = time.estimate
-    change = f"{METRICS[time.metric].title} {format_change(ratio.value)}"
+    change = f"{TITLES[time.metric]} {format_change(ratio.value)}"
     if ratio.low is None or ratio.high is None:
         return f"{change} without an interval, because {ratio.reason}"
     ends = f"{format_change(ratio.low)} to {format_change(ratio.high)}"

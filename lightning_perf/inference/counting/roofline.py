@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_perf.inference.counting.document import Count
@@ -30,6 +30,18 @@ class Peaks:
     bandwidth_bytes_per_s: float
     source: str
     convolution_flops_per_s: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether the rates were measured, and are not those of a table."""
+        return self.source.startswith("measured")
+
+    def highest(self, other: Peaks) -> Peaks:
+        """Return the higher rates of two measurements: other load only makes them lower."""
+        return replace(
+            self if self.flops_per_s >= other.flops_per_s else other,
+            bandwidth_bytes_per_s=max(self.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s),
+        )
 
     def flops_per_s_of(self, kind: str) -> float:
         """Return the peak rate of a layer, given the name of its class.

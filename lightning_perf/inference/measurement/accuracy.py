@@ -34,6 +34,8 @@ class Accuracy:
         drop_points: Accuracy of the original minus the accuracy of the variant, in percentage points.
         drop_low_points: Lower end of the 95 % interval of the drop; None for the original itself.
         drop_high_points: Upper end of that interval.
+        chance_agreement: Agreement of predictions that have nothing to do with the original's, but give each class as
+            often (Cohen, Educ. Psychol. Meas. 20, 1960); None for the original itself.
     """
 
     correct: int
@@ -45,6 +47,7 @@ class Accuracy:
     drop_points: float
     drop_low_points: float | None
     drop_high_points: float | None
+    chance_agreement: float | None = None
 
     @property
     def share(self) -> float:
@@ -91,6 +94,8 @@ def compare_accuracy(
         lost = trials * float((base & ~right).mean())
         won = trials * float((right & ~base).mean())
         drop_low, drop_high = _paired_interval(lost, won, trials)
+    classes = int(max(predicted.max(), original.max())) + 1
+    counts = [np.bincount(each, minlength=classes) for each in (predicted, original)]
     return Accuracy(
         correct=correct,
         n=n,
@@ -101,6 +106,7 @@ def compare_accuracy(
         drop_points=100 * (int(base.sum()) - correct) / n,
         drop_low_points=drop_low,
         drop_high_points=drop_high,
+        chance_agreement=None if is_original else float(counts[0] @ counts[1]) / n**2,
     )
 
 

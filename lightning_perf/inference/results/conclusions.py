@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Latency, Rounds, speedup
 from lightning_perf.inference.results.tradeoff import Cell, Machine, Recommendation, Row, measured_rows
-from lightning_perf.units import format_milliseconds, format_ratio
+from lightning_perf.units import format_milliseconds, format_ratio, format_share
 
 BUSY = 0.5
 """A note mentions other load if the load average is above this: half a processor."""
@@ -18,6 +18,14 @@ WAITED = 1.1
 
 NOISY = 0.05
 """A note mentions A/A noise above this."""
+
+
+LEAST_AGREEMENT, LEAST_BEYOND_CHANCE = 0.5, 0.2
+"""A variant that gives the class of the original for a smaller share of the inputs is another model. So is one with a
+smaller agreement beyond chance (Cohen's kappa), such as one that gives the most frequent class for all inputs."""
+
+MOST_ERROR = 1.0
+"""Without validation data, outputs that are wrong by as much as the largest output are ruined."""
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]], tie: float = 0.0) -> tuple[str, ...]:
@@ -53,11 +61,36 @@ def cell_of(rows: Sequence[Row], *, threads: int, batch: int, baseline: Rounds, 
     fast: dict[str, tuple[float, float]] = {}
     small: dict[str, tuple[float, float]] = {}
     for row, latency in measured_rows(rows, threads, batch):
+        if ruin_of(row) is not None:
+            continue
         accuracy = float(_correct(row))
         fast[row.variant] = latency.p50_ms, accuracy
         if row.size_bytes:
             small[row.variant] = min(row.size_bytes, row.packed_bytes or row.size_bytes), accuracy
     return Cell(threads, batch, noise, tie, pareto_front(fast, tie), pareto_front(small))
+
+
+def ruin_of(row: Row) -> str | None:
+    """Return how a variant's outputs show that it is no longer the model; None if they do not."""
+    accuracy = row.accuracy
+    if accuracy is None:
+        if row.output_error is None or row.output_error < MOST_ERROR:
+            return None
+        return f"its outputs differ from the original's by {row.output_error:.1f} times the largest output"
+    if accuracy.chance_agreement is None:
+        return None  # the original
+    text = f"it agrees with the original on {format_share(accuracy.agreement)} of the inputs"
+    if accuracy.agreement < LEAST_AGREEMENT:
+        return text
+    beyond_chance = accuracy.agreement - accuracy.chance_agreement
+    if beyond_chance < LEAST_BEYOND_CHANCE * (1 - accuracy.chance_agreement):
+        return f"{text}, and by chance it would on {format_share(accuracy.chance_agreement)}"
+    return None
+
+
+def ruin_notes(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return a note on each variant that is no longer the model."""
+    return tuple(f"{row.variant} is not recommended: {ruin}." for row in rows if (ruin := ruin_of(row)) is not None)
 
 
 def condition_notes(machine: Machine, rows: Sequence[Row], cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -96,16 +129,23 @@ def recommend(
     *,
     max_latency_ms: float | None,
     max_accuracy_drop_points: float | None,
+    doubt: str | None = None,
 ) -> Recommendation:
     """Choose the variant to deploy.
 
     With a limit on the accuracy drop, this is the fastest variant within the limits. Among variants with equal latency
     within the noise, it is the most accurate one, then the smallest. With a limit on the latency only, it is the most
-    accurate variant within the limit, then the fastest. The limit on latency is one of the p90.
+    accurate variant within the limit, then the fastest. The limit on latency is one of the p90. A variant with ruined
+    outputs is never chosen, and nothing is if `doubt` says why accuracy means nothing.
     """
+    if doubt is not None:
+        return Recommendation(max_latency_ms, max_accuracy_drop_points, None, doubt)
     measured = measured_rows(rows, cell.threads, cell.batch)
     if max_accuracy_drop_points is not None and not any(row.accuracy for row, _ in measured):
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+    ruined, measured = ruin_notes([row for row, _ in measured]), [p for p in measured if ruin_of(p[0]) is None]
+    if ruined and not measured:
+        return Recommendation(max_latency_ms, max_accuracy_drop_points, None, ruined[0])
     kept = [
         (row, latency)
         for row, latency in measured

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.results.blocks import accuracy_table, cold_table, latency_table, layer_table
-from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, Table, listing, table
+from lightning_perf.inference.results.layers_page import forward_pass, least_time
+from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, Span, Style, Table, listing, table
 from lightning_perf.units import format_milliseconds
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
         "cold": [cold_table(tradeoff)],
         "how": [table(heads, settings, "Settings", "name text text text")],
         "machine": [Heading("Machine and method"), *_machine(tradeoff)],
+        "forward_pass": [] if count is None else forward_pass(tradeoff, count),
+        "least_time": [] if tradeoff.roofline is None else least_time(tradeoff.roofline),
         "layers": [] if count is None else [layer_table(count, tradeoff.roofline, EVERY_ROW)],
     }
     return parts | {f"calls.{place}": [_calls(tradeoff, cell)] for place, cell in enumerate(tradeoff.cells)}
@@ -53,13 +56,14 @@ def _recommendation(tradeoff: Tradeoff) -> Iterator[Line]:
     found = tradeoff.recommendation
     if found is None:
         return
-    yield Line(found.variant or "none of them", "strong", label="Deploy")
-    yield Line(found.reason, label="Why")
+    style: Style = "good" if found.variant else "strong"
+    yield Line(found.variant or "none of them", style, label="Deploy", label_style="strong")
+    yield Line(found.reason, label="Why", label_style="strong")
     most_ms, drop = found.max_latency_ms, found.max_accuracy_drop_points
     limits = [] if most_ms is None else [f"p90 latency at most {format_milliseconds(most_ms)}"]
     limits += [] if drop is None else [f"accuracy drop at most {drop:g} {'point' if drop == 1 else 'points'}"]
     if limits:
-        yield Line("; ".join(limits), label="Limits")
+        yield Line("; ".join(limits), label="Limits", label_style="strong")
 
 
 def _context(tradeoff: Tradeoff) -> Iterator[str]:

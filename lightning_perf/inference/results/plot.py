@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.blocks import sweep_title
 from lightning_perf.lazy_imports import import_extra
+from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -73,8 +75,10 @@ def save_plot(figure: Figure, path: Path) -> None:
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        stream = io.BytesIO()
         with drawing():
-            figure.savefig(path)
+            figure.savefig(stream, format=path.suffix.lstrip(".").lower())
+        write_named_file(path, stream.getvalue())
     except (OSError, ValueError) as error:
         raise InferenceError(f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
 

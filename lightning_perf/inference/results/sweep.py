@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.documents import Format, SavedDocument, TextDocument
+from lightning_perf.documents import Format, TextDocument
 from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Effort, Latency
-from lightning_perf.inference.results.tradeoff import Machine
+from lightning_perf.inference.results.tradeoff import Machine, PlottedDocument
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
@@ -50,7 +50,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
-class Sweep(TextDocument, SavedDocument):
+class Sweep(TextDocument, PlottedDocument):
     """Latency of untrained backbones in eager PyTorch and float32, timed in alternating rounds.
 
     Attributes:
@@ -90,16 +90,7 @@ class Sweep(TextDocument, SavedDocument):
 
         return sweep_blocks(self)
 
-    def save_plot(self, path: str | os.PathLike[str]) -> None:
-        """Plot median latency against multiply-accumulates.
+    def _draw(self) -> Figure:
+        from lightning_perf.inference.results.plot import draw_sweep
 
-        Args:
-            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
-
-        Raises:
-            InferenceError: There is nothing to plot, or the file cannot be written.
-            MissingExtraError: matplotlib is not installed.
-        """
-        from lightning_perf.inference.results.plot import draw_sweep, save_plot
-
-        save_plot(draw_sweep(self), Path(path))
+        return draw_sweep(self)

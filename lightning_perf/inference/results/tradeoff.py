@@ -17,6 +17,8 @@ from lightning_perf.inference.measurement.measure import Effort, Latency
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
@@ -181,8 +183,29 @@ def measured_rows(rows: Sequence[Row], threads: int, batch: int) -> list[tuple[R
     return [(row, latency) for row, latency in pairs if latency is not None]
 
 
+class PlottedDocument(SavedDocument):
+    """A document with a plot."""
+
+    def save_plot(self, path: str | os.PathLike[str]) -> None:
+        """Plot accuracy against latency of a trade-off, or latency against multiply-accumulates of a sweep.
+
+        Args:
+            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
+
+        Raises:
+            InferenceError: There is nothing to plot, or the file cannot be written.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from lightning_perf.inference.results.plot import save_plot
+
+        save_plot(self._draw(), Path(path))
+
+    def _draw(self) -> Figure:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Tradeoff(PageDocument, SavedDocument):
+class Tradeoff(PageDocument, PlottedDocument):
     """Accuracy, latency and size of all variants of one model.
 
     Attributes:
@@ -266,19 +289,10 @@ class Tradeoff(PageDocument, SavedDocument):
 
         return to_markdown(self.blocks(layers))
 
-    def save_plot(self, path: str | os.PathLike[str]) -> None:
-        """Plot accuracy against latency, with the first batch size and number of threads.
+    def _draw(self) -> Figure:
+        from lightning_perf.inference.results.plot import draw_tradeoff
 
-        Args:
-            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
-
-        Raises:
-            InferenceError: There is nothing to plot, or the file cannot be written.
-            MissingExtraError: matplotlib is not installed.
-        """
-        from lightning_perf.inference.results.plot import draw_tradeoff, save_plot
-
-        save_plot(draw_tradeoff(self), Path(path))
+        return draw_tradeoff(self)
 
     def _page(self) -> tuple[Kind, str]:
         return "inference", self.model

@@ -56,7 +56,8 @@ def load_session(path: Path, device: torch.device, threads: int) -> Call:
         options.log_severity_level = _QUIET
         if device.type == "cuda":
             device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-            cuda = ("CUDAExecutionProvider", {"device_id": device.index})
+            # By default it multiplies in TF32, and the variant is named float32.
+            cuda = ("CUDAExecutionProvider", {"device_id": device.index, "use_tf32": 0})
             session = onnxruntime.InferenceSession(path, options, providers=[cuda, "CPUExecutionProvider"])
             if "CUDAExecutionProvider" not in session.get_providers():
                 raise VariantError("ONNX Runtime fell back to the CPU because its CUDA libraries cannot be loaded")

@@ -17,6 +17,7 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.model.subject import shape_text
 from lightning_perf.machine.environment import version_facts
 from lightning_perf.run_files.atomic import write_document
+from lightning_perf.saved_json import decode_json
 
 if TYPE_CHECKING:
     from lightning_perf.inference.model.subject import Subject
@@ -163,13 +164,13 @@ def read_artefact(folder: Path) -> Artefact:
     except OSError as error:
         raise InferenceError(f"{path}: cannot be read ({error.strerror}).") from error
     try:
-        version = msgspec.json.decode(data, type=_Head).format_version
+        version = decode_json(data, _Head).format_version
         if version != FORMAT_VERSION:
             action = "Upgrade lightning-perf" if version > FORMAT_VERSION else "Export it again"
             raise InferenceError(
                 f"{path} has format {version}, but this lightning-perf reads format {FORMAT_VERSION}. {action}."
             )
-        artefact = msgspec.json.decode(data, type=Artefact)
+        artefact: Artefact = decode_json(data, Artefact)
     except msgspec.DecodeError as error:
         raise InferenceError(f"{path} is damaged ({error}). Export the variant again.") from error
     for name, size in artefact.files.items():

@@ -254,26 +254,27 @@ def make_calls(
             outputs.clear()
         held_bytes = 0
 
-    with _tf32(setting, device):
-        mixed = torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext()
-        with mixed:
-            for key, call in calls.items():
-                try:
-                    with torch.set_grad_enabled(call.has_backward):
-                        arguments = call.enter()
-                        result, made.forward[key] = timed(lambda: call.bound.call(arguments))  # noqa: B023
-                    if call.has_backward:
-                        outputs = call.outputs(result)
-                        gradients = call.gradients(outputs)
-                        held.append((key, outputs, gradients))
-                        held_bytes += sum(output.numel() * output.element_size() for output in outputs)
-                    del result
-                except Exception as error:
-                    made.failed[key] = _reason(error)
-                if held_bytes > hold_bytes:
-                    with torch.autocast(device, enabled=False):
-                        flush()
-        flush()
+    if device == "cuda":  # the worker process is this package's own, so the flags need not be restored
+        torch.backends.cuda.matmul.allow_tf32 = setting.tf32_matmul
+        torch.backends.cudnn.allow_tf32 = setting.tf32_convolution
+    with torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext():
+        for key, call in calls.items():
+            try:
+                with torch.set_grad_enabled(call.has_backward):
+                    arguments = call.enter()
+                    result, made.forward[key] = timed(lambda: call.bound.call(arguments))  # noqa: B023
+                if call.has_backward:
+                    outputs = call.outputs(result)
+                    gradients = call.gradients(outputs)
+                    held.append((key, outputs, gradients))
+                    held_bytes += sum(output.numel() * output.element_size() for output in outputs)
+                del result
+            except Exception as error:
+                made.failed[key] = _reason(error)
+            if held_bytes > hold_bytes:
+                with torch.autocast(device, enabled=False):
+                    flush()
+    flush()
     return made
 
 
@@ -317,14 +318,6 @@ def count_faults(calls: Mapping[int, Prepared], setting: Setting, hold_bytes: in
         for place, faults in made.forward.items()
         if place not in made.failed
     }
-
-
-def _tf32(setting: Setting, device: str) -> Any:
-    if setting.tf32 is None or device != "cuda":
-        return nullcontext()
-    # The worker process is this package's own, so the flags need not be restored.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setting.tf32
-    return nullcontext()
 
 
 def _reason(error: Exception) -> str:

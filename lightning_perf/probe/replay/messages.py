@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.trace.description import Batch
+from lightning_perf.trace.description import Batch, DeviceSettings
 from lightning_perf.workers.channel import Message
 
 __all__ = [
@@ -38,7 +38,8 @@ class Setting:
         autocast: Type of autocast, ``bfloat16`` or ``float16``; ``None`` without autocast.
         threads: Threads of an operator on the processor; ``None`` to keep those of the recording.
         channels_last: Whether 4-dimensional weights are in channels last.
-        tf32: Whether FP32 products may use TF32; ``None`` for torch's default.
+        tf32_matmul: Whether FP32 matrix products may use TF32 on a device.
+        tf32_convolution: Whether its convolutions and recurrent layers may.
     """
 
     name: str
@@ -46,7 +47,8 @@ class Setting:
     threads: int | None = None
     channels_last: bool = False
     batch: int = 1
-    tf32: bool | None = None
+    tf32_matmul: bool = False
+    tf32_convolution: bool = True
 
 
 CURRENT = "current"
@@ -80,6 +82,7 @@ class Task(Message, frozen=True):
         memory_bytes: Most memory for the tensors of the calls.
         optimizer: The optimizer; ``None`` to leave it out.
         batch: The batch to send between processes; ``None`` to send none.
+        on: The device that the training used, and its settings.
     """
 
     calls: OperatorCalls
@@ -93,6 +96,7 @@ class Task(Message, frozen=True):
     memory_bytes: int
     optimizer: OptimizerTask | None = None
     batch: Batch | None = None
+    on: DeviceSettings = DeviceSettings()
 
 
 class Begin(Message, frozen=True):
@@ -178,6 +182,7 @@ class Measured(Message, frozen=True):
         page_faults: Page faults of a step's calls and of the optimizer, in the recorded setting; ``None`` if they were
             not counted.
         transfer: Times of a batch between processes; ``None`` if they were not measured.
+        uuid: Unique ID of the device; ``None`` for a processor.
     """
 
     times: tuple[Times, ...]
@@ -188,6 +193,7 @@ class Measured(Message, frozen=True):
     device: str
     page_faults: float | None = None
     transfer: TransferTimes | None = None
+    uuid: str | None = None
 
 
 class Replayed(Message, frozen=True):

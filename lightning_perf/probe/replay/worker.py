@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import time
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lightning_perf.machine.environment import ALLOCATOR_VARIABLES
 from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task, TransferTimes
+from lightning_perf.trace.description import DeviceSettings
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
@@ -40,6 +43,7 @@ def main(channel: Channel) -> None:
     if task.device == "cpu":
         limit_memory()
     else:
+        set_up_device(task.on)
         task = _limited_on_device(task)
     torch.manual_seed(0)
     begin = time.perf_counter()
@@ -61,6 +65,23 @@ def _leave_out_dynamo() -> None:
     stand_in = ModuleType("torch._dynamo")
     stand_in.__dict__.update(disable=lambda function, *_, **__: function, graph_break=lambda *_, **__: None)
     sys.modules[stand_in.__name__] = torch._dynamo = stand_in
+
+
+def set_up_device(on: DeviceSettings) -> None:
+    """Choose the device that the training used, if it is here, and give torch the training's settings."""
+    import torch
+
+    if on.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    with suppress(AttributeError, RuntimeError):  # the function is private, and some settings cannot change any more
+        if on.allocator is not None and on.allocator not in map(os.environ.get, ALLOCATOR_VARIABLES):
+            torch._C._accelerator_setAllocatorSettings(on.allocator)
+    cudnn: Any = torch.backends.cudnn
+    cudnn.benchmark, cudnn.deterministic = bool(on.cudnn_benchmark), bool(on.cudnn_deterministic)
+    for number in range(torch.cuda.device_count()):
+        if str(torch.cuda.get_device_properties(number).uuid) == on.uuid:
+            torch.cuda.set_device(number)
 
 
 def _limited_on_device(task: Task) -> Task:
@@ -94,6 +115,7 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
         launch_ns=_launch_ns(task.device),
         seconds=time.perf_counter() - begin,
         device=_device_name(task.device),
+        uuid=str(torch.cuda.get_device_properties().uuid) if task.device == "cuda" else None,
         page_faults=_page_faults(rounds, optimizer),
         transfer=transfer,
     )

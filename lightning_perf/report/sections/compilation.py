@@ -8,7 +8,8 @@ from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFram
 from lightning_perf.findings.compilation import frame_name, line_name, of_fit, step_range
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
-from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, listing, table
+from lightning_perf.report.sections.fit_time import part_text
+from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Heading, Line, Part, Table, TableRow, listing, table
 from lightning_perf.units import format_count, format_duration
 
 TRUNCATED = 120
@@ -38,6 +39,16 @@ def compilation_section(report: CompileReport, top: int) -> Iterator[Block]:
 def compilation_page(report: CompileReport) -> Iterator[Block]:
     """Yield the functions and the facts, and tables of all recompilations, graph breaks and skipped graphs."""
     yield _HEADING
+    moments = (
+        ("before training", report.before_ns, "runtime_alloc"),
+        ("first step", report.first_step_ns, "backward"),
+        ("later steps", report.step_ns, "forward"),
+        ("between steps", report.between_ns, "validation"),
+    )
+    parts = (
+        Part(name, time_ns, part_text(time_ns, report.time_ns), color) for name, time_ns, color in moments if time_ns
+    )
+    yield Bar("Time of compilations", tuple(parts), report.time_ns)
     yield from _facts(report)
     yield _functions(report, EVERY_ROW)
     yield table(

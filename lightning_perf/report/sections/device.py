@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lightning_perf.analysis.host.launches import Launches
 from lightning_perf.analysis.host.sync_points import SyncPoints
@@ -15,7 +15,7 @@ from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import each
 from lightning_perf.report.labels import GAP_LABELS, MEMORY_LABELS, PHASE_LABELS
 from lightning_perf.report.sentences import batch_sentences
-from lightning_perf.show.blocks import Block, Heading, Line, Table, TableRow, table
+from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, table
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import format_bytes, format_count, format_duration, format_flop_rate, format_share
 
@@ -36,7 +36,7 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
         idle = analysis.idle
         time = format_duration(idle.idle_ns / max(idle.steps, 1))
         yield Heading(f"Device idle: {time} {of_what}, {format_share(idle.share)}")
-        yield from _idle(idle, marked=marked)
+        yield from _idle(idle, idle_labels(operators=analysis.operators is not None), marked=marked)
     if analysis.sync_points is not None and analysis.sync_points.points:
         waits = analysis.sync_points
         time = format_duration(waits.wait_ns / max(waits.steps, 1))
@@ -100,20 +100,37 @@ def _launches(launches: Launches) -> Iterator[str]:
         )
 
 
-def _idle(idle: Idle, *, marked: bool) -> Iterator[Block]:
+def idle_table(idle: Idle, labels: Mapping[str, str]) -> Table:
+    """Return the idle time by the host's activity, with the name of each activity."""
     steps = max(idle.steps, 1)
-    yield table(
-        ("while the host was", "time", "share", "gaps"),
+    return table(
+        ("while the host was", "time", "share", "gaps", "remedy"),
         (
-            (GAP_LABELS[row.name], row.total_ns / steps, row.share, row.gaps / steps)
+            (
+                Cell(labels[row.name], color=row.name),
+                row.total_ns / steps,
+                row.share,
+                row.gaps / steps,
+                row.remedy,
+            )
             for row in idle.classes
             if row.total_ns
         ),
-        kinds="name duration share count",
+        kinds="name duration share count text",
+        extra=("remedy",),
     )
+
+
+def idle_labels(*, operators: bool) -> Mapping[str, str]:
+    """Return the names of the host's activities. Without recorded operators, nobody knows what else it did."""
+    return GAP_LABELS if operators else GAP_LABELS | {"host_other": "not recorded (no operators)"}
+
+
+def _idle(idle: Idle, labels: Mapping[str, str], *, marked: bool) -> Iterator[Block]:
+    yield idle_table(idle, labels)
     for gap in idle.longest[:LONGEST_GAPS]:
         place = gap.python or gap.operator or gap.annotation
-        text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {GAP_LABELS[gap.cause]}"
+        text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {labels[gap.cause]}"
         yield Line(f"Long gap: {text}{f', in {place}' if place else ''}", "quiet")
 
 
@@ -124,7 +141,7 @@ def sync_table(waits: SyncPoints) -> Table:
         ("in", "phase", "calls", "wait", "device\nidle after", "saving\nat most"),
         (
             (
-                point.call if point.operator is None else f"{point.operator}, {point.call}",
+                ", ".join(filter(None, (point.operator, "GradScaler" * point.by_scaler, point.call))),
                 PHASE_LABELS[point.phase],
                 point.calls / steps,
                 *(t / steps for t in (point.wait_ns, point.drained_ns, point.regained_ns)),
@@ -157,26 +174,42 @@ def _communication(communication: Communication, steps: int, top: int) -> Iterat
             f"{format_duration(communication.exposed_ns / steps)} exposed"
         )
     if communication.collectives:
-        yield table(
-            ("collective", "size", "calls", "mean", "minimum", "bus bandwidth"),
-            (
-                (
-                    f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}",
-                    row.bytes,
-                    row.calls / steps,
-                    row.mean_ns,
-                    row.min_ns,
-                    row.bus_bytes_per_s,
-                )
-                for row in communication.collectives[:top]
-            ),
-            kinds="name bytes count duration duration bandwidth",
-        )
+        yield collective_table(communication, steps, top)
         return
     for host in communication.host_collectives[:top]:
         calls = host.calls / steps
         counted = f"{format_count(calls)} {'call' if calls == 1 else 'calls'}"
         yield Line(f"{host.name}: {counted}, {format_duration(host.total_ns / steps)} on the host")
+
+
+def collective_table(communication: Communication, steps: int, top: int) -> Table:
+    """Return the collectives on the device by cost."""
+    rows = (
+        (
+            f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}",
+            "" if row.group is None else f"{row.group}{f', {row.ranks} ranks' if row.ranks else ''}",
+            row.bytes,
+            row.calls / steps,
+            None if row.bytes is None else row.bytes * row.calls / steps,
+            row.total_ns / steps,
+            row.mean_ns,
+            row.min_ns,
+            row.max_ns,
+            row.algorithm_bytes_per_s,
+            row.bus_bytes_per_s,
+            row.best_bus_bytes_per_s,
+        )
+        for row in communication.collectives[:top]
+    )
+    heads = ("collective", "group", "size", "calls", "sent", "time", "mean", "minimum", "maximum")
+    rates = ("bandwidth", "bus bandwidth", "of the shortest")
+    return table(
+        (*heads, *rates),
+        rows,
+        kinds="code text bytes count bytes" + " duration" * 4 + " bandwidth" * 3,
+        definitions={rates[0]: "algorithm-bandwidth", rates[1]: "bus-bandwidth", rates[2]: "bus-bandwidth"},
+        extra=("group", "sent", "time", "maximum", rates[0], rates[2]),
+    )
 
 
 def _device_memory(memory: DeviceMemory, marked: bool, top: int) -> Iterator[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,32 @@ from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff, MemoryDiff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
-from lightning_perf.show.blocks import Block, Cell, Details, Heading, Line, Span, Style, TableRow, note, rest, table
+from lightning_perf.show.blocks import (
+    Block,
+    Cell,
+    Details,
+    Heading,
+    Line,
+    Plot,
+    Span,
+    Style,
+    Table,
+    TableRow,
+    note,
+    rest,
+    table,
+)
+from lightning_perf.show.plots import bars, names_axis, of_total, time_axis
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_count, format_duration, format_rate, format_ratio
 
 if TYPE_CHECKING:
     from lightning_perf.report.compared import Compared
+
+MOST_ROWS = 10_000
+"""Rows of a table on the page, which bound its size."""
+
+MOST_BARS = 12
 
 STYLES: dict[str, Style] = {
     "faster": "good",
@@ -40,15 +60,143 @@ def diff_blocks(compared: Compared, top: int) -> Iterator[Block]:
 
 
 def diff_parts(compared: Compared) -> dict[str, Iterable[Block]]:
-    """Return the blocks of each part of the page of two recordings, except the long tables of its changes."""
-    checked = compared.comparability
+    """Return the blocks of each part of the page of two recordings."""
+    checked, diff = compared.comparability, compared.diff
     return {
         "mismatches": [Heading("Not comparable"), *_mismatches(checked)] if checked.mismatches else [],
-        "step": _step(compared),
+        "step": [*_step(compared), *map(note, compared.notes)],
+        "categories": _categories(diff.categories),
+        "diff_categories": _changes("By category", diff.categories, "category", "step-time-breakdown", CATEGORY_LABELS),
+        "diff_operators_device": _changes(
+            "Operators, device self time", diff.operators_device, "operator", "device-self-time", charted=True
+        ),
+        "diff_kernels": _changes("Kernels, copies and memsets", diff.kernels, "kernel", "kernel", charted=True),
+        "diff_operators_host": _changes(
+            "Operators, host self time", diff.operators_host, "operator", "host-self-time", charted=True
+        ),
         "memory": (block for memory in compared.memory for block in _memory(memory)),
-        "fit": [] if compared.fit is None else _fit_sentences(compared.fit),
+        "diff_fit": []
+        if compared.fit is None
+        else [
+            *_changes(
+                "Time of the whole fit", compared.fit.groups, "part", "time-of-the-whole-fit", of_what="of the fit"
+            ),
+            *_fit_sentences(compared.fit),
+        ],
         "compilation": _compilation(compared),
     }
+
+
+def _categories(changes: DiffTable) -> Iterator[Block]:
+    """Yield the step time of both recordings by category, as two bars."""
+    order = list(CATEGORY_LABELS)
+    rows = sorted(
+        (row for row in changes.rows if row.before_ns or row.after_ns), key=lambda row: order.index(row.name or "")
+    )
+    totals = [sum(row.before_ns or 0.0 for row in rows), sum(row.after_ns or 0.0 for row in rows)]
+    unit, size_ns = time_axis(max(totals))
+    traces = []
+    for row in rows:
+        times = [row.before_ns, row.after_ns]
+        texts = [f"{CATEGORY_LABELS[row.name or '']}: {of_total(*each)}" for each in zip(times, totals, strict=True)]
+        lengths = [(time or 0.0) / size_ns for time in times]
+        traces.append(bars(lengths, ["before", "after"], texts, _color(row.name), orientation="h"))
+    yield Heading("Step time by category", definition="step-time-breakdown")
+    yield Plot(
+        "Step time by category, before and after. The table has the figures.",
+        tuple(traces),
+        {"barmode": "stack", "xaxis": {"title": f"{unit} per step"}, "yaxis": {"autorange": "reversed"}},
+        height=170,
+        legend=tuple((CATEGORY_LABELS[row.name or ""], _color(row.name)) for row in rows),
+    )
+
+
+def _changes(
+    title: str,
+    changes: DiffTable | None,
+    noun: str,
+    definition: str,
+    labels: dict[str, str] | None = None,
+    *,
+    charted: bool = False,
+    of_what: str = "per step",
+) -> Iterator[Block]:
+    """Yield a table of changes, with its largest ones as bars."""
+    rows = [row for row in changes.rows if row.before_ns or row.after_ns] if changes is not None else []
+    if changes is None or not rows:
+        return
+    yield Heading(title, definition=definition, aside=f"{_signed(changes.change_ns)} {of_what} in total")
+    shown = [row for row in rows if row.verdict != "same"][:MOST_BARS]
+    if charted and len(shown) > 1:
+        yield _largest(shown, noun, comparable=all(row.verdict != "incomparable" for row in rows))
+    if len(rows) > MOST_ROWS:
+        yield note(f"This table lists the {MOST_ROWS:,} largest of {len(rows):,} changes.")
+    yield changes_table(changes, noun, labels)
+
+
+def _largest(rows: Sequence[DiffRow], noun: str, *, comparable: bool) -> Plot:
+    texts = [
+        f"{_name(row)}\n{_signed(row.change_ns)}: {format_duration(row.before_ns)} → {format_duration(row.after_ns)}"
+        for row in rows
+    ]
+    colors = [("high" if row.change_ns > 0 else "good") if comparable else "ink-soft" for row in rows]
+    title = f"change in ms per step{' (left is faster)' if comparable else ''}"
+    lengths = [row.change_ns / 1e6 for row in rows]
+    return Plot(
+        f"The largest changes by {noun}. The table below has all of them.",
+        (bars(lengths, list(range(len(rows))), texts, colors, orientation="h"),),
+        {"xaxis": {"title": title, "zerolinecolor": "--ink-soft"}, "yaxis": names_axis([_name(row) for row in rows])},
+        height=70 + 24 * len(rows),
+    )
+
+
+def changes_table(changes: DiffTable, noun: str, labels: dict[str, str] | None = None, title: str = "") -> Table:
+    """Return the changes of a table for a page, the largest first."""
+    rows = [row for row in changes.rows if row.before_ns or row.after_ns][:MOST_ROWS]
+    most = max((abs(row.change_ns) for row in rows), default=0.0) or 1.0
+    counted = any(row.before_calls is not None or row.after_calls is not None for row in rows)
+    return table(
+        (noun, "before", "after", "change", "ratio", *(("calls before", "calls after") if counted else ()), "outcome"),
+        (
+            (
+                _name(row) if labels is None else Cell(labels.get(row.name or "", _name(row)), color=_color(row.name)),
+                row.before_ns,
+                row.after_ns,
+                Cell(_signed(row.change_ns), row.change_ns, bar=abs(row.change_ns) / most),
+                row.ratio,
+                *((row.before_calls, row.after_calls) if counted else ()),
+                _outcome(row),
+            )
+            for row in rows
+        ),
+        title,
+        " ".join(
+            (
+                "code" if labels is None else "name",
+                *["duration"] * 3,
+                "ratio",
+                *(["count"] * 2 if counted else ()),
+                "text",
+            )
+        ),
+    )
+
+
+def _name(row: DiffRow) -> str:
+    return "(no operator)" if row.name is None else row.name
+
+
+def _color(name: str | None) -> str:
+    """Return the colour of a category. A part of one has that of the whole."""
+    return next((whole for whole in ("memcpy", "runtime") if name and name.startswith(f"{whole}_")), name or "unknown")
+
+
+def _signed(time_ns: float) -> str:
+    return f"{'+' if time_ns > 0 else ''}{format_duration(time_ns)}"
+
+
+def _outcome(row: DiffRow) -> Cell:
+    return Cell("") if row.verdict == "incomparable" else Cell(row.verdict, style=STYLES[row.verdict])
 
 
 def _headline(compared: Compared) -> Line:
@@ -82,7 +230,7 @@ def _step(compared: Compared) -> Iterator[Block]:
     yield replace(_headline(compared), style="strong")
     yield Line(f"{format_duration(step.before_ns)} in {', '.join(compared.before)}", label="Before")
     yield Line(f"{format_duration(step.after_ns)} in {', '.join(compared.after)}", label="After")
-    yield Line(f"{'+' if step.change_ns > 0 else ''}{format_duration(step.change_ns)}", label="Change")
+    yield Line(_signed(step.change_ns), label="Change")
     yield from _remarks(compared)
 
 
@@ -167,10 +315,10 @@ def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -
                 kernel_text("(no operator)" if row.name is None else labels.get(row.name, row.name)),
                 row.before_ns,
                 row.after_ns,
-                Cell(f"{'+' if row.change_ns > 0 else ''}{format_duration(row.change_ns)}", row.change_ns),
+                Cell(_signed(row.change_ns), row.change_ns),
                 row.ratio,
                 _calls(row),
-                Cell(row.verdict, style=STYLES[row.verdict]) if row.verdict != "incomparable" else "",
+                _outcome(row),
             )
             for row in rows[:top]
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.report.labels import count_of
-from lightning_perf.show.blocks import Block, Heading, Line, TableRow, table
+from lightning_perf.show.blocks import Bar, Block, Heading, Line, Part, TableRow, table
 from lightning_perf.units import format_duration, format_rate, format_share
 
 MAX_PARTS = 4
@@ -24,6 +24,24 @@ ENDS = {
     "report": "The account ends where this report is made. The tear-down of the Trainer comes after it.",
     "exception": "The account ends at the error that ended the fit.",
 }
+
+
+COLORS = {
+    "set-up": "runtime_alloc",
+    "data preparation": "memcpy",
+    "worker start-up": "input",
+    "sanity check": "memset",
+    "first step": "backward",
+    "training steps": "forward",
+    "epoch boundaries": "unknown",
+    "validation": "validation",
+    "checkpoints": "checkpoint",
+    "logging": "runtime_other",
+    "callbacks": "device_compute",
+    "own cost": "transfer",
+    "tear-down": "other",
+}
+"""Colours of the groups on the page."""
 
 
 def fit_sentence(fit: FitTime) -> str:
@@ -50,6 +68,12 @@ def fit_time_section(fit: FitTime) -> Iterator[Block]:
 def fit_time_page(fit: FitTime) -> Iterator[Block]:
     """Yield the figures of the whole fit, and every part of its groups."""
     yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
+    parts = (
+        Part(group.group, group.time_ns, part_text(group.time_ns, fit.wall_ns), COLORS.get(group.group, "other"))
+        for group in fit.groups
+        if group.time_ns
+    )
+    yield Bar("Time of the whole fit", tuple(parts), fit.wall_ns)
     yield from _facts(fit)
     yield table(
         ("group", "part", "time", "share", "calls"),
@@ -79,6 +103,11 @@ def _facts(fit: FitTime) -> Iterator[Line]:
         )
     if fit.end in ENDS:
         yield Line(ENDS[fit.end], "quiet")
+
+
+def part_text(time_ns: float, total_ns: float) -> str:
+    """Return a time and its share of a total."""
+    return f"{format_duration(time_ns)}, {format_share(time_ns / total_ns)}"
 
 
 def step_times_section(times: StepTimes) -> Iterator[Block]:
@@ -113,9 +142,13 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
             yield Line(text.format(amount), "warning")
     if times.outlier_steps:
         longest = times.outliers[0]
+        waits = ""
+        if times.outlier_wait_ns is not None and times.outlier_excess_ns:
+            share = format_share(min(1.0, times.outlier_wait_ns / times.outlier_excess_ns))
+            waits = f" ({share} of it waiting for data)"
         yield Line(
             f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
-            f"over the median. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
+            f"over the median{waits}. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
         )
 
 

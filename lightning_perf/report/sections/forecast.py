@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast, RecipeForecast
 from lightning_perf.report.labels import count_of
+from lightning_perf.report.sections.precision_charts import snr_chart
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, TableRow, rest, table
 from lightning_perf.units import NOT_AVAILABLE, format_share
 
@@ -34,6 +35,7 @@ def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
 def forecast_page(forecast: Forecast) -> Iterator[Block]:
     """Yield the advice, and tables of all recipes, layers and tensors."""
     yield from _advice(forecast)
+    yield snr_chart(forecast)
     yield Line(f"Layers above the dashed line, {forecast.safe_db:g} dB, are safe.")
     yield table(
         ("recipe", "safe layers", "with fitting sizes", "keep out", "saves of the products' time"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
 from lightning_perf.report.labels import count_of
+from lightning_perf.report.sections.precision_charts import shadow_charts
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerDrift,
@@ -99,6 +100,7 @@ def _loss(value: float | None) -> str:
 def shadow_page(drift: ShadowDrift) -> Iterator[Block]:
     """Yield the summary of the shadow steps and all layers."""
     yield Heading("Shadow steps in FP32", definition="shadow-step")
+    yield from shadow_charts(drift)
     yield from _summary(drift)
     yield _layers(drift, EVERY_ROW)
 

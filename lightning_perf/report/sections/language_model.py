@@ -8,7 +8,7 @@ from lightning_perf.analysis.model.attention import Attention, AttentionKind
 from lightning_perf.analysis.model.language_model import LanguageModel
 from lightning_perf.analysis.model.recompute import Recompute
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.savings import each, share_of_step
+from lightning_perf.findings.savings import each, share_of_step, whole
 from lightning_perf.show.blocks import Block, Heading, Line, listing, rest, table
 from lightning_perf.units import format_count, format_duration, format_flops, format_rate, format_ratio, format_share
 
@@ -81,5 +81,5 @@ def _inputs(kind: AttentionKind) -> str:
 def _recompute(repeated: Recompute, analysis: RankAnalysis) -> Line:
     time_ns = repeated.time_ns / max(repeated.steps, 1)
     where = "of the device" if repeated.on_device else "of the host"
-    share = f", {share_of_step(time_ns, analysis)} of the step" if not repeated.on_device else ""
+    share = f", {share_of_step(time_ns, analysis)} of {whole(analysis)}" if not repeated.on_device else ""
     return Line(f"The backward repeats forward work: {format_duration(time_ns)} {where} {each(analysis)}{share}")

@@ -9,10 +9,11 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.report.sections.compilation import compilation_page
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
-from lightning_perf.report.sections.fp8_layers import fp8_section
 from lightning_perf.report.sections.fp32_comparison import shadow_page
-from lightning_perf.report.sections.precision import precision_pages
+from lightning_perf.report.sections.overview_page import overview_parts, summary
+from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank_page import rank_parts
+from lightning_perf.report.sections.ranks_page import ranks_parts
 from lightning_perf.report.sections.report import out_of_memory_blocks, trust_block
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Line, Table, table
 from lightning_perf.statistics.ranks import Ratio
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a report's page. The name of a part of one rank ends with the rank's row."""
-    parts: dict[str, Iterable[Block]] = {}
+    parts = {**overview_parts(report), **ranks_parts(report)}
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
         parts["windows"] = _windows(report.trust)
@@ -45,6 +46,7 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.forecast is not None:
         parts["forecast"] = forecast_page(report.forecast)
     for row, rank in enumerate(report.ranks):
+        parts[f"summary.{row}"] = summary(report, rank)
         parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank).items()}
     return parts
 

@@ -1,12 +1,14 @@
-"""The precision of a run, its loss scale, gradient underflow, and mistakes in its use."""
+"""The precision of a run, its loss scale, gradient underflow, FP8 layers, and mistakes in its use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
+from lightning_perf.report.sections.precision_charts import drift_charts, scale_chart
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
     LossScaleHistory,
@@ -40,13 +42,13 @@ def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
         parts["mistakes"] = mistakes_section(precision.mistakes)
     if (history := precision.loss_scale) is not None:
         heading = Heading("Loss scale", definition="loss-scale")
-        parts["loss_scale"] = [heading, *_loss_scale(history), _scale_events(history)]
+        parts["loss_scale"] = [heading, scale_chart(history), *_loss_scale(history), _scale_events(history)]
     if precision.underflow is not None:
         heading = Heading("Gradient underflow by layer", definition="subnormal-share")
         parts["underflow"] = [heading, *_underflow(precision.underflow, EVERY_ROW)]
     if precision.numerics is not None:
         heading = Heading("Compared with FP32", definition="seed-noise")
-        parts["numerics"] = [heading, *first_steps(precision.numerics)]
+        parts["numerics"] = [heading, *drift_charts(precision.numerics), *first_steps(precision.numerics)]
     return parts
 
 
@@ -71,6 +73,7 @@ def _scale_events(history: LossScaleHistory) -> Table:
 def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Block]:
     """Yield one paragraph for each mistake in the use of 16-bit precision: its place, evidence and fix."""
     yield Heading("Mistakes in mixed precision")
+    yield Line("Each fix changes the training, its checkpoints or its logs on purpose. Compare the loss.", "quiet")
     for number, mistake in enumerate(mistakes, start=1):
         yield Line(mistake_text(mistake), label=f"{number}.", gap=1)
         yield from listing([*mistake.evidence, Line((Span("Fix: ", "good"), mistake.action))], indent=3)
@@ -149,4 +152,31 @@ def _layer(row: LayerUnderflow, *, barred: bool) -> TableRow:
         row.zero_share,
         Cell(median, row.median_exponent),
         Cell(headroom, row.headroom_doublings),
+    )
+
+
+def fp8_section(found: Fp8Layers, top: int) -> Iterator[Block]:
+    """Yield the summary, and the tensors that saturate or underflow most."""
+    yield Heading("FP8 layers", definition="fp8-layers")
+    yield Line(found.summary, "warning" if any(row.troubled for row in found.rows) else "plain")
+    yield Line(f"{count_of(found.samples, 'sampled step')}, {found.library}.", "quiet")
+    yield table(
+        ("layer", "tensor", "format", "smallest maximum", "largest", "scale", "flushed", "saturated", "steps"),
+        (
+            (
+                Cell(row.layer, troubled=row.troubled),
+                row.tensor,
+                row.format,
+                Cell(f"{row.smallest_largest:.3g}", row.smallest_largest),
+                Cell(f"{row.largest:.3g}", row.largest),
+                Cell(f"{row.scale:.3g}", row.scale),
+                row.flushed,
+                row.saturated,
+                Cell(f"{row.saturated_steps} of {row.samples}", row.saturated_steps),
+            )
+            for row in found.rows[:top]
+        ),
+        kinds="code figure figure figure figure figure share share figure",
+        definitions={"flushed": "flushed-share", "saturated": "saturated-share"},
+        extra=("smallest maximum",),
     )

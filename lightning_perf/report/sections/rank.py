@@ -12,7 +12,7 @@ from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.model.modules import ModuleTree
 from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.breakdown import Breakdown, Outlier
 from lightning_perf.analysis.steps.phases import Phases
 from lightning_perf.findings.savings import each
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS
@@ -66,6 +66,12 @@ def device_regions(analysis: RankAnalysis, top: int) -> Iterator[Block]:
 
 
 def _step_time(breakdown: Breakdown) -> Iterator[Block]:
+    yield breakdown_table(breakdown)
+    yield from (Line(outlier_text(outlier), "warning") for outlier in breakdown.outliers)
+
+
+def breakdown_table(breakdown: Breakdown) -> Table:
+    """Return the mean step time by category."""
     spread = breakdown.averaged_steps > 1
     rows: list[TableRow] = []
     for row in breakdown.categories:
@@ -74,16 +80,20 @@ def _step_time(breakdown: Breakdown) -> Iterator[Block]:
         name = f"{'  ' if row.parent else ''}{CATEGORY_LABELS[row.name]}"
         share = Cell(format_share(row.share), row.share, bar=row.share if row.share and not row.parent else 0.0)
         between = (f"{format_duration(row.min_ns)} – {format_duration(row.max_ns)}",) if spread else ()
-        rows.append((Cell(name, style="quiet" if row.parent else "plain"), row.mean_ns, share, *between))
+        color = "" if row.parent else row.name
+        rows.append((Cell(name, style="quiet" if row.parent else "plain", color=color), row.mean_ns, share, *between))
     heads = ("category", "time", "share", "minimum–maximum")
-    yield table(heads if spread else heads[:-1], rows, kinds="name duration share figure")
-    for outlier in breakdown.outliers:
-        more = f"{'+' if outlier.excess_ns > 0 else ''}{format_duration(outlier.excess_ns)}"
-        yield Line(
-            f"Step {outlier.number} is an outlier: {format_duration(outlier.wall_ns)}, {more} mostly in "
-            f"{CATEGORY_LABELS[outlier.category]}.",
-            "warning",
-        )
+    definitions = {"category": "step-time-breakdown"}
+    return table(heads if spread else heads[:-1], rows, kinds="name duration share figure", definitions=definitions)
+
+
+def outlier_text(outlier: Outlier) -> str:
+    """Return by how much an unusual step differs, and in which category."""
+    more = f"{'+' if outlier.excess_ns > 0 else ''}{format_duration(outlier.excess_ns)}"
+    return (
+        f"Step {outlier.number} is an outlier: {format_duration(outlier.wall_ns)}, {more} mostly in "
+        f"{CATEGORY_LABELS[outlier.category]}."
+    )
 
 
 def _phases(phases: Phases, breakdown: Breakdown) -> Table:
@@ -108,21 +118,38 @@ def _phases(phases: Phases, breakdown: Breakdown) -> Table:
 
 
 def _arithmetic(arithmetic: Arithmetic, of_what: str) -> Iterator[Block]:
+    yield arithmetic_table(arithmetic)
+    if arithmetic.tensor_core_share is not None and any(
+        row.time_ns for row in arithmetic.rows if row.name != "unknown"
+    ):
+        yield Line(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}")
+    yield from map(Line, unused_sentences(arithmetic, of_what))
+
+
+def arithmetic_table(arithmetic: Arithmetic) -> Table:
+    """Return the compute time of each number format."""
     steps = max(arithmetic.steps, 1)
     rows: list[TableRow] = []
     for row in arithmetic.rows:
         if not row.time_ns:
             continue
         by = [what for what, part in (("operator types", row.by_operator_ns), ("kernel name", row.by_name_ns)) if part]
-        name = row.name.upper() if row.name[0] in "ftb" else row.name
-        rows.append((name, row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
-    yield table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
-    if arithmetic.tensor_core_share is not None:
-        yield Line(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}")
+        rows.append((arithmetic_name(row.name), row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
+    return table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
+
+
+def arithmetic_name(name: str) -> str:
+    """Return the label of an arithmetic: ``FP16``, but ``integer``."""
+    return name.upper() if name[0] in "ftb" else name
+
+
+def unused_sentences(arithmetic: Arithmetic, of_what: str, cores: str = "Tensor Cores") -> Iterator[str]:
+    """Yield the matrix products that do not run on matrix units, and why."""
+    steps = max(arithmetic.steps, 1)
     for unused in arithmetic.eligible_unused:
         number = unused.kernels / steps
-        yield Line(
-            f"Matrix products without Tensor Cores: {format_duration(unused.time_ns / steps)} {of_what} in "
+        yield (
+            f"Matrix products without {cores}: {format_duration(unused.time_ns / steps)} {of_what} in "
             f"{format_count(number)} kernel{'' if number == 1 else 's'}, because {REASONS[unused.reason]}"
         )
 

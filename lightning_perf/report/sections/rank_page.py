@@ -1,23 +1,54 @@
-"""The parts of one rank on a report's page that the console shows in fewer words."""
+"""The parts of one rank on a report's page that the console shows in fewer words, except those on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from lightning_perf.analysis.host.loading import Loading
+from lightning_perf.analysis.kernels.arithmetic import Arithmetic
 from lightning_perf.analysis.model.optimizers import OptimizerSteps
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
+from lightning_perf.analysis.steps.phases import PhaseTime
 from lightning_perf.findings.savings import each
+from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import cast_sentences, sync_table
+from lightning_perf.report.sections.device_page import device_parts
 from lightning_perf.report.sections.language_model import language_model_sections
-from lightning_perf.report.sections.rank import device_regions
-from lightning_perf.report.sentences import batch_sentences
-from lightning_perf.show.blocks import EVERY_ROW, Block, Heading, Line, table
-from lightning_perf.units import format_bytes, format_count, format_duration
+from lightning_perf.report.sections.rank import (
+    arithmetic_name,
+    arithmetic_table,
+    breakdown_table,
+    device_regions,
+    outlier_text,
+    unused_sentences,
+)
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Bar,
+    Block,
+    Cell,
+    Heading,
+    Line,
+    Part,
+    Plot,
+    Span,
+    TableRow,
+    note,
+    table,
+)
+from lightning_perf.show.plots import bars, of_total, time_axis
+from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 MADE_BY = {"in_process": "the training process itself (num_workers=0)", "workers": "worker processes"}
+
+MOST_HEIGHT = 400
+"""Maximum height of the chart of steps in pixels; less if the table next to it is short."""
+
+OVERLAPPING = 1.01
+"""From this ratio of the sum of kernels' times to the time in which one runs, the page says that they overlap."""
 
 PARTS = {
     "products": "products and convolutions without Tensor Cores",
@@ -32,6 +63,10 @@ def rank_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of one rank."""
     of_what = each(rank)
     parts: dict[str, Iterable[Block]] = {
+        "steps": _steps(rank.breakdown),
+        "breakdown": _breakdown(rank.breakdown),
+        "phases": _phases(rank),
+        "arithmetic": [] if rank.arithmetic is None else _arithmetic(rank, rank.arithmetic, of_what),
         "language_model": language_model_sections(rank, EVERY_ROW),
         "regions": device_regions(rank, EVERY_ROW),
     }
@@ -46,9 +81,101 @@ def rank_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
         parts["loading"] = _loading(rank.loading, of_what)
     if rank.optimizer is not None:
         parts["optimizer"] = _optimizer(rank.optimizer, of_what)
-    for place, device in enumerate(() if rank.memory is None else rank.memory.devices):
-        parts[f"batch_{place}"] = map(Line, batch_sentences(device))
-    return parts
+    return parts | device_parts(rank)
+
+
+def _steps(breakdown: Breakdown) -> Iterator[Block]:
+    """Yield the time of each step by category."""
+    if len(breakdown.steps) < 2:
+        return
+    names = [f"{step.number}{'' if step.complete else ' (cut off)'}" for step in breakdown.steps]
+    unit, size_ns = time_axis(max(step.wall_ns for step in breakdown.steps))
+    traces = []
+    for row in breakdown.categories:
+        if row.parent is not None or not any(row.per_step_ns or ()):
+            continue
+        texts = [
+            f"{CATEGORY_LABELS[row.name]}: {of_total(time_ns, step.wall_ns)}\nstep {name}"
+            for time_ns, step, name in zip(row.per_step_ns or (), breakdown.steps, names, strict=True)
+        ]
+        traces.append(bars(names, [time_ns / size_ns for time_ns in row.per_step_ns or ()], texts, row.name))
+    yield Heading("Time of each step", definition="step")
+    yield Plot(
+        "Step time by category, with one bar per step. The table has the means.",
+        tuple(traces),
+        {"barmode": "stack", "xaxis": {"title": "step", "type": "category"}, "yaxis": {"title": unit}},
+        height=min(MOST_HEIGHT, 160 + 32 * sum(bool(row.mean_ns) for row in breakdown.categories)),
+    )
+    for outlier in breakdown.outliers:
+        step = next((step for step in breakdown.steps if step.number == outlier.number), None)
+        shown = () if step is None else (" ", _on_timeline(step.start_ns, step.start_ns + step.wall_ns))
+        yield Line((outlier_text(outlier), *shown), "warning")
+
+
+def _on_timeline(start_ns: int, end_ns: int) -> Span:
+    return Span("Show it on the timeline", link=f"#view=timeline&time.from={start_ns}&time.to={end_ns}")
+
+
+def _breakdown(times: Breakdown) -> Iterator[Block]:
+    several = len(times.steps) > 1
+    title = "Time of the recording" if not times.marked else "Breakdown" if several else "Time of the step"
+    averaged = f"mean of {times.averaged_steps} steps" if times.averaged_steps > 1 else "one step"
+    yield Heading(title, definition="step-time-breakdown", aside=averaged if times.marked else "the whole recording")
+    if not several:
+        rows = [row for row in times.categories if row.mean_ns and row.parent is None]
+        yield Bar("Step time by category", tuple(_time(row, CATEGORY_LABELS) for row in rows), legend=False)
+    yield breakdown_table(times)
+
+
+def _phases(rank: RankAnalysis) -> Iterator[Block]:
+    """Yield the mean step time by phase, and by phase and category."""
+    crossed, wall_ns = rank.phases, rank.breakdown.wall.mean_ns or 1.0
+    shown = [phase for phase in crossed.phases if phase.mean_ns]
+    used = [
+        (place, name)
+        for place, name in enumerate(crossed.categories)
+        if any(phase.category_mean_ns[place] for phase in crossed.phases)
+    ]
+    yield Heading("Phases", definition="phase-category", aside=each(rank))
+    yield Bar("Time by phase", tuple(_time(phase, PHASE_LABELS) for phase in shown))
+    rows: list[TableRow] = []
+    for phase in shown:
+        times = (phase.category_mean_ns[place] for place, _ in used)
+        cells = (Cell(format_duration(time or None), time, bar=(time or 0.0) / wall_ns) for time in times)
+        rows.append((PHASE_LABELS[phase.name], phase.mean_ns, *cells))
+    heads = ("phase", "time", *(CATEGORY_LABELS[name] for _, name in used))
+    yield table(heads, rows, kinds="name duration" + " duration" * len(used))
+
+
+def _time(row: CategoryTime | PhaseTime, labels: Mapping[str, str]) -> Part:
+    share = "" if row.share is None else f" {format_share(row.share)}"
+    return Part(labels[row.name], row.mean_ns or 0.0, f"{format_duration(row.mean_ns)}{share}", row.name)
+
+
+def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator[Block]:
+    """Yield the compute of the device by number format."""
+    if not found.compute_ns:
+        return
+    steps = max(found.steps, 1)
+    busy_ns, sum_ns = rank.breakdown.category("device_compute").mean_ns or 0.0, found.compute_ns / steps
+    yield Heading("Arithmetic of device compute", definition="arithmetic", aside=of_what)
+    if busy_ns > 0 and sum_ns > OVERLAPPING * busy_ns:
+        added, busy = format_duration(sum_ns), format_duration(busy_ns)
+        yield note(f"Kernels overlap: their times add up to {added}, but the device computes for {busy} {of_what}.")
+    parts = (
+        Part(arithmetic_name(row.name), row.time_ns, format_duration(row.time_ns / steps), row.name)
+        for row in found.rows
+        if row.time_ns
+    )
+    yield Bar("Device compute by arithmetic", tuple(parts))
+    yield arithmetic_table(found)
+    cores = matrix_units(rank.metadata)
+    if found.tensor_core_share is not None:
+        unknown_ns = found.tensor_core_unknown_ns / steps
+        unknown = f"; unknown: {format_duration(unknown_ns)}, {format_share(unknown_ns / sum_ns)}" if unknown_ns else ""
+        yield Line(f"On {cores}: {format_share(found.tensor_core_share)} of compute time{unknown}.")
+    for sentence, unused in zip(unused_sentences(found, of_what, cores), found.eligible_unused, strict=True):
+        yield Line(f"{sentence} ({', '.join(unused.operators)}).", "warning")
 
 
 def _gain(gain: AmpGain, of_what: str) -> Iterator[Block]:

@@ -12,13 +12,12 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.probe.blocks import probe_blocks
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text, settings_text
 from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
-from lightning_perf.report.sections.fp8_layers import fp8_section
 from lightning_perf.report.sections.fp32_comparison import fp32_section
-from lightning_perf.report.sections.precision import mistakes_section, precision_section
+from lightning_perf.report.sections.precision import fp8_section, mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
@@ -109,7 +108,8 @@ def findings_blocks(findings: Sequence[Finding], lead: RankAnalysis | None, star
         title = (Span(finding.title, STYLES[finding.severity]), "  [", rule_link(finding), severity)
         yield Line(title, label=f"{number}.", gap=1)
         saving = saving_text(finding, lead)
-        lines: list[str | Line] = [*finding.evidence, Line((Span("Fix: ", "good"), finding.action))]
+        lines: list[str | Line] = [Line(finding.warning, "warning")] if finding.warning else []
+        lines += [*finding.evidence, Line((Span("Fix: ", "good"), finding.action))]
         lines += [Line(f"{saving} {finding.model}", "quiet")] if saving else []
         yield from listing(lines, indent=3)
     yield Line(("About a finding: ", Span(f"lightning-perf explain {findings[0].kind}", "command")))
@@ -126,8 +126,13 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
     parts = [", ".join(used)] if used and lead.breakdown.has_device else []
     if not lead.breakdown.has_device and metadata.processor is not None:
         parts.append(processor_text(metadata.processor))
+    parts += settings_text(metadata.settings)
     if metadata.world_size and metadata.world_size > 1:
-        parts.append(f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}")
+        number, world = len(report.ranks), metadata.world_size
+        more = number > world  # several recordings of one rank, or of another run
+        parts.append(
+            f"{number:,} recordings of {world:,} ranks" if more else f"{count_of(number, 'rank')} of {world:,}"
+        )
     if lead.breakdown.marked:
         parts.append(count_of(len(lead.breakdown.steps), "recorded step"))
     parts.append(f"{format_duration(lead.recording_ns)} recorded")

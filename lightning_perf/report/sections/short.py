@@ -12,6 +12,7 @@ from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fit_time import fit_sentence
 from lightning_perf.report.sections.precision import mistake_text
 from lightning_perf.report.sections.report import rule_link
+from lightning_perf.report.verdict import fix_text
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.show.blocks import Block, Line, Span
 from lightning_perf.units import format_duration, format_share
@@ -33,7 +34,7 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
         yield Line(f"      and {count_of(len(findings) - MAX_FINDINGS, 'more finding')}", "quiet")
     if not findings:
         yield Line(verdict.why, label="Why  ", label_style="strong")
-    action = findings[0].action if findings else verdict.next
+    action = fix_text(findings[0]) if findings else verdict.next
     yield Line(action, "good", label="Next ", label_style="strong")
     if report.precision is not None:
         yield from _precision(report.precision)

@@ -42,12 +42,16 @@ class AccountEntry:
         name: Its part of the group, e.g. ``fetch``, or ``EMA.on_train_batch_end`` for the hook of a callback.
         time_ns: Time on the clock of the training thread.
         count: How often it ran; 0 for the remainder of a group.
+        early_ns: The part of the time in the first half of the steps, or in a quarter of them at least.
+        early_count: How often it ran by then; 0 in a short fit.
     """
 
     group: Group
     name: str
     time_ns: Count
     count: Count
+    early_ns: Count = 0
+    early_count: Count = 0
 
 
 @dataclass(frozen=True)

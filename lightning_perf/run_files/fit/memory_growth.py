@@ -43,15 +43,53 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class TensorCensus:
-    """All tensors at the end of a step.
+    """All tensors at the end of a step, and the container that grew most.
 
     Attributes:
         step: Index of the step in this fit.
-        groups: The groups.
+        groups: The groups of tensors.
+        items: How many more items the list, dictionary or set has that grew most since the first census.
     """
 
     step: Count
     groups: tuple[TensorGroup, ...]
+    items: Count = 0
+
+
+@dataclass(frozen=True)
+class WorkerGrowth:
+    """The memory and the processor time of one worker process of the training's loader, from its start on.
+
+    Attributes:
+        workers: Worker processes of the loader.
+        first_step: Step of the first sample.
+        last_step: Step of the last sample.
+        first_bytes: Memory that it shared with no other process at the first sample.
+        last_bytes: The same at the last sample.
+        resident_bytes: How much more memory it had then, shared or not.
+        faulted_bytes: Memory that it touched first or copied in between. Pages that the training process copies are not
+            among it.
+        container: The largest list or dictionary that the data set holds, e.g. ``items: 600,000 objects in a list``;
+            empty without a large one.
+        cpu: Cores that it kept busy between the warm-up and the last sample; None if unknown.
+        core_wait: Share of that time in which it was ready to run and waited for a core.
+    """
+
+    workers: Count
+    first_step: Count
+    last_step: Count
+    first_bytes: Count
+    last_bytes: Count
+    resident_bytes: Count
+    faulted_bytes: Count
+    container: str = ""
+    cpu: float | None = None
+    core_wait: float | None = None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory that became its own without new memory: pages that were copied because it wrote to them."""
+        return max(0, min(self.last_bytes - self.first_bytes, self.faulted_bytes) - self.resident_bytes)
 
 
 @dataclass(frozen=True)
@@ -64,12 +102,14 @@ class GrowthRecord:
             process.
         samples: The samples, at equal distances.
         censuses: The first and the last census of tensors; empty if the memory did not grow.
+        worker: The memory of a worker process of the loader; None without workers.
     """
 
     rank: Count
     source: Literal["allocator", "process"]
     samples: tuple[MemorySample, ...]
     censuses: tuple[TensorCensus, ...]
+    worker: WorkerGrowth | None = None
 
 
 _RECORDS: RankLog[GrowthRecord] = RankLog(GrowthRecord, "memory", "memory over time")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,7 +130,7 @@ class LossScaleHistory:
     @property
     def goodput(self) -> float:
         """Share of the training time with gradients that were used, 0 to 1."""
-        return 1 - self.wasted_ns / self.trained_ns if self.trained_ns else 1.0
+        return max(0.0, 1 - self.wasted_ns / self.trained_ns) if self.trained_ns else 1.0
 
 
 @dataclass(frozen=True)
@@ -308,9 +309,10 @@ class BadRun:
         symptom: ``loss`` if it was NaN or infinite, ``gradients`` if they were, ``drift`` if the run left the range of
             FP32 runs with other seeds.
         weights_finite: Whether the weights were still finite. Otherwise nothing could be replayed.
-        layer: The layer with the first operator that made inf or NaN; empty for the LightningModule itself.
-        operator: That operator; empty if no value was inf or NaN.
-        line: The user's code that called it, as ``file:line``; empty in the backward pass.
+        layer: The layer with the operator that made inf or NaN; empty for the LightningModule itself. If the weights
+            were not finite, the first such weight.
+        operator: That operator, in the backward pass the node of autograd; empty if no value was inf or NaN.
+        line: The user's code that called it, in the forward pass, as ``file:line``.
         backward: Whether it ran in the backward pass.
         value: ``inf`` or ``nan``.
         dtype: Type of the operator's result.
@@ -321,6 +323,7 @@ class BadRun:
         keep_fp32: The smallest list of layers found that cures the batch; empty if none does.
         cured_loss: The loss of the batch with these layers in FP32.
         trials: Lists that were tried.
+        batch: The tensors of the batch with NaN or inf, if the batch is sound with zeros in their place.
     """
 
     step: int
@@ -340,6 +343,7 @@ class BadRun:
     keep_fp32: tuple[str, ...] = ()
     cured_loss: float | None = None
     trials: int = 0
+    batch: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -354,6 +358,8 @@ class BadRun:
             "gradients": f"The gradients turned NaN or infinite in step {self.step}",
             "drift": f"The training has left the range of FP32 runs by step {self.step}",
         }[self.symptom]
+        if self.batch:
+            return f"{symptom}, from NaN or inf in the batch"
         if not self.operator:
             return symptom
         line = f" ({self.line})" if self.line else ""
@@ -362,8 +368,11 @@ class BadRun:
     @property
     def evidence(self) -> tuple[str, ...]:
         """Facts from the replays of the batch, one sentence each."""
+        if self.batch:
+            return (*(f"{text}." for text in self.batch), "With zeros in their place, FP32 gives finite gradients.")
         if not self.weights_finite:
             return (
+                f"Of the weights, {self.layer} is the first that is NaN or infinite.",
                 "The weights were NaN or infinite before this step, so the batch could not be run again.",
                 "The gradients of the step before were not finite.",
             )
@@ -372,7 +381,7 @@ class BadRun:
             reach = "" if self.largest_input is None else f", and its inputs reach {self.largest_input:.4g}"
             where = "the backward pass" if self.backward else "the forward pass"
             value = "NaN" if self.value == "nan" else "inf"
-            said.append(f"This operator is the first in {where} that makes {value}. Its result is {self.dtype}{reach}.")
+            said.append(f"This operator makes {value} in {where}. Its result is {self.dtype}{reach}.")
         if self.fp32_finite is False:
             said.append("In FP32 the same batch also gives NaN or inf, so the precision is not the cause.")
         elif self.fp32_finite:
@@ -389,10 +398,12 @@ class BadRun:
     @property
     def action(self) -> str:
         """The fix."""
+        if self.batch:
+            return "Correct these samples, or leave them out: check torch.isfinite(sample).all() in the dataset."
         if not self.weights_finite:
             return "Train again with PrecisionCallback(diagnose='gradients'), which checks before the optimizer steps."
         if self.fp32_finite is False:
-            return "Look for the cause in the data or the learning rate: train this batch in FP32 first."
+            return fp32_cure(self.operator, self.line)
         if self.keep_fp32:
             names = ", ".join(f'"{name}"' for name in self.keep_fp32)
             return f'PerfCallback(precision="{self.precision}", keep_fp32=[{names}]).'
@@ -400,6 +411,46 @@ class BadRun:
             return "Find the layer that differs most from FP32 with PrecisionCallback(guard_steps=20)."
         at = f" in {self.line}" if self.line else " in training_step"
         return f"Call .float() on the inputs{at}: no list of layers cures it, so the operator runs outside of layers."
+
+
+_CURES: tuple[tuple[str, str], ...] = (
+    (
+        r"softmax|logsumexp|scaled_dot_product",
+        "Leave at least one position of each row unmasked, or mask with torch.finfo(scores.dtype).min instead of -inf",
+    ),
+    (
+        r"sqrt|vector_?norm|cdist",
+        "Its slope at 0 is infinite, and below 0 it is NaN: add a small number inside, e.g. torch.sqrt(x + 1e-6)",
+    ),
+    (r"pow", "The slope of x**p at 0 is infinite for p < 1: use x.clamp_min(1e-6)**p"),
+    (r"log", "The logarithm of 0 is -inf, and of less it is NaN: use x.clamp_min(1e-6).log(), or log_softmax"),
+    (r"div|reciprocal", "The divisor can be 0: use x / y.clamp_min(1e-6) if y is not negative, or torch.where"),
+    (
+        r"^_?exp(m1|2)?_?(backward\d+)?$|cosh|sinh",
+        "Limit its input: subtract the maximum first, or use logsumexp and log_softmax",
+    ),
+    (r"acos|asin|atanh", "Its slope at -1 and 1 is infinite: use x.clamp(-1 + 1e-6, 1 - 1e-6)"),
+    (r"std|var", "It needs two values or more, and the slope of std at 0 is infinite: use correction=0, and add 1e-6"),
+    (r"mean", "It got no values: leave out empty selections"),
+)
+"""Cures of operators that give NaN or inf in FP32 too, by a pattern for their names."""
+
+
+def fp32_cure(operator: str, line: str) -> str:
+    """Return what to do where FP32 gives NaN or inf too. Less precision is not the cause, and more is no cure.
+
+    Example:
+        >>> fp32_cure("PowBackward0", "model.py:7")
+        'The slope of x**p at 0 is infinite for p < 1: use x.clamp_min(1e-6)**p (model.py:7).'
+    """
+    at = f" ({line})" if line else ""
+    name = operator.rpartition(":")[2].lower()
+    for pattern, cure in _CURES:
+        if re.search(pattern, name):
+            return f"{cure}{at}."
+    if operator:
+        return f"Look at the inputs of {operator}{at}: print their smallest and largest values. FP32 does not help."
+    return "Lower the learning rate, or clip gradients: Trainer(gradient_clip_val=1.0). FP32 does not help."
 
 
 @dataclass(frozen=True)

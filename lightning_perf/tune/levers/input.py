@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from lightning_perf.analysis.host.worker_count import affordable_workers
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
@@ -26,12 +27,6 @@ _KEPT = (
     "in_order",
 )
 
-
-WAITING_SHARE = 0.5
-"""Loading samples waits for a disk or a network if the processor works for a smaller share of its time."""
-
-WAITING_WORKERS = 8
-"""Workers per core that are tried if they mostly wait."""
 
 FETCH_S = 1.0
 FETCH_SAMPLES = 64
@@ -149,8 +144,8 @@ class Workers:
         loader = training_loader(training)
         if isinstance(loader, str):
             return loader
-        waits = machine.fetch_cpu_share is not None and machine.fetch_cpu_share < WAITING_SHARE
-        if self.count > machine.cores and not (waits and self.count <= WAITING_WORKERS * machine.cores):
+        busy = 1.0 if machine.fetch_cpu_share is None else machine.fetch_cpu_share
+        if self.count > affordable_workers(machine.cores, min(1.0, busy)):
             return f"there are {machine.cores} cores"
         if self.count > 1 and isinstance(loader.dataset, IterableDataset):
             return "each worker would yield all samples of an iterable data set, unless the data set splits them itself"

@@ -6,12 +6,13 @@ import math
 import tempfile
 import warnings
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
@@ -126,7 +127,7 @@ def train(settings: TrainSettings) -> TrainResult | None:
         precision=settings.precision,  # type: ignore[arg-type]  # one of argparse's choices
         accelerator=settings.accelerator,
         devices=settings.devices,
-        logger=TensorBoardLogger(settings.log_dir, name="", version=_version(settings), default_hp_metric=False),
+        logger=_logger(settings),
         callbacks=[
             *([best, interrupted] if settings.checkpoints else []),
             PerfCallback(tf32=settings.tf32, report="full"),
@@ -216,6 +217,14 @@ def _check_writable(log_dir: Path) -> None:
         tempfile.TemporaryFile(dir=log_dir).close()
     except OSError as error:
         raise RecipeError(f"--log-dir {log_dir}", f"cannot be written ({error.strerror})", "Name another") from error
+
+
+def _logger(settings: TrainSettings) -> Logger:
+    """Return TensorBoard's logger, or one that writes CSV if TensorBoard is not installed."""
+    version = _version(settings)
+    if find_spec("tensorboard") is None:
+        return CSVLogger(settings.log_dir, name="", version=version)
+    return TensorBoardLogger(settings.log_dir, name="", version=version, default_hp_metric=False)
 
 
 def _version(settings: TrainSettings) -> str | None:

@@ -37,6 +37,21 @@ def by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -torch.inf).softmax(dim=-1) @ value
 
 
+def of_an_encoder(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """No mask; a triangle that something else uses has another size."""
+    torch.ones(8, 8).tril()
+    return (query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5).softmax(dim=-1) @ value
+
+
+GIVEN = torch.ones(SHAPE[-2], SHAPE[-2]).tril() - 1.0
+
+
+def with_given_mask(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A mask that was made before the recording is added to the scores. Nothing shows that it is causal."""
+    scores = query @ key.transpose(-1, -2) + 1e4 * GIVEN
+    return functional.dropout(scores.softmax(dim=-1), 0.1) @ value
+
+
 def gated(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """A softmax between products that is no attention: it is over another shape."""
     return (query @ key.transpose(-1, -2)) @ value * query.softmax(dim=-1)
@@ -58,7 +73,13 @@ def recorded(tmp_path: Path, function: Callable[..., Tensor], *, steps: int = 2)
 
 @pytest.mark.parametrize(
     ("function", "implementation", "causal", "dropout"),
-    [(sdpa, "flash", True, 0.0), (dropping, "math", False, 0.25), (by_hand, "written out", None, None)],
+    [
+        (sdpa, "flash", True, 0.0),
+        (dropping, "math", False, 0.25),
+        (by_hand, "written out", True, 0.0),
+        (of_an_encoder, "written out", False, 0.0),
+        (with_given_mask, "written out", None, None),
+    ],
 )
 def test_implementations_of_torch(
     tmp_path: Path, function: Callable[..., Tensor], implementation: str, causal: bool | None, dropout: float | None
@@ -68,10 +89,42 @@ def test_implementations_of_torch(
     (kind,) = found.kinds
     assert (kind.implementation, kind.calls, kind.keys, kind.type) == (implementation, 2, 16, "float")
     assert (kind.causal, kind.dropout) == (causal, dropout)
+    assert found.with_backward
     assert kind.query == (SHAPE if implementation != "written out" else (6, 16, 8))
     assert kind.forward_flops == 2 * (2 * 2 * 6 * 16 * 16 * 8)
     assert 0 <= kind.product_ns < kind.time_ns
     assert (kind.product_ns > 0) == (implementation != "flash")
+
+
+@pytest.mark.parametrize(("given", "mask"), [("none", False), ("padding", True), ("bias", True)])
+def test_masks_of_attention_that_is_written_out(tmp_path: Path, given: str, mask: bool) -> None:
+    bias = torch.zeros(6, 16, 16)
+    padding = torch.zeros(2, 1, 1, 16, dtype=torch.bool)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if given == "bias":
+            flat = [one.flatten(0, 1) for one in (query, key, value)]
+            return torch.baddbmm(bias, flat[0], flat[1].transpose(1, 2)).softmax(dim=-1) @ flat[2]
+        scores = query @ key.transpose(-1, -2)
+        return (scores.masked_fill(padding, -1e4) if given == "padding" else scores).softmax(dim=-1) @ value
+
+    found = attention(recorded(tmp_path, attend))
+    assert found is not None
+    (kind,) = found.kinds
+    assert (kind.implementation, kind.mask, kind.type) == ("written out", mask, "float")
+    assert kind.causal is (None if mask else False)
+
+
+def test_the_weights_of_multihead_attention(tmp_path: Path) -> None:
+    layer = torch.nn.MultiheadAttention(24, 3, batch_first=True).eval()
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows = [one.transpose(1, 2).flatten(2) for one in (query, key, value)]
+        return layer(*rows)[0]
+
+    found = attention(recorded(tmp_path, attend))
+    assert found is not None
+    assert [(kind.implementation, kind.mask, kind.causal) for kind in found.kinds] == [("written out", False, False)]
 
 
 def test_another_softmax_between_products_is_no_attention(tmp_path: Path) -> None:

@@ -73,3 +73,8 @@ def test_no_events_are_no_history():
 
 def test_run_without_training_time_wastes_nothing():
     assert summarize_loss_scale(EVENTS[:1]).goodput == 1.0
+
+
+def test_goodput_is_a_share_also_of_a_run_that_skipped_every_step():
+    skipped = ScaleEvent("overflow", 1, 1.0, 1, 1000, wasted_ns=1001)
+    assert summarize_loss_scale([EVENTS[0], skipped]).goodput == 0

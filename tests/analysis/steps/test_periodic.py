@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.steps.step_times import PeriodicSteps, find_period
+from lightning_perf.analysis.steps import step_times
+from lightning_perf.analysis.steps.step_times import PeriodicSteps
 
 MS = 1_000_000
 
@@ -12,6 +13,10 @@ def times(count: int, period: int, extra_ms: int, *, noise: float = 0.0, seed: i
     random = np.random.default_rng(seed)
     base = 100 * MS * (1 + noise * random.random(count))
     return (base + np.where(np.arange(count) % period == 0, extra_ms * MS, 0)).astype(np.int64)
+
+
+def find_period(number: np.ndarray, step_ns: np.ndarray) -> PeriodicSteps | None:
+    return step_times.find_period(number, step_ns, step_ns // 2)
 
 
 @pytest.mark.parametrize("period", [2, 3, 7, 10, 50])
@@ -26,7 +31,7 @@ def test_a_period_is_found_among_noise(period: int) -> None:
 def test_missing_steps_do_not_hide_it() -> None:
     number = np.delete(np.arange(200), np.arange(50, 57))
     found = find_period(number, times(200, 10, 300)[number])
-    assert found == PeriodicSteps(10, 19, 400 * MS, 100 * MS)
+    assert found == PeriodicSteps(10, 19, 400 * MS, 100 * MS, 150 * MS)
 
 
 @pytest.mark.parametrize("seed", range(20))

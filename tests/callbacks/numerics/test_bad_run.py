@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from typing import Any
 
 import lightning.pytorch as pl
@@ -120,6 +121,115 @@ def test_where_fp32_fails_too_the_precision_is_not_blamed(tmp_path):
     assert found is not None
     assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
     assert "the precision is not the cause" in " ".join(found.evidence)
+    assert (found.operator, found.line.rpartition(":")[0].endswith("test_bad_run.py")) == ("aten::mul", True)
+
+
+def masked(z: torch.Tensor) -> torch.Tensor:
+    return z.masked_fill(torch.ones_like(z, dtype=torch.bool), float("-inf")).softmax(-1)
+
+
+FP32_FAILS: dict[str, tuple[Any, str, str]] = {
+    "softmax of a masked row": (masked, "_softmax", "unmasked"),
+    "masked before a cast": (lambda z: (z + float("-inf")).double().softmax(-1), "_softmax|add", ""),
+    "root of zero": (lambda z: (z - z).sqrt(), "SqrtBackward0", "torch.sqrt(x + 1e-6)"),
+    "root below zero": (lambda z: (z - 99).sqrt(), "sqrt", "torch.sqrt(x + 1e-6)"),
+    "power of zero": (lambda z: (z - z) ** 0.5, "SqrtBackward0|PowBackward0", ""),
+    "logarithm of zero": (lambda z: (z - z).log(), "log", "clamp_min"),
+    "zero by zero": (lambda z: (z - z) / (z - z), "div", "divisor"),
+    "infinity by infinity": (lambda z: (z + 999).double().exp() / (z + 999).double().exp(), "exp", "maximum"),
+    "mean of nothing": (lambda z: z[z > 1e9].mean(), "mean", "empty"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty")
+@pytest.mark.parametrize("kind", FP32_FAILS)
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
+def test_the_operator_is_named_where_fp32_fails_too(tmp_path, kind, precision):
+    compute, operator, cure = FP32_FAILS[kind]
+
+    class Failing(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss: torch.Tensor = super().training_step(batch, 0)
+            return loss + compute(self.first(batch[0]).float()).sum() if batch_idx >= 2 else loss
+
+    settings = {"init_scale": 2.0} if precision == "16-mixed" else {}
+    found = train(tmp_path, Failing(), precision, diagnose="gradients", **settings).bad_run
+    assert found is not None
+    assert (found.step, found.fp32_finite) == (2, False)
+    assert re.search(operator, found.operator), found.operator
+    assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
+    assert cure in found.action
+    assert "in FP32 first" not in found.action
+
+
+def test_the_first_skipped_step_is_named_although_the_scale_falls_for_a_while(tmp_path):
+    class Rooted(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            hidden = self.first(batch[0]).float()
+            loss = nn.functional.cross_entropy(self.head(hidden), batch[1])
+            return loss + (hidden - hidden).sqrt().sum() if self.global_step >= 2 else loss
+
+    callback = PrecisionCallback("16-mixed", dirpath=tmp_path / "perf", init_scale=4.0)
+    make_trainer(tmp_path, callback, max_epochs=2).fit(Rooted(), batches())
+    found = callback.bad_run
+    assert found is not None
+    assert (found.step, found.operator, found.symptom) == (2, "SqrtBackward0", "gradients")
+
+
+PLACES: dict[str, Any] = {
+    "a tensor": lambda x, y: (x, y),
+    "a dict": lambda x, y: {"x": x, "y": y},
+    "nested": lambda x, y: {"inputs": [{"x": x}], "y": y},
+}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("place", PLACES)
+def test_bad_values_in_the_batch_are_the_cause(tmp_path, place, bad):
+    class Reading(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            x = {"a tensor": lambda: batch[0], "a dict": lambda: batch["x"], "nested": lambda: batch["inputs"][0]["x"]}
+            labels = batch["y"] if isinstance(batch, dict) else batch[1]
+            return super().training_step((x[place](), labels), 0)
+
+        def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            x, y = batch[0].clone(), batch[1]
+            if self.global_step == 2:
+                x[5, 3] = bad
+            return PLACES[place](x, y)
+
+    found = train(tmp_path, Reading()).bad_run
+    assert found is not None
+    assert found.title == "The loss turned NaN or infinite in step 2, from NaN or inf in the batch"
+    assert "holds 1 NaN or infinite values, in 1 of 8 samples, first 5." in found.evidence[0]
+    assert "isfinite" in found.action
+
+
+def test_infinities_that_the_model_masks_are_not_blamed(tmp_path):
+    class Masking(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            x = batch[0].clone()
+            x[0, 0] = float("inf")
+            x = torch.where(torch.isfinite(x), x, torch.zeros_like(x))
+            loss: torch.Tensor = super().training_step((x, batch[1]), 0)
+            return loss + (x - x).sum().requires_grad_().log() if batch_idx == 2 else loss
+
+    found = train(tmp_path, Masking()).bad_run
+    assert found is not None
+    assert (found.batch, found.operator) == ((), "aten::log")
+
+
+def test_the_first_bad_weight_is_named(tmp_path):
+    class Broken(Net):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 2:
+                with torch.no_grad():
+                    self.head.bias[0] = float("nan")
+
+    found = train(tmp_path, Broken()).bad_run
+    assert found is not None
+    assert not found.weights_finite
+    assert "head.bias is the first" in found.evidence[0]
 
 
 def test_an_operator_outside_of_layers_has_no_cure_by_layers(tmp_path):

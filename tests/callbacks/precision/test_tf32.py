@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
+from lightning_perf.callbacks.precision.tf32 import Fp32Flags, Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import fit, make_net
 
@@ -44,6 +44,21 @@ def test_flags_that_only_the_newer_interface_can_read_come_back():
         assert read_fp32_arithmetic(CPU).tf32_matmul
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_off_also_holds_where_all_of_torch_was_set_to_tf32():
+    before = Fp32Flags.read()
+    torch.backends.fp32_precision = "tf32"
+    try:
+        override = Tf32Override("off")
+        cudnn: Any = torch.backends.cudnn
+        found = torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+        assert found == ("ieee", "ieee", "ieee")
+        assert cudnn.allow_tf32 is False
+        override.undo()
+    finally:
+        torch.backends.fp32_precision = "none"
+        before.write()
 
 
 @pytest.mark.parametrize(("setting", "on"), [("on", True), ("off", False), (None, False)])

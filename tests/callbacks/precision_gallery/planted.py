@@ -337,6 +337,38 @@ class LogsInfinity(Net):
         return loss
 
 
+class Masked(Net):
+    """Attention over the features with a mask, in FP16."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        scores = self(batch[0])
+        half = scores.half()
+        constant = torch.finfo(half.dtype).min if self.fixed else -1e9
+        half = half.masked_fill(batch[0][:, :4] > 2, constant)  # the mistake
+        return nn.functional.cross_entropy(scores, batch[1]) + 0 * half.float().softmax(-1).sum()
+
+
+class Filled(Net):
+    """A bias for masked positions as a tensor of its own."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        scores = self(batch[0])
+        half = scores.half()
+        bias = torch.zeros_like(half)
+        bias.masked_fill_(batch[0][:, :4] > 2, torch.finfo(half.dtype).min if self.fixed else -1e5)  # the mistake
+        return nn.functional.cross_entropy(scores, batch[1]) + 0 * (half + bias).float().softmax(-1).sum()
+
+
+class SmallUpdates(Net):
+    """Trains BF16 weights with a small learning rate."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self(batch[0].to(self.dtype)).float(), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), 1e-4)
+
+
 class StaleCache(Manual):
     """Two updates in one step, under an autocast of its own."""
 
@@ -480,6 +512,15 @@ PLANTED = (
     Planted("ema-module", "half-averages", Averaged, layer="average.0.weight"),
     Planted(
         "ema-callback", "half-averages", Net, precision=None, options=_shadow, layer="Shadow.shadow['net.0.weight']"
+    ),
+    Planted("masked-fill", "half-constant", Masked, line=True, raises=RuntimeError),
+    Planted("filled-bias", "half-constant", Filled, line=True, raises=RuntimeError),
+    Planted(
+        "small-updates",
+        "lost-updates",
+        SmallUpdates,
+        precision=None,
+        options=lambda fixed: {"precision": "bf16-mixed" if fixed else "bf16-true", "max_epochs": 3},
     ),
     Planted("logged-overflow", "logged-infinity", LogsInfinity, line=True),
     Planted(

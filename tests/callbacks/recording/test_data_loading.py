@@ -79,7 +79,7 @@ def test_a_loader_of_tensors() -> None:
     assert facts(DataLoader(Subset(TENSORS, [1, 2]), batch_size=2)) == {
         "kind": "map", "workers": 0, "batch_size": 2, "pin_memory": False, "persistent_workers": False,
         "in_memory": True, "batched": False, "uses_model": False, "dataset": "TensorDataset", "collate": None,
-        "batches_per_epoch": 4,
+        "container": None, "sampler": None, "batches_per_epoch": 4,
     }  # fmt: skip
 
 
@@ -88,6 +88,24 @@ def test_a_collate_fn_of_the_user_is_named() -> None:
         return samples
 
     assert facts(DataLoader(TENSORS, collate_fn=pad))["collate"] == "pad"
+
+
+def test_the_largest_container_of_a_data_set_is_named() -> None:
+    large = Items(names=["a"] * 10_000, samples=[("a", 1)] * 30_000, tensor=torch.zeros(90_000))
+    assert facts(DataLoader(large))["container"] == "samples: 30,000 objects in a list"
+    assert facts(DataLoader(Subset(Items(inner=large), [1])))["container"] == (
+        "dataset.inner.samples: 30,000 objects in a list"
+    )
+    assert facts(DataLoader(Items(names=["a"] * 9_999)))["container"] is None
+
+
+def test_a_sampler_of_the_user_is_named() -> None:
+    class Buckets(BatchSampler):
+        pass
+
+    batches = Buckets(SequentialSampler(TENSORS), 4, drop_last=False)
+    assert facts(DataLoader(TENSORS, batch_sampler=batches))["sampler"] == "Buckets"
+    assert facts(DataLoader(TENSORS, sampler=Episodes(lambda: 1)))["sampler"] == "Episodes"
 
 
 def test_whole_batches() -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import mmap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.recording import memory_watch
-from lightning_perf.callbacks.recording.memory_watch import MAX_SAMPLES, MemoryWatch, count_tensors, process_bytes
+from lightning_perf.callbacks.recording.memory_watch import (
+    MAX_SAMPLES,
+    MemoryWatch,
+    count_tensors,
+    process_bytes,
+)
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from tests.callbacks.training import loader, make_module, make_trainer
@@ -43,6 +50,15 @@ def test_samples_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {after - before for before, after in itertools.pairwise(steps)} == {32}
     assert steps[0] == memory_watch.WARMUP_STEPS
     assert counted == []  # constant memory is never searched
+
+
+def test_the_allocator_of_a_gpu_is_asked_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, asked = FitState(), [0]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: asked.append(state.step) or MIB)
+    watch = MemoryWatch(state, device=torch.device("cuda", 0), folder=tmp_path, rank=0)
+    for state.step in range(1020):
+        watch.on_step_end()
+    assert 50 <= len(asked) <= 70
 
 
 def test_tensors_are_counted_when_the_growth_has_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +100,22 @@ def test_the_count_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [count for count, _ in views] == [1, 1]
     assert sum(size for _, size in views) == 4 * 1000 * 77  # a view shares its memory
     assert len(kept) == 8
+
+
+def test_the_container_that_grows_is_found_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[object] = [0] * 20
+    cache = collections.defaultdict(int, {number: number for number in range(20)})
+    monkeypatch.setattr(memory_watch, "count_tensors", lambda: kept.extend([np.zeros(3)] * 700) or ())
+    state = FitState(step=100)
+    watch = MemoryWatch(state, device=torch.device("cpu"), folder=tmp_path, rank=0)
+    watch.on_step_end()
+    for state.step in (110, 150):
+        watch._take_census(state.step)
+        cache.update({number: number for number in range(9000)})
+    watch.finish()
+    record = read_growth(tmp_path)
+    assert record is not None
+    assert [census.items for census in record.censuses] == [0, pytest.approx(700, abs=50)]
 
 
 def test_resident_memory() -> None:

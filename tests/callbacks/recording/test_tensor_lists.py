@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.model.memory import DeviceMemory, memory
 from lightning_perf.callbacks.recording import tensor_lists
-from lightning_perf.callbacks.recording.tensor_lists import list_tensors
+from lightning_perf.callbacks.recording.tensor_lists import WindowLists, list_tensors
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.tensors import KINDS, TENSORS_KEY, read_tensors
 from tests.callbacks.training import make_module, make_trainer, trace_files
 
 
@@ -41,6 +44,7 @@ def test_kinds_and_shared_memory():
         "parameters": 4 * (64 + 3 + 100),
         "gradients": 0,
         "optimizer_state": 0,
+        "lightning_perf": 0,
     }
     (model.second(model.first(torch.ones(1, 8))).sum() * 1.0).backward()
     optimizer.step()
@@ -48,8 +52,26 @@ def test_kinds_and_shared_memory():
         "parameters": 4 * (64 + 3 + 100),
         "gradients": 4 * 64,
         "optimizer_state": 8 * 64 + 4,
+        "lightning_perf": 0,
     }
-    assert sizes(list_tensors(lambda: (None, []))) == dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0)
+    assert sizes(list_tensors(lambda: (None, []))) == dict.fromkeys(KINDS, 0)
+
+
+def test_tensors_of_the_callback_are_listed_as_its_own(tmp_path):
+    class Holding(FitObserver):
+        """Holds one tensor of its own, and a parameter of the model."""
+
+        def __init__(self) -> None:
+            self.held, self.parameters = {"kept": [torch.ones(50)]}, list(model.parameters())
+
+    Holding.__module__ = "lightning_perf.callbacks.holding"
+    model = torch.nn.Linear(8, 8)
+    lists = WindowLists(lambda: (model, []), [Holding()])
+    lists.start()
+    trace = read_tensors(json.dumps({TENSORS_KEY: lists.stop()}).encode(), b"")
+    assert trace is not None
+    by_kind = {kind: int(trace.end.bytes[trace.end.kind == code].sum()) for code, kind in enumerate(KINDS)}
+    assert by_kind == {"parameters": 4 * 72, "gradients": 0, "optimizer_state": 0, "lightning_perf": 4 * 50}
 
 
 def test_a_failing_list_costs_only_itself(tmp_path, monkeypatch):

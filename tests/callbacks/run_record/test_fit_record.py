@@ -98,6 +98,34 @@ def test_a_fit_leaves_a_record_that_can_be_compared(tmp_path: Path, name: str) -
     assert candidate.arm == "b"
 
 
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_record_has_the_directions_that_torchmetrics_knows(tmp_path: Path, name: str) -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+    error, score = torchmetrics.MeanAbsoluteError(), torchmetrics.classification.BinaryF1Score()
+
+    def validation(self: Any, batch: Any, batch_idx: int) -> None:
+        self.error, self.score = error, score
+        error.update(torch.ones(2), torch.zeros(2))
+        score.update(torch.ones(2), torch.ones(2))
+        self.log("val_quality", error)
+        self.log("val/other", score, on_step=True, on_epoch=True)
+        self.log("val_plain", 0.5)
+
+    record = train(tmp_path, name=name, module={"validation_step": validation}, max_epochs=1)
+    (epoch,) = record.epochs
+    assert epoch.higher_is_better["val_quality"] is False
+    assert epoch.higher_is_better["val/other_epoch"] is True
+    assert set(epoch.higher_is_better) <= {"val_quality", "val/other", "val/other_epoch", "val/other_step"}
+
+
+def test_batches_in_a_list_leave_no_addresses_in_the_record(tmp_path: Path) -> None:
+    a, b = (
+        train(tmp_path / arm, [torch.ones(3, 2, 4), torch.zeros(3, 2, dtype=torch.long)], max_epochs=1) for arm in "ab"
+    )
+    assert not [fact for fact in a.facts.values() if " at 0x" in str(fact)]
+    assert rows(a, b) == set()
+
+
 def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
     record = train(tmp_path, points(batch_size=3), accumulate_grad_batches=2, seed=11, gradient_clip_val=0.5)
     expected = {

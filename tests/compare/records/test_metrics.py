@@ -1,7 +1,10 @@
+import dataclasses
+
+import msgspec
 import pytest
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.metrics import Quality, find_accuracy, reach_time, run_values
+from lightning_perf.compare.records.metrics import Quality, best_logged, find_quality, reach_time, run_values
 from lightning_perf.compare.records.record import read_record
 from lightning_perf.run_files.fit.account import write_account
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
@@ -33,22 +36,67 @@ def run_with(folder, *epochs):
     ],
 )
 def test_the_accuracy_is_found_by_its_name(tmp_path, metrics, found):
-    accuracy = find_accuracy([run_with(tmp_path / "a", dict.fromkeys(metrics, 0.5))])
-    assert (accuracy and accuracy.name) == found
+    quality = find_quality([run_with(tmp_path / "a", dict.fromkeys(metrics, 0.5))])
+    assert (quality.name if quality is not None and quality.is_accuracy else None) == found
 
 
-def test_only_a_metric_that_every_run_has_is_found(tmp_path):
-    runs = [run_with(tmp_path / "a", {"val_acc": 0.5, "acc": 0.5}), run_with(tmp_path / "b", {"acc": 0.5})]
-    assert find_accuracy(runs) == Quality("acc")
-    assert find_accuracy(runs, "val_acc") == Quality("val_acc")
-    assert find_accuracy([*runs, run_with(tmp_path / "c")]) == Quality("acc")  # it died before its first epoch
+def test_a_metric_that_a_run_lacks_is_not_replaced_by_another(tmp_path):
+    runs = [run_with(tmp_path / "a", {"val_acc": 0.5, "train_loss": 1.0})]
+    renamed = [*runs, run_with(tmp_path / "b", {"val/acc": 0.5, "train_loss": 1.0})]
+    assert find_quality(renamed) is None
+    assert best_logged(renamed).name == "val/acc"
+    assert find_quality(renamed, "val_acc") == Quality("val_acc")
+    assert find_quality([*runs, run_with(tmp_path / "c")]) == Quality("val_acc")  # it died before its first epoch
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("brier_score", "loss"),
+        ("dice_distance", "loss"),
+        ("val_dice_loss", "loss"),
+        ("inaccuracy", "loss"),
+        ("MulticlassAccuracy", "accuracy"),
+        ("val/acc@5", "accuracy"),
+        ("acc1", "accuracy"),
+        ("BinaryF1Score", "score"),
+        ("val_mIoU", "score"),
+        ("mAP50", "score"),
+        ("valLoss", "loss"),
+        ("accumulated_s", None),
+        ("loss_scale", None),
+        ("transfer_rate", None),
+        ("gradients", None),
+    ],
+)
+def test_the_direction_comes_from_whole_words(tmp_path, name, metric):
+    quality = find_quality([run_with(tmp_path / "a", {name: 0.5})])
+    assert (quality and quality.metric) == metric
+
+
+@pytest.mark.parametrize(("better", "metric"), [(True, "score"), (False, "loss")])
+@pytest.mark.parametrize("name", ["val_cer", "custom"])
+def test_what_torchmetrics_knows_outweighs_the_name(tmp_path, name, better, metric):
+    run = run_with(tmp_path / "a", {name: 0.5})
+    epochs = tuple(msgspec.structs.replace(epoch, higher_is_better={name: better}) for epoch in run.epochs)
+    quality = find_quality([dataclasses.replace(run, epochs=epochs)])
+    assert (quality.name, quality.metric) == (name, metric)
+
+
+def test_shares_and_per_cent_are_not_mixed(tmp_path):
+    runs = [run_with(tmp_path / "a", {"val_acc": 0.9}), run_with(tmp_path / "b", {"val_acc": 80.0})]
+    with pytest.raises(CompareError, match=r"val_acc: some runs logged shares of 1 \(up to 0.9\), others per cent"):
+        find_quality(runs)
+    assert find_quality(runs, quality="val_acc:max") == Quality("val_acc", metric="score")
+    collapsed = [run_with(tmp_path / "c", {"val_acc": 0.1}), run_with(tmp_path / "d", {"val_acc": 76.0})]
+    assert find_quality(collapsed) == Quality("val_acc", in_percent=True)
 
 
 def test_a_named_metric_that_no_run_has_is_an_error_that_lists_them(tmp_path):
     with pytest.raises(CompareError, match=r'"top1"\. They logged: acc, loss\.'):
-        find_accuracy([run_with(tmp_path / "a", {"loss": 1.0, "acc": 0.5})], "top1")
+        find_quality([run_with(tmp_path / "a", {"loss": 1.0, "acc": 0.5})], "top1")
     with pytest.raises(CompareError, match="They logged: none"):
-        find_accuracy([], "top1")
+        find_quality([], "top1")
 
 
 def test_values_of_a_run(tmp_path):
@@ -108,22 +156,22 @@ def test_the_accuracy_of_a_run_is_the_last_that_it_logged(tmp_path):
 
 def test_an_accuracy_in_percent_is_read_as_a_share(tmp_path):
     runs = [run_with(tmp_path / "a", {"acc": 0.9}, {"acc": 93.5}), run_with(tmp_path / "b", {"acc": 100.0})]
-    accuracy = find_accuracy(runs)
+    accuracy = find_quality(runs)
     assert accuracy == Quality("acc", in_percent=True)
     assert [run_values(run, accuracy, 0.9)["accuracy"] for run in runs] == [0.935, 1.0]
     assert run_values(runs[0], accuracy, 0.9)["time_to_accuracy"] == 20.0
-    assert find_accuracy(runs, "acc") == accuracy
+    assert find_quality(runs, "acc") == accuracy
 
 
 @pytest.mark.parametrize("values", [(-0.1, 0.5), (0.5, 101.0)])
 def test_what_has_other_values_is_no_accuracy(tmp_path, values):
-    run = run_with(tmp_path / "a", *({"accumulated": value, "acc_b": 0.5} for value in values))
-    assert find_accuracy([run]) == Quality("acc_b")
-    with pytest.raises(CompareError, match='"accumulated": not an accuracy'):
-        find_accuracy([run], "accumulated")
+    run = run_with(tmp_path / "a", *({"acc_a": value, "acc_b": 0.5} for value in values))
+    assert find_quality([run]) == Quality("acc_b")
+    with pytest.raises(CompareError, match='"acc_a": not an accuracy'):
+        find_quality([run], "acc_a")
 
 
 @pytest.mark.parametrize("name", ["val_loss", "val/error_rate"])
 def test_what_is_better_when_lower_is_no_accuracy(tmp_path, name):
     with pytest.raises(CompareError, match="where lower is better"):
-        find_accuracy([run_with(tmp_path / "a", {name: 0.5})], name)
+        find_quality([run_with(tmp_path / "a", {name: 0.5})], name)

@@ -141,11 +141,14 @@ def test_numbers_are_taken_from_metrics_and_nothing_else():
 
 
 @pytest.mark.parametrize("content", [b"", b'{"type":"started","run_id":"x","star'])
-def test_a_run_that_died_as_it_began_hides_no_other(tmp_path, content):
+def test_a_run_that_died_as_it_began_failed_and_hides_no_other(tmp_path, content):
     write_run(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "run.jsonl").write_bytes(content)
-    assert [run.run_id for run in find_records(tmp_path)] == ["a"]
+    assert {(run.path.parent.name, run.outcome.value) for run in find_records(tmp_path)} == {
+        ("a", "finished"),
+        ("b", "failed"),
+    }
     with pytest.raises(CompareError, match="the runs crashed at startup"):
         find_records(tmp_path / "b")
     with pytest.raises(CompareError, match="not a run record"):

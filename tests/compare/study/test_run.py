@@ -207,7 +207,7 @@ def test_definitions_that_make_no_study(changes, message):
 
 def test_a_damaged_definition_is_an_error(tmp_path):
     (tmp_path / "study.json").write_text("{")
-    with pytest.raises(CompareError, match="cannot be read as the definition of a study"):
+    with pytest.raises(CompareError, match="is not the definition of a study"):
         read_study(tmp_path)
 
 

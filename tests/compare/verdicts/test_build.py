@@ -1,10 +1,12 @@
 import math
+import shutil
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
@@ -95,7 +97,7 @@ def test_runs_without_accuracy_or_step_times_have_neither(arms, blocked):
 def test_collapsed_runs_are_counted_and_kept_out_of_the_accuracy(tmp_path):
     levels = {"a": (0.88, 0.89, 0.90, 0.91, 0.90, 0.89), "b": (0.66, 0.89, 0.90, 0.91, 0.90, 0.89)}
     runs = {
-        name: [write_run(tmp_path / name / str(n), accuracies=(level,)) for n, level in enumerate(accuracies)]
+        name: [write_run(tmp_path / name / f"{name}{n}", accuracies=(level,)) for n, level in enumerate(accuracies)]
         for name, accuracies in levels.items()
     }
     comparison = compare_arms(runs)
@@ -130,7 +132,7 @@ def test_what_makes_no_comparison(arms, pick, message):
 
 
 def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
-    arms = {name: [write_run(tmp_path / name / str(n), train__seed=n) for n in range(3)] for name in "ab"}
+    arms = {name: [write_run(tmp_path / name / f"{name}{n}", train__seed=n) for n in range(3)] for name in "ab"}
     path = arms["b"][1].path.with_name("steps.rank0.jsonl")
     (line,) = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(line + b"garbage\n" + line)
@@ -221,8 +223,8 @@ def test_a_spread_beyond_floats_makes_no_error(arms):
 )
 def test_runs_that_do_not_count_are_left_out_with_their_reason(tmp_path, changes, reason):
     runs = {
-        "a": [write_run(tmp_path / "a" / str(n)) for n in range(3)],
-        "b": [write_run(tmp_path / "b" / str(n), **(changes if n == 0 else {})) for n in range(3)],
+        "a": [write_run(tmp_path / "a" / f"a{n}") for n in range(3)],
+        "b": [write_run(tmp_path / "b" / f"b{n}", **(changes if n == 0 else {})) for n in range(3)],
     }
     comparison = compare_arms(runs)
     assert [arm.used for arm in comparison.arms] == [3, 2]
@@ -256,3 +258,28 @@ def test_a_block_of_another_study_with_the_same_number_is_another_block(tmp_path
 
     comparison = compare_arms({"a": [run("s", "a", 1)], "b": [run("t", "b", 0)]})
     assert [arm.left_out for arm in comparison.arms] == [{}, {}]
+
+
+def test_empty_records_of_crashed_runs_count_as_unfinished(tmp_path):
+    for name in "ab":
+        for number in range(6):
+            write_run(tmp_path / name / f"{name}{number}", step_ms=100 + number, started=float(number))
+    for number in range(3):
+        (tmp_path / "b" / f"b{number}" / "run.jsonl").write_bytes(b"")
+    comparison = compare_runs({name: tmp_path / name for name in "ab"})
+    assert comparison.arms[1].left_out == {"failed": 3}
+    assert comparison.candidates[0].verdict.kind.value == "unfinished"
+    assert comparison.candidates[0].verdict.headline.startswith("b did not finish 3 of 6 runs (a: 0 of 6)")
+
+
+def test_copied_folders_count_once_and_are_no_other_arm(tmp_path):
+    for name in "ab":
+        for number in range(3):
+            write_run(tmp_path / name / f"{name}{number}", step_ms=100 + number, started=float(number))
+    shutil.copytree(tmp_path / "b" / "b1", tmp_path / "b" / "b1 (copy)")
+    comparison = compare_runs({name: tmp_path / name for name in "ab"})
+    assert [arm.used for arm in comparison.arms] == [3, 3]
+    assert comparison.arms[1].left_out == {"a copy of another run": 1}
+    shutil.copytree(tmp_path / "a" / "a1", tmp_path / "b" / "a1")
+    with pytest.raises(CompareError, match=r"b/a1/run.jsonl: a copy of .*a/a1/run.jsonl. Give b runs of its own"):
+        compare_runs({name: tmp_path / name for name in "ab"})

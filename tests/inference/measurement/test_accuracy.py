@@ -18,6 +18,8 @@ def test_counts_agreement_and_drop():
     accuracy = compare_accuracy(variant, original, labels)
     assert (accuracy.correct, accuracy.n, accuracy.units) == (7, 10, 10)
     assert accuracy.agreement == 0.7
+    # Of all pairs of a prediction of one and a prediction of the other, the share with the same class.
+    assert accuracy.chance_agreement == pytest.approx(np.mean(variant[:, None] == original[None, :]))
     assert accuracy.drop_points == pytest.approx(10)
     # Bonett & Price by hand: (lost + 1) / (n + 2) = 3/12, (won + 1) / (n + 2) = 2/12.
     half = 1.959963984540054 * ((5 / 12 - (1 / 12) ** 2) / 12) ** 0.5
@@ -30,7 +32,7 @@ def test_copies_widen_the_interval_and_the_original_has_no_drop():
     predicted = np.repeat([0, 1], [90, 10])
     alone = compare_accuracy(predicted, predicted, labels, is_original=True)
     copies = compare_accuracy(predicted, predicted, labels, units=10, is_original=True)
-    assert (alone.drop_points, alone.drop_low_points) == (0, None)
+    assert (alone.drop_points, alone.drop_low_points, alone.chance_agreement) == (0, None, None)
     assert (copies.low, copies.high) == pytest.approx(wilson_interval(0.9, 10))
     assert copies.high - copies.low > alone.high - alone.low
 

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.results.conclusions import pareto_front, recommend
+from lightning_perf.inference.measurement.measure import Timed
+from lightning_perf.inference.results.conclusions import cell_of, pareto_front, recommend, ruin_notes
 from lightning_perf.inference.results.tradeoff import Cell
 from tests.inference.support import estimate, row
 
@@ -39,6 +42,7 @@ def test_as_fast_within_noise_the_more_accurate_wins():
     assert pareto_front(points, tie=0.02) == ("b",)
 
 
+ROUNDS = tuple(Timed((100, 101), (90, 91), ()) for _ in range(4))
 CELL = Cell(1, 1, estimate(1.0), 0.05, (), ())
 ROWS = [
     row("eager", 10),
@@ -88,6 +92,48 @@ def test_a_drop_that_the_data_cannot_rule_out_is_said():
 def test_a_variant_that_failed_with_another_batch_size_is_not_chosen():
     rows = [row("eager", 10), row("fast", 2, reason="its process crashed with SIGKILL")]
     assert choose(rows, latency=20, drop=1).variant == "eager"
+
+
+def judged(name, p50_ms, correct, agreement, chance):
+    found = row(name, p50_ms, correct)
+    return replace(found, accuracy=replace(found.accuracy, agreement=agreement, chance_agreement=chance))
+
+
+RUINED = {
+    "other classes": judged("int8", 1, 90, 0.0, 0.1),
+    "more accurate by other labels": judged("int8", 1, 95, 0.04, 0.1),
+    "most inputs": judged("int8", 1, 90, 0.49, 0.1),
+    "always the most frequent class": judged("int8", 1, 90, 0.9, 0.9),
+    "by chance, with few classes": judged("int8", 1, 90, 0.55, 0.5),
+}
+
+
+@pytest.mark.parametrize("kind", RUINED)
+@pytest.mark.parametrize(("latency", "drop"), [(5, 1), (None, 0), (5, None)])
+def test_a_ruined_variant_is_never_recommended(kind, latency, drop):
+    rows = [row("eager", 3), RUINED[kind]]
+    assert choose(rows, latency, drop).variant == "eager"
+    assert choose([RUINED[kind]], latency, drop).variant is None
+    (note,) = ruin_notes(rows)
+    assert note.startswith("int8 is not recommended: it agrees with the original on ")
+    cell = cell_of(rows, threads=1, batch=1, baseline=ROUNDS, again=ROUNDS)
+    assert cell.front == cell.size_front == ("eager",)
+
+
+@pytest.mark.parametrize(("agreement", "chance"), [(1.0, 1.0), (0.97, 0.91), (0.6, 0.001), (1.0, 0.1)], ids=str)
+def test_a_variant_that_agrees_with_the_original_stays(agreement, chance):
+    assert choose([row("eager", 3), judged("int8", 1, 90, agreement, chance)], 5, 1).variant == "int8"
+
+
+@pytest.mark.parametrize(("error", "variant"), [(8.5, "eager"), (1.0, "eager"), (0.2, "int8")])
+def test_without_validation_data_the_outputs_decide(error, variant):
+    rows = [row("eager", 3, accuracy=None), row("int8", 1, accuracy=None, output_error=error)]
+    assert choose(rows, 5).variant == variant
+
+
+def test_nothing_is_recommended_if_accuracy_means_nothing():
+    found = recommend(ROWS, CELL, max_latency_ms=5, max_accuracy_drop_points=1, doubt="No better than guessing.")
+    assert (found.variant, found.reason) == (None, "No better than guessing.")
 
 
 def test_a_limit_of_accuracy_needs_data():

@@ -59,7 +59,7 @@ def test_workers_beyond_the_cores_are_tried_where_loading_waits():
     assert "there are 4 cores" in Workers(8).missing(
         Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.9)
     )
-    assert Workers(33).missing(Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.1)) is not None
+    assert Workers(41).missing(Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.1)) is not None
 
 
 def test_the_share_of_processor_time_tells_waiting_from_working():

@@ -2,6 +2,7 @@
 
 import { fill, h, visible } from "../core/dom.js";
 import { color } from "../core/theme.js";
+import { legend } from "./parts.js";
 
 let loading = null;
 const waiting = new Map(); // charts that have not come into sight yet, with their draw functions
@@ -64,6 +65,52 @@ export function chart({ title, draw, height = 280 }) {
   observer.observe(box);
   waiting.set(box, paint);
   return frame;
+}
+
+/** A chart of a document, {title, data, layout, height, legend}. Its texts are plain, and "--name" is a color of the style sheet. */
+export function plot({ title, data, layout, height, legend: named = [] }) {
+  const draw = () => ({ data: data.map(traced), layout: drawn({ showlegend: false, ...layout, ...labelled(layout) }) });
+  const colors = named.map(([label, color]) => ({ label, color }));
+  return [named.length ? legend(colors) : null, chart({ title, draw, height })];
+}
+
+// A trace with its texts, or with the units of its values, for readers who point at it.
+function traced({ units = null, ...trace }) {
+  if (!units) return drawn({ hoverinfo: trace.hovertext?.length ? "text" : "skip", ...trace });
+  const [x, y] = units.map(chartText);
+  return { ...drawn(trace), hovertemplate: `%{y:.4~g} ${y}<extra>%{x:.4~g} ${x}</extra>` };
+}
+
+// A value of a chart with its colors, and with texts that Plotly does not read as markup.
+function drawn(value) {
+  if (Array.isArray(value)) return value.map(drawn);
+  if (typeof value === "object" && value) return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, drawn(item)]));
+  if (typeof value !== "string") return value;
+  const [, name, alpha = ""] = /^--([\w-]+)(?:\/(\w\w))?$/.exec(value) ?? [];
+  return name ? `${color(name)}${alpha}` : value.split("\n").map(chartText).join("<br>");
+}
+
+// The axes with labels that fit the page.
+function labelled(layout) {
+  const narrow = innerWidth < 700;
+  const axes = Object.entries(layout).filter(([key, { names, most }]) => AXIS.test(key) && (names || most));
+  return Object.fromEntries(
+    axes.map(([key, { names, most, ...settings }]) => {
+      const every = Math.ceil(settings.tickvals.length / (narrow ? 4 : (most ?? Infinity))) || 1;
+      const kept = (values) => (most ? values.filter((_, i) => i % every === 0) : values);
+      const ticktext = kept(settings.ticktext).map((text) => (names ? wrapped(text, names, narrow) : text));
+      return [key, { ...settings, tickvals: kept(settings.tickvals), ticktext }];
+    }),
+  );
+}
+
+// A name in several lines. A long one loses its middle, because names differ at their ends.
+function wrapped(name, lines, narrow) {
+  const width = lines > 1 ? (narrow ? 14 : 24) : narrow ? 18 : 44;
+  const room = lines * width;
+  const text = name.length > room ? `${name.slice(0, room / 2)}…${name.slice(-room / 2 + 1)}` : name;
+  if (lines === 1) return text;
+  return (text.match(new RegExp(`[^\\n]{1,${width}}(?:\\s|$)|[^\\n]{1,${width}}`, "gu")) ?? [text]).map((line) => line.trimEnd()).join("\n");
 }
 
 function spansZero({ type, range: [low, high] }) {

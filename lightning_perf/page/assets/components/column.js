@@ -10,12 +10,6 @@ export function text(key, title, more = {}) {
   return { key, title, kind: "text", csv: key, value: (row) => row[key], ...more };
 }
 
-/** A column of text after a colored square; `color(row)` returns the name of the color. */
-export function colored(key, title, color, more = {}) {
-  const show = (words, row) => h("span", { class: "with-swatch" }, swatch(color(row)), words);
-  return text(key, title, { show, ...more });
-}
-
 /** A column of figures. */
 export function number(key, title, more = {}) {
   return { key, title, kind: "number", csv: key, value: (row) => row[key], ...more };

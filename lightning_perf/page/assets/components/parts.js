@@ -26,24 +26,19 @@ export function columns(...children) {
   return h("div", { class: "columns" }, children);
 }
 
-/** A chart and the table of its figures, side by side if there is room. */
-export function chartAndTable(...children) {
-  return h("div", { class: "columns chart-and-table" }, children);
-}
-
-/** Key figures: {label, value, note, definition}. Those without a value are left out. */
+/** Key figures: {label, text, note, definition}. Those without a value are left out. */
 export function tiles(items) {
-  const shown = items.filter((item) => item && item.value !== null && item.value !== format.NOT_AVAILABLE);
+  const shown = items.filter((item) => item && item.text !== format.NOT_AVAILABLE);
   if (shown.length === 0) return null;
   return h(
     "dl",
     { class: "tiles" },
-    shown.map(({ label, value, note, definition }) =>
+    shown.map(({ label, text, note, definition }) =>
       h(
         "div",
         { class: "tile" },
         h("dt", {}, term(label, definition)),
-        h("dd", {}, figure(value), note ? h("small", {}, note) : null),
+        h("dd", {}, figure(text), note ? h("small", {}, note) : null),
       ),
     ),
   );
@@ -128,14 +123,11 @@ export function stack(parts, { title, total = null, legend: named = true } = {})
   );
 }
 
-/** A `stack` of times that are sums over some steps. Its parts need no `text`: it shows the mean per step. */
-export function timeStack(parts, steps, options) {
-  const texts = parts.map((part) => ({ ...part, text: format.duration(part.value / steps) }));
-  return stack(texts, options);
-}
+const ARM_MARKS = { "arm-1": "●", "arm-2": "■", "arm-3": "▲", "arm-4": "◆", "arm-5": "▼", "arm-6": "✚" };
 
-/** A small square in the color of a category or the like. */
+/** A small square in the color of a category or the like. The arms of a study also differ in their shapes. */
 export function swatch(color) {
+  if (color in ARM_MARKS) return h("span", { class: "arm-mark", "aria-hidden": "true", style: { color: paint(color) } }, ARM_MARKS[color]);
   return h("i", { class: "swatch", "aria-hidden": "true", style: { background: paint(color) } });
 }
 

@@ -1,14 +1,17 @@
 // The view "Compare": two runs side by side, with the changes by category, operator and kernel.
 
-import { part } from "../components/blocks.js";
-import { chartAndTable, missing, notes, section, unlessMissing } from "../components/parts.js";
+import { partsView } from "../components/blocks.js";
+import { missing, unlessMissing } from "../components/parts.js";
 import { h, fill } from "../core/dom.js";
 import { SourceError } from "../core/source.js";
 import { write } from "../core/state.js";
-import { categoriesSideBySide, changesPart } from "./sections/changes.js";
 
 export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], ...unlessMissing(reason, render) };
 
+const CHANGES = partsView("compare", "Compare", [], [
+  ...["mismatches", "step", ["categories", "diff_categories"], "diff_operators_device", "diff_kernels", "diff_operators_host"],
+  ...["memory", "diff_fit", "compilation"],
+]);
 const DIFFERENT = ["run", "trace"];
 let known = { key: null, compared: null }; // the last one, so that a change of theme needs no new request
 let request = null;
@@ -81,44 +84,5 @@ async function show(place, source, before, after) {
 }
 
 function changes(compared) {
-  const { diff, fit, truncated = {} } = compared;
-  return [
-    part(compared, "mismatches"),
-    part(compared, "step"),
-    notes(compared.notes),
-    chartAndTable(
-      section("Step time by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
-      changesPart({
-        id: "diff-categories",
-        title: "By category",
-        changes: diff.categories,
-        noun: "category",
-        labels: "categories",
-        definition: "step-time-breakdown",
-        bars: false,
-      }),
-    ),
-    long(diff, truncated, "operators_device", "Operators, device self time", "operator", "device-self-time"),
-    long(diff, truncated, "kernels", "Kernels, copies and memsets", "kernel", "kernel"),
-    long(diff, truncated, "operators_host", "Operators, host self time", "operator", "host-self-time"),
-    part(compared, "memory"),
-    fit &&
-      changesPart({
-        id: "diff-fit",
-        title: "Time of the whole fit",
-        changes: fit.groups,
-        noun: "part",
-        definition: "time-of-the-whole-fit",
-        bars: false,
-        unit: "of the fit",
-      }),
-    part(compared, "fit"),
-    part(compared, "compilation"),
-  ];
-}
-
-function long(diff, truncated, name, title, noun, definition) {
-  const id = `diff-${name.replaceAll("_", "-")}`;
-  const total = truncated[name] ?? null;
-  return diff[name] && changesPart({ id, title, changes: diff[name], noun, definition, total });
+  return CHANGES.render({ report: compared });
 }

@@ -7,9 +7,10 @@ import { readRanks } from "../timeline/lanes.js";
 import { openDock, perfettoAddress, restoreDock, seeDock, tracesOf } from "../timeline/perfetto.js";
 import { timelineElement } from "../timeline/timeline.js";
 import * as format from "../text/format.js";
-import { stepTimeline } from "./sections/step_timeline.js";
 
 export const timeline = { id: "timeline", title: "Timeline", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
+
+const OLDER = "This report does not have the times within its steps. Analyze the trace again.";
 
 function reason({ rank }) {
   return rank ? null : "No step was profiled, so there is no timeline.";
@@ -19,23 +20,14 @@ function render(context) {
   const { rank, source, report } = context;
   const found = readRanks(report);
   restoreDock(context, found?.ranks);
+  const drawn = found?.ranks.some((item) => item.rank === rank) ? timelineElement(context, found) : missing(OLDER);
   return [
     section(
       rank.breakdown.marked ? "Steps" : "The recording",
       { definition: "timeline", aside: `${format.duration(rank.recording_ns)} recorded` },
-      found?.ranks.some((item) => item.rank === rank) ? timelineElement(context, found) : older(rank),
+      drawn,
     ),
     source.live ? perfetto(context) : commands(report, rank),
-  ];
-}
-
-// Reports of older versions do not have the times within a step.
-function older(rank) {
-  return [
-    lead(
-      "This report was made by an older version. The colors show the share of each category, not when it ran within the step. Analyze the trace again for the whole timeline.",
-    ),
-    stepTimeline(rank),
   ];
 }
 

@@ -30,18 +30,18 @@ function one(device, place, report) {
       tiles([
         recorded && {
           label: "Peak allocated",
-          value: format.bytes(device.peak.allocated_bytes),
+          text: format.bytes(device.peak.allocated_bytes),
           note: moment(device.peak),
           definition: "snapshot-peak",
         },
         recorded && {
           label: "Reserved at the peak",
-          value: format.bytes(device.peak.reserved_bytes),
+          text: format.bytes(device.peak.reserved_bytes),
           definition: "reserved-memory",
         },
-        { label: "Allocated at the end", value: format.bytes(device.end.allocated_bytes), definition: "allocated-memory" },
-        { label: "Reserved at the end", value: format.bytes(device.reserved_bytes), definition: "reserved-memory" },
-        { label: "Free in used segments", value: format.bytes(fragmented), definition: "fragmented-memory" },
+        { label: "Allocated at the end", text: format.bytes(device.end.allocated_bytes), definition: "allocated-memory" },
+        { label: "Reserved at the end", text: format.bytes(device.reserved_bytes), definition: "reserved-memory" },
+        { label: "Free in used segments", text: format.bytes(fragmented), definition: "fragmented-memory" },
       ]),
       device.curve ? curve(device, name) : null,
       recorded ? uses(device.peak, "at the peak", name) : null,

@@ -17,15 +17,6 @@ const BINARY = [
   [2 ** 40, "TiB"],
   [2 ** 50, "PiB"],
 ];
-const PREFIXES = [
-  [1, ""],
-  [1e3, "k"],
-  [1e6, "M"],
-  [1e9, "G"],
-  [1e12, "T"],
-  [1e15, "P"],
-  [1e18, "E"],
-];
 
 /** A duration, given in nanoseconds. */
 export function duration(time_ns) {
@@ -48,44 +39,9 @@ export function timeAxis(most_ns) {
   return most_ns >= 1e10 ? { name: "s", size_ns: 1e9 } : { name: "ms", size_ns: 1e6 };
 }
 
-/** A change of a duration, with its sign. */
-export function change(time_ns) {
-  return `${time_ns > 0 ? "+" : ""}${duration(time_ns)}`;
-}
-
 /** An amount of memory, in powers of 1024. */
 export function bytes(size_bytes) {
   return scaled(size_bytes, BINARY);
-}
-
-/** Bytes per second, in powers of 1000. */
-export function bandwidth(bytes_per_s) {
-  return scaled(
-    bytes_per_s,
-    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}B/s`]),
-  );
-}
-
-/** A count of floating-point operations. */
-export function flops(count) {
-  return scaled(
-    count,
-    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOPs`]),
-  );
-}
-
-/** Floating-point operations per second. */
-export function flopRate(flops_per_s) {
-  return scaled(
-    flops_per_s,
-    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOP/s`]),
-  );
-}
-
-/** A rate: a number of things per second. */
-export function rate(per_second, noun) {
-  if (!Number.isFinite(per_second)) return NOT_AVAILABLE;
-  return `${Math.abs(per_second) < 999.5 ? digits(per_second) : grouped(per_second)} ${noun}/s`;
 }
 
 /** A number of things. */
@@ -120,16 +76,6 @@ export function digits(value) {
   const rounded = exponent <= 2 ? Number(fixed(Math.abs(value), 2 - exponent)) : Math.round(Math.abs(value));
   if (rounded >= 10 ** (exponent + 1)) exponent += 1;
   return fixed(value, Math.max(0, Math.min(2 - exponent, 12)));
-}
-
-/** A number with at most so many significant digits, as by Python's format `g`. */
-export function significant(value, most) {
-  if (!Number.isFinite(value)) return NOT_AVAILABLE;
-  const exponent = Number(value.toExponential().split("e")[1]);
-  const trimmed = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
-  if (exponent >= -4 && exponent < most) return trimmed(fixed(value, most - 1 - exponent));
-  const [digits, power] = value.toExponential(most - 1).split("e");
-  return `${trimmed(digits)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
 }
 
 function scaled(value, units) {

@@ -13,7 +13,7 @@ export const tradeoff = { id: "tradeoff", title: "Trade-off", kinds: ["inference
 
 function render({ report }) {
   const cell = chosenCell(report);
-  if (!cell) return [recommendation(report), missing("Nothing was measured."), part(report, "failures")];
+  if (!cell) return [part(report, "recommendation"), missing("Nothing was measured."), part(report, "failures")];
   const limits = () => chosenLimits(report);
   const picture = tradeoffChart(report, cell, limits);
   const rows = h("div", {});
@@ -35,7 +35,7 @@ function render({ report }) {
   };
   filter();
   return [
-    recommendation(report),
+    part(report, "recommendation"),
     part(report, "context"),
     notes(report.notes),
     section(
@@ -65,11 +65,6 @@ function render({ report }) {
   ];
 }
 
-function recommendation(report) {
-  const found = part(report, "recommendation");
-  return found && h("section", { class: "part", "aria-label": "Recommendation" }, found);
-}
-
 function variantTable(report, cell, limits) {
   const time = (key, title) =>
     column.timeMs(key, title, { value: (row) => latencyOf(row, cell)?.[key] ?? null, definition: "latency" });
@@ -81,8 +76,8 @@ function variantTable(report, cell, limits) {
           "span",
           { class: "with-swatch" },
           h("span", { class: "name" }, name),
-          name === recommended ? h("span", { class: "outcome faster" }, "recommended") : null,
-          row === report.rows[0] ? h("span", { class: "outcome same" }, "original") : null,
+          name === recommended ? h("span", { class: "outcome good" }, "recommended") : null,
+          row === report.rows[0] ? h("span", { class: "outcome" }, "original") : null,
         ),
     }),
     column.text("limits", "Limits", {
@@ -90,8 +85,8 @@ function variantTable(report, cell, limits) {
       value: (row) => row.reason ?? (keeps(row, cell, limits) ? "kept" : "broken"),
       show: (value, row) =>
         row.reason === null
-          ? h("span", { class: `outcome ${value}` }, value)
-          : h("span", { class: "outcome left", title: value }, "not measured"),
+          ? h("span", { class: `outcome ${value === "kept" ? "good" : "bad"}` }, value)
+          : h("span", { class: "outcome warning", title: value }, "not measured"),
     }),
     time("p50_ms", "p50"),
     time("p90_ms", "p90"),

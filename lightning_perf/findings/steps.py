@@ -1,0 +1,269 @@
+"""Rules about the step log of a run: steps that take longer at regular distances, or longer and longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
+from lightning_perf.analysis.steps.step_growth import StepGrowth
+from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
+from lightning_perf.findings.contention import is_busy
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
+from lightning_perf.findings.rules import log_rule
+from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
+from lightning_perf.units import format_count, format_duration, format_share
+
+EXPLAINED = 0.5
+"""Share of the extra time from which one kind of work is its cause."""
+
+
+@log_rule("periodic-steps")
+def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
+    """Find steps at regular distances that take longer, and the work that takes their time.
+
+    Model: the extra time goes away, or half of it if the work is needed.
+    """
+    periodic = run.periodic
+    if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
+        return None
+    extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
+    suffix, reasons, action, changes = _long_step_reason(periodic, lead, fit)
+    return Problem(
+        f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer{suffix}",
+        (
+            (
+                f"{format_count(periodic.steps)} steps at this distance take {format_duration(periodic.step_ns)}, the "
+                f"others {format_duration(periodic.others_ns)}. That is "
+                f"{format_share(periodic.per_step_ns / run.mean_ns)} of the mean step."
+            ),
+            *reasons,
+        ),
+        action,
+        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
+        changes=changes,
+    )
+
+
+def _long_step_reason(
+    periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None
+) -> tuple[str, tuple[str, ...], str, str]:
+    """Return the end of the title, the evidence, the fix and how it changes results, by the work in the long steps."""
+    period = periodic.period
+    loop = lead.metadata.loop if lead is not None else None
+    if periodic.waits:
+        return " to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead), ""
+    if loop is not None and loop.log_every_n_steps == period and (loop.loggers or fit is None):
+        loggers = " and ".join(loop.loggers)
+        text = f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps."
+        action = (
+            f"Log less often: Trainer(log_every_n_steps={10 * period}), or let the logger write in a background thread."
+        )
+        return f", when {loggers} logs" if loggers else "", (text,), action, ""
+    part = _part_of_long_steps(periodic, lead, fit)
+    if part is not None:
+        text = f"In the whole fit, {part.name} takes {format_duration(part.time_ns)} in {counted(part.count, 'call')}."
+        action = f"Make {part.name} cheaper, run it less often, or in a background thread."
+        return f" for {part.name}", (text,), action, SKIPPED_WORK
+    known: tuple[str, ...]
+    if fit is not None:
+        place = "in training_step"
+        known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
+    else:
+        place, known = "e.g. in a callback", ()
+    action = f"Find the code that runs every {period} steps, {place}, and run it less often. {RECORD_STACKS}"
+    return "", known, action, SKIPPED_WORK
+
+
+def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
+    waited = f"{format_duration(periodic.wait_ns)} of it is the wait for their batch"
+    facts = loader_of(lead) if lead is not None else None
+    if facts is not None and facts.workers and periodic.period == facts.workers:
+        return (
+            f"{waited}. The period is num_workers={facts.workers}: worker processes deliver their batches together, "
+            "and then all of them load the next ones."
+        )
+    if facts is not None and periodic.period == facts.batches_per_epoch:
+        return f"{waited}. The period is the number of batches in an epoch: each epoch starts with it."
+    return f"{waited}."
+
+
+def _fix_of_waits(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
+    facts = loader_of(lead) if lead is not None else None
+    if facts is not None and periodic.period == facts.batches_per_epoch:
+        if facts.workers and not facts.persistent_workers:
+            return "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)."
+        return "Look for work at the start of an epoch: in __iter__ of the data set, in the sampler, and in hooks."
+    if facts is not None and facts.workers:
+        return "Use more worker processes, or a larger prefetch_factor: lightning-perf data PKG:NAME shows how many."
+    return (
+        f"Look for work of the data set in every {_ordinal(periodic.period)} batch, such as opening the next file, and "
+        "load in a worker process: DataLoader(…, num_workers=1, persistent_workers=True)."
+    )
+
+
+def explains_restarts(run: StepTimes, lead: RankAnalysis | None) -> bool:
+    """Return whether the long steps are the first of each epoch and wait for data: a restart of workers costs that."""
+    periodic = run.periodic
+    if periodic is None or lead is None or not periodic.waits:
+        return False
+    return periodic.period == loader_of(lead).batches_per_epoch
+
+
+def waits_of_long_steps_ns(run: StepTimes) -> float:
+    """Return the waits for data in the long steps beyond those of other steps, divided among all steps."""
+    periodic = run.periodic
+    return (periodic.wait_ns or 0) / periodic.period if periodic is not None and periodic.waits else 0.0
+
+
+def describe_waits(run: StepTimes, lead: RankAnalysis | None) -> str:
+    """Return a sentence about long steps that wait for data; empty without any."""
+    periodic = run.periodic
+    if periodic is None or not periodic.waits:
+        return ""
+    extra = format_duration(periodic.step_ns - periodic.others_ns)
+    return f"Every {_ordinal(periodic.period)} step takes {extra} longer, and {_waits_text(periodic, lead)}"
+
+
+def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
+    """Return the hook, logger or checkpoint with the time of the long steps; None if none has it.
+
+    A hook of each step may take the same time in all of them. The recorded steps, which are mostly short ones, tell: it
+    counts with its time beyond theirs.
+    """
+    if fit is None:
+        return None
+    extra_ns = (periodic.step_ns - periodic.others_ns) * fit.steps / periodic.period
+    calls = fit.steps / periodic.period
+    found = [
+        part
+        for part in _around_steps(fit)
+        if EXPLAINED * extra_ns <= part.time_ns - (0.0 if part.count <= 1.5 * calls else _even_ns(part, lead))
+        and part.count >= calls / 2
+    ]
+    return max(found, key=lambda part: part.time_ns, default=None)
+
+
+def _around_steps(fit: FitTime) -> Iterator[FitPart]:
+    for name in ("callbacks", "logging", "checkpoints"):
+        for part in fit.group(name).parts:
+            yield replace(part, name=f"{part.name} of checkpoints") if name == "checkpoints" else part
+
+
+def _even_ns(part: FitPart, lead: RankAnalysis | None) -> float:
+    """Return the time of a hook over the fit if all of its calls were as long as the recorded ones."""
+    loop = lead.metadata.loop if lead is not None else None
+    if loop is None or loop.hooks is None or not loop.steps:
+        return float(part.time_ns)
+    recorded_ns = next((hook.time_ns for hook in loop.hooks if hook.name == part.name), 0)
+    return part.count * recorded_ns / loop.steps
+
+
+def _ordinal(number: int) -> str:
+    """Return a number as an ordinal.
+
+    Example:
+        >>> [_ordinal(number) for number in (2, 3, 10, 11, 21, 50)]
+        ['2nd', '3rd', '10th', '11th', '21st', '50th']
+    """
+    last = 0 if 10 <= number % 100 < 20 else number % 10
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+    return f"{number}{ending}"
+
+
+GROWING_PLACES = {
+    "fetch": (
+        "in the fetch of batches",
+        "Look in the data set, the sampler and collate_fn for a list or cache that grows and is searched each time.",
+    ),
+    "transfer": ("in the move of batches", "Look in on_before_batch_transfer and on_after_batch_transfer."),
+    "forward": (
+        "in training_step",
+        (
+            "Look in training_step for work on all past steps, such as a metric that is computed in each step. Compute "
+            'it once per epoch: self.log("name", self.metric, on_step=False, on_epoch=True).'
+        ),
+    ),
+    "backward": (
+        "in the backward",
+        "The graph grows: detach values that you keep for the next step, e.g. self.hidden = hidden.detach().",
+    ),
+    "optimizer": (
+        "in the optimizer's part",
+        "Look in configure_optimizers and optimizer_step for parameter groups or hooks that are added again and again.",
+    ),
+}
+"""The phase with most of the growth: its name in a title, and the fix."""
+
+
+TRUNCATED = "gradients no longer flow into the steps before"
+
+
+@log_rule("growing-steps")
+def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
+    """Find steps that take longer and longer, and the phase or hook that grows.
+
+    On a busy machine the load may grow, and it slows all phases down.
+
+    Model: steps stay as short as the first ones, or half of the growth is needed.
+    """
+    growth = run.growth
+    if growth is None or growth.excess_ns < MIN_SHARE * run.mean_ns:
+        return None
+    place, evidence, action = _place_of_growth(growth, fit)
+    if not place and (fit is not None or (lead is not None and is_busy(lead.metadata.processor))):
+        return None
+    return Problem(
+        f"Growing steps: they take {format_share(growth.growth)} longer at the end of the run than at its start{place}",
+        (
+            (
+                f"The step time grows from {format_duration(growth.first_ns)} to {format_duration(growth.last_ns)}, by "
+                f"{format_duration(growth.slope_ns)} per step (95 % CI {format_duration(growth.slope_low_ns)} to "
+                f"{format_duration(growth.slope_high_ns)}), in every quarter of the run."
+            ),
+            *evidence,
+        ),
+        action,
+        SavingRange(
+            (growth.excess_ns / 2, growth.excess_ns),
+            "Steps stay as short as the first ones, or half the growth stays.",
+        ),
+        changes=TRUNCATED if "detach" in action else "",
+        severity="high",
+    )
+
+
+def _place_of_growth(growth: StepGrowth, fit: FitTime | None) -> tuple[str, tuple[str, ...], str]:
+    """Return the end of the title, the evidence and the fix, by the place with most of the growth."""
+    if growth.wait_share >= EXPLAINED:
+        place, action = GROWING_PLACES["fetch"]
+        return f", {place}", (f"Waits for data have {format_share(growth.wait_share)} of the growth.",), action
+    halves = _halves_ns(fit)
+    name = max(halves, key=lambda name: halves[name][1] - halves[name][0], default="")
+    early_ns, later_ns = halves.get(name, (0.0, 0.0))
+    rest_ns = tuple(sum(ns[half] for other, ns in halves.items() if other != name) for half in (0, 1))
+    # A machine that slows down lengthens all phases alike.
+    alike = rest_ns[1] * early_ns - rest_ns[0] * early_ns > EXPLAINED * (later_ns - early_ns) * rest_ns[0]
+    if later_ns - early_ns < EXPLAINED * (growth.last_ns - growth.first_ns) / 2 or alike or not name:
+        return "", (), "Find the values of all past steps that each step works on again, e.g. a list or a metric."
+    text = (
+        f"It takes {format_duration(later_ns)} per step in the second half of the run, {format_duration(early_ns)} in "
+        "the first."
+    )
+    if name in GROWING_PLACES:
+        place, action = GROWING_PLACES[name]
+        return f", {place}", (text,), action
+    return f", in {name}", (text,), f"Look in {name} for values of all past steps that each call works on again."
+
+
+def _halves_ns(fit: FitTime | None) -> dict[str, tuple[float, float]]:
+    """Return the time per step of phases and hooks in the first half of the fit, and after it."""
+    if fit is None or not fit.steps:
+        return {}
+    phases = [part for part in fit.group("training steps").parts if part.name in GROWING_PLACES]
+    return {
+        part.name: (part.early_ns * part.count / fit.steps, part.later_ns * part.count / fit.steps)
+        for part in (*phases, *_around_steps(fit))
+        if part.early_ns is not None and part.later_ns is not None
+    }

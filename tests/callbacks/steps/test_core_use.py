@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
+from lightning_perf.callbacks.steps import core_use
+from lightning_perf.callbacks.steps.core_use import CoreUse, Reading, process_use, task_use
+from lightning_perf.callbacks.steps.fit_state import FitState
+
+S = 1_000_000_000
+
+
+def test_the_use_is_that_since_the_warm_up() -> None:
+    state = FitState()
+    moments = [
+        Reading(0, (0, 0), 0, 0.0, {}),
+        Reading(5 * S, (0, 4 * S), 9 * S, 7.0, {7: (5, 5), 8: (0, 0), 9: (0, 0)}),
+        # In 10 s: two busy workers, one of which waits for a core, and an idle process of validation.
+        Reading(15 * S, (3 * S, 6 * S), 24 * S, 37.0, {7: (2 * S + 5, 5), 8: (4 * S, S), 9: (0, 0)}),
+    ]
+    use = CoreUse(state, workers=lambda: 2, read=lambda: moments.pop(0))
+    for step in range(WARMUP_STEPS + 10):
+        state.step = step
+        use.on_step_start()
+    assert use.facts() == pytest.approx(
+        {
+            "core_wait": 0.2,
+            "thread_cpu": 0.3,
+            "process_cpu": 1.5,
+            "other_cpu": 3.0 - 1.5 - 0.6,
+            "worker_cpu": 0.3,
+            "worker_wait": 0.05,
+        }
+    )
+
+
+def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = FitState()
+    memory = iter([(10, 100, 7), (20, 101, 9), (40, 102, 40), (70, 103, 77)])
+    asked: list[int] = []
+
+    def sizes(pid: int) -> tuple[int, int, int]:
+        asked.append(pid)
+        return next(memory)
+
+    monkeypatch.setattr(core_use, "process_use", lambda _: (len(asked) * S, 0))
+    children = {5: (0, 0), 9: (0, 0)}  # process 5 is of validation, whose loader started first
+    use = CoreUse(
+        state, workers=lambda: 2, container=lambda: "x", read=lambda: Reading(0, None, 0, None, children), memory=sizes
+    )
+    for step in range(25):
+        state.step = step
+        use.on_step_start()
+    growth = use.worker_growth()
+    assert asked == [9] * 4
+    assert growth is not None
+    assert (growth.first_step, growth.last_step, growth.first_bytes, growth.last_bytes) == (0, 20, 10, 70)
+    assert (growth.resident_bytes, growth.faulted_bytes, growth.copied_bytes) == (3, 70, 57)
+    assert (growth.workers, growth.container) == (2, "x")
+    assert growth.cpu is not None
+
+
+def test_what_the_system_does_not_count_is_left_out() -> None:
+    moments = [Reading(0, None, 0, None, {}), Reading(S, None, S // 2, None, {})]
+    use = CoreUse(FitState(), workers=lambda: 2, read=lambda: moments.pop(0))
+    use.on_step_start()
+    assert use.facts() == {"process_cpu": 0.5}
+
+
+def test_the_statistics_of_a_task_are_read(tmp_path: Path) -> None:
+    assert task_use(tmp_path) is None
+    for content, use in (("12 345 6\n", (12, 345)), ("12\n", None), ("a b c\n", None)):
+        (tmp_path / "schedstat").write_text(content)
+        assert task_use(tmp_path) == use
+
+
+def test_a_sleeping_process_uses_no_core_and_a_computing_one_does() -> None:
+    if task_use(core_use.PROC / "self" / "task" / str(threading.get_native_id())) is None:
+        pytest.skip("the system does not count it")
+    context = multiprocessing.get_context("spawn")
+    ready = [context.Event() for _ in range(2)]
+    children = [
+        context.Process(target=_work, args=(*pair,)) for pair in zip((time.sleep, _compute), ready, strict=True)
+    ]
+    try:
+        for child, event in zip(children, ready, strict=True):
+            child.start()
+            event.wait()
+        before = [process_use(child.pid or 0) for child in children]
+        time.sleep(0.3)
+        after = [process_use(child.pid or 0) for child in children]
+    finally:
+        for child in children:
+            child.terminate()
+            child.join()
+    asleep, computes = (
+        sum(then) - sum(first)
+        for first, then in zip(before, after, strict=True)
+        if first is not None and then is not None
+    )
+    assert asleep < computes  # on a core or without one: the machine may be busy
+
+
+def _work(work: Callable[[float], None], ready: Any) -> None:
+    ready.set()
+    work(60)
+
+
+def _compute(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass

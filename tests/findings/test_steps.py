@@ -1,0 +1,182 @@
+"""Rules about the step log of a run, on hand-made traces, logs and accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lightning_perf
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.fit.account import write_account
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.trace.description import LOADER_KEY, LOOP_KEY
+from tests.findings.accounts import account, starts
+from tests.findings.recordings import saving_of
+from tests.findings.test_whole_run import folder, recorded
+
+MS = 1_000_000
+LOADER = {"kind": "map", "workers": 2, "batches_per_epoch": 1000}
+
+
+def periodic_run(
+    path: Path, *, period: int = 10, extra_us: float = 300_000, steps: int = 120, log_every: int = 10, **changes: Any
+) -> PerfReport:
+    """A run of steps of 100 ms, every n-th of which takes longer."""
+    trace = recorded(60, 60, 60, 60, 60)
+    trace.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": log_every, "steps": 5, **changes}
+    # The step log skips five steps at the beginning, and the recorded ones.
+    numbers = [number for number in range(5, 5 + steps + 5) if number not in range(100, 105)][:steps]
+    times = [(100_000 + (extra_us if number % period == period - 1 else 0), 60.0) for number in numbers]
+    return lightning_perf.analyze(folder(path, trace, times))
+
+
+def periodic(report: PerfReport) -> Finding | None:
+    return next((finding for finding in report.findings if finding.kind == "periodic-steps"), None)
+
+
+def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
+    finding = periodic(periodic_run(tmp_path))
+    assert finding is not None
+    assert finding.title == "Periodic steps: every 10th step takes 300 ms longer, when CSVLogger logs"
+    assert "log_every_n_steps is 10: Lightning calls CSVLogger in these steps." in finding.evidence
+    assert "Trainer(log_every_n_steps=100)" in finding.action
+    assert saving_of(finding) == pytest.approx((15, 30))
+    assert finding.severity == "high"  # 22.5 of 130 ms
+
+
+def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
+    finding = periodic(periodic_run(tmp_path, period=7, log_every=50))
+    assert finding is not None
+    assert finding.title == "Periodic steps: every 7th step takes 300 ms longer"
+    assert "runs every 7 steps" in finding.action
+    assert "CSVLogger" not in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize(("extra_us", "fires"), [(0, False), (30_000, False), (34_000, True)])
+def test_from_3_percent_of_the_run_on(tmp_path: Path, extra_us: float, fires: bool) -> None:
+    assert (periodic(periodic_run(tmp_path, extra_us=extra_us)) is not None) == fires
+
+
+def logged(path: Path, step_ms: Callable[[int], float], wait_ms: Callable[[int], float], **loader: Any) -> PerfReport:
+    """A run of 400 steps, with the facts of its loader."""
+    trace = recorded(60, 60, 60, 60, 60)
+    trace.top_level[LOADER_KEY] = LOADER | loader
+    trace.write(path / "rank0.1000000001.pt.trace.json.gz")
+    samples = [
+        StepSample(step, round(step_ms(step) * MS), round(wait_ms(step) * MS), None, 32, step in range(100, 105))
+        for step in range(400)
+    ]
+    STEPS.append(STEPS.path(path, 0), *samples)
+    return lightning_perf.analyze(path)
+
+
+def every(period: int, extra_ms: float, usual_ms: float = 0.0) -> Callable[[int], float]:
+    return lambda step: usual_ms + extra_ms * (step % period == period - 1)
+
+
+def kinds(report: PerfReport) -> set[str]:
+    return {finding.kind for finding in report.findings}
+
+
+def test_long_steps_that_wait_are_the_loaders_and_one_finding(tmp_path: Path) -> None:
+    report = logged(tmp_path, every(2, 100, 2), every(2, 100))
+    assert "periodic-steps" not in kinds(report)
+    (waits,) = [finding for finding in report.findings if finding.kind == "input-bound"]
+    assert "The period is num_workers=2" in waits.evidence[-1]
+
+
+def test_short_waits_at_the_start_of_epochs_name_the_loader(tmp_path: Path) -> None:
+    report = logged(tmp_path, every(50, 200, 100), every(50, 200), batches_per_epoch=50)
+    (finding,) = [finding for finding in report.findings if finding.kind == "periodic-steps"]
+    assert finding.title == "Periodic steps: every 50th step takes 200 ms longer to get its batch"
+    assert "The period is the number of batches in an epoch" in finding.evidence[1]
+    assert finding.action == "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)."
+
+
+def restarted(path: Path) -> PerfReport:
+    """A run of ten epochs of 40 steps, each of which starts its workers again."""
+    entries: dict[tuple[Any, str], tuple[float, int]] = {
+        ("worker start-up", "training"): (9.0, 10),
+        ("worker start-up", "training: first batch"): (2.0, 10),
+    }
+    write_account(path, account(entries, starts=starts(10)))
+    return logged(path, every(40, 200, 10), every(40, 200), batches_per_epoch=40)
+
+
+def test_restarts_of_workers_explain_the_waits_of_first_steps(tmp_path: Path) -> None:
+    report = restarted(tmp_path)
+    assert kinds(report) == set()
+    assert [finding.kind for finding in report.fit_findings] == ["worker-restarts"]
+    assert report.verdict.why.startswith("Restarted workers")
+
+
+@pytest.mark.parametrize(
+    ("entry", "hook_ns", "named"),
+    [
+        ((("callbacks", "Images.on_train_batch_end"), (12.0, 400)), 0, "Images.on_train_batch_end"),
+        ((("checkpoints", "write"), (12.0, 40)), 0, "write of checkpoints"),
+        ((("callbacks", "Images.on_train_batch_end"), (12.0, 400)), 30 * MS * 5, ""),  # as long in every step
+        ((("callbacks", "Images.on_train_batch_end"), (0.1, 400)), 0, ""),
+    ],
+)
+def test_the_work_of_long_steps_is_named(tmp_path: Path, entry: Any, hook_ns: int, named: str) -> None:
+    # Every 10th of 400 steps takes 300 ms longer: 12 s.
+    made = replace(account(dict([entry])), steps=400)
+    write_account(tmp_path, made)
+    finding = periodic(periodic_run(tmp_path, log_every=50, hooks_ns={"Images.on_train_batch_end": hook_ns}))
+    assert finding is not None
+    if named:
+        assert finding.title.endswith(f"longer for {named}")
+        assert named in finding.action
+    else:
+        assert "callbacks, loggers and checkpoints do not take that time" in finding.evidence[-1]
+
+
+def growing(path: Path, *, samples: Callable[[int], int] = lambda _: 32) -> PerfReport:
+    """A run with steps of 10 ms at first, which grow by 50 µs per step."""
+    trace = recorded(60, 60, 60, 60, 60)
+    trace.write(path / "rank0.1000000001.pt.trace.json.gz")
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 400)
+    steps = [
+        StepSample(step, round((10 + 0.05 * step + noise[step]) * MS), 0, None, samples(step), step in range(100, 105))
+        for step in range(400)
+    ]
+    STEPS.append(STEPS.path(path, 0), *steps)
+    return lightning_perf.analyze(path)
+
+
+def growing_forward(path: Path) -> PerfReport:
+    """The same run with an account: the forward takes three times as long in the second half."""
+    made = account({("training steps", "forward"): (8.0, 399)})
+    entries = tuple(
+        replace(entry, early_ns=2_000_000_000, early_count=200)
+        if entry.name == "forward" and entry.count > 1
+        else entry
+        for entry in made.entries
+    )
+    write_account(path, replace(made, steps=400, entries=entries))
+    return growing(path)
+
+
+def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
+    report = growing_forward(tmp_path)
+    finding = report.findings[0]
+    assert finding.kind == "growing-steps"
+    assert finding.title.endswith("longer at the end of the run than at its start, in training_step")
+    assert report.step_times is not None
+    growth = report.step_times.growth
+    assert growth is not None
+    assert growth.slope_low_ns <= 50_000 <= growth.slope_high_ns
+    assert growth.last_ns / growth.first_ns == pytest.approx(30 / 10.25, rel=0.05)
+    assert "on_epoch=True" in finding.action
+    assert saving_of(finding)[1] == pytest.approx(9.9, rel=0.05)  # a mean of 20 ms beyond 10.25 ms
+
+
+def test_steps_that_grow_with_their_samples_are_no_finding(tmp_path: Path) -> None:
+    assert "growing-steps" not in kinds(growing(tmp_path, samples=lambda step: 100 + step // 2))
