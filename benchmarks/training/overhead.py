@@ -23,7 +23,6 @@ import contextlib
 import io
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -127,11 +126,11 @@ class Components:
     def _timing(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timing(*args: Any, **kwargs: Any) -> Any:
             self._inner_ns.append(0)
-            begin_ns = time.perf_counter_ns()
+            begin_ns = time.thread_time_ns()
             try:
                 return function(*args, **kwargs)
             finally:
-                spent_ns = time.perf_counter_ns() - begin_ns
+                spent_ns = time.thread_time_ns() - begin_ns
                 self.times_ns[part] += spent_ns - self._inner_ns.pop() - self.own_ns
                 self._inner_ns[-1] += spent_ns + self.around_ns
 
@@ -145,10 +144,10 @@ class Components:
         totals = []
         for _ in range(50):
             self.times_ns.clear()
-            begin_ns = time.perf_counter_ns()
+            begin_ns = time.thread_time_ns()
             for _ in range(1000):
                 empty()
-            totals.append(((time.perf_counter_ns() - begin_ns) / 1000, self.times_ns[""] / 1000))
+            totals.append(((time.thread_time_ns() - begin_ns) / 1000, self.times_ns[""] / 1000))
         whole_ns, inside_ns = (statistics.median(column) for column in zip(*totals, strict=True))
         self.own_ns, self.around_ns = round(inside_ns), round(whole_ns - inside_ns)
 
@@ -300,12 +299,19 @@ def fresh(arm: str, device: str) -> dict[str, float]:
         "end_cpu_ms": times[-1][0],
         "end_wall_ms": times[-1][1],
         "fit_wall_ms": float(times[:, 1].sum()),
-        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "memory_mb": peak_memory_mb(),
         "disk_kb": sum(run["bytes"].values()) / 1024,
     }
 
 
 COLUMNS = ("steady", "first", "after", "window", "start", "end")
+
+
+def peak_memory_mb() -> float:
+    """Return the peak of this process since it was started; NaN where the system does not show it."""
+    status = Path("/proc/self/status")  # getrusage also counts the process that started this one
+    lines = status.read_text(encoding="ascii").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), float("nan"))
 
 
 def page(results: dict[str, Any]) -> str:
@@ -354,6 +360,8 @@ def _interval(estimate: list[float]) -> str:
 
 def quote(results: dict[str, Any]) -> str:
     """Return the figures that README and docs quote: those of the real program with the median cost."""
+    if results["method"] != METHOD:
+        return f"No figures yet: the last run had method {results['method']}, and they need method {METHOD}"
     costs = {name: program["arms"]["perf"] for name, program in results["programs"].items()}
     by_cost = sorted(set(REAL) & set(costs), key=lambda name: costs[name]["steady"]["cpu"][0])
     real = by_cost[(len(by_cost) - 1) // 2]

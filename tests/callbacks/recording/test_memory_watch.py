@@ -113,6 +113,7 @@ def test_the_container_that_grows_is_found_among_all(tmp_path: Path, monkeypatch
         watch._take_census(state.step)
         cache.update({number: number for number in range(9000)})
     watch.finish()
+    watch.close()
     record = read_growth(tmp_path)
     assert record is not None
     assert [census.items for census in record.censuses] == [0, pytest.approx(700, abs=50)]
