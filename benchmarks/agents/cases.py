@@ -250,7 +250,7 @@ def _nearly_full() -> TraceBuilder:
 
 
 def _without_device(**top_level: Any) -> TraceBuilder:
-    """A host that launches and waits for 95 % of the time, without any work of its GPU."""
+    """A host that launches and waits, without any work of its GPU."""
     builder = TraceBuilder(**top_level).gpu("NVIDIA A100-SXM4-40GB", **A100)
     for start in builder.steps(20, 1000):
         builder.op("aten::mm", start, 400)
@@ -260,7 +260,7 @@ def _without_device(**top_level: Any) -> TraceBuilder:
 
 
 def _of_no_category() -> TraceBuilder:
-    """Steps with work in a process "Ascend Hardware", whose events have no category."""
+    """Steps with work in a process "Ascend Hardware". Its events have no category."""
     builder = TraceBuilder().event(ph="M", name="process_name", pid=3, tid=0, args={"name": "Ascend Hardware"})
     for start in builder.steps(4, 1000):
         builder.op("aten::mm", start + 50, 20).annotation(FETCH, start + 900, 90)

@@ -150,6 +150,8 @@ def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, p
     n = min(len(a), len(b))
     if not n:
         return Estimate(None, None, None, confidence, 0, method, "an arm has no runs with a number")
+    scale = max(float(a.max()), float(b.max()))
+    a, b = a / scale, b / scale  # sums of very large values would be infinite
     value = float(b.mean() / a.mean())
     spread = (paired_difference if paired else unpaired_difference)(a / a.mean(), b / b.mean())
     if not spread.standard_error or spread.df is None:

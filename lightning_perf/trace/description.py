@@ -344,7 +344,7 @@ DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
 STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
 SETTINGS_KEY = "lightning_perf.settings"
-"""Keys under which `PerfCallback` notes facts about a batch, the processor, the data loader, the loop, the device's
+"""Keys under which `PerfCallback` notes facts: a batch, the processor, the data loader, the loop, the device's
 settings, a recorder that stopped early, the tokens, and the settings of torch."""
 
 _LARGEST_BASE_NS = 2**61

@@ -129,6 +129,7 @@ def test_a_long_tail_widens_only_its_side_of_the_ratio_of_means():
     ratio = mean_ratio(base, [*base[:-1], 300.0], paired=True)
     assert math.log(ratio.high / ratio.value) > 1.2 * math.log(ratio.value / ratio.low)
     assert mean_ratio([1.0, 0.0], [1.0, 1.0], paired=True).value is None
+    assert mean_ratio([1e308, 1.2e308], [1.5e308, 1.1e308], paired=True).value == pytest.approx(2.6 / 2.2)
     assert mean_ratio([1.0], [2.0], paired=False).reason == "a single run does not tell the spread"
 
 

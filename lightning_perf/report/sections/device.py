@@ -122,7 +122,7 @@ def idle_table(idle: Idle, labels: Mapping[str, str]) -> Table:
 
 
 def idle_labels(*, operators: bool) -> Mapping[str, str]:
-    """Return the names of the host's activities. Without recorded operators, nobody knows what else it did."""
+    """Return the names of the host's activities. Without recorded operators, its other work is unknown."""
     return GAP_LABELS if operators else GAP_LABELS | {"host_other": "not recorded (no operators)"}
 
 

@@ -52,6 +52,16 @@ def test_a_whole_training(pictures, tmp_path, capsys):
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_without_tensorboard_the_metrics_are_csv(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr("recipes.signlang.training.train.find_spec", lambda _: None)
+    logs = tmp_path / "logs"
+    assert main(["--data", str(pictures), "--log-dir", str(logs), *TINY]) == 0
+    assert "val/accuracy" in (logs / "version_0" / "metrics.csv").read_text()
+    assert not list(logs.rglob("events.out.tfevents.*"))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_an_interrupted_training_goes_on(pictures, tmp_path, capsys, monkeypatch):
     import torch
 
