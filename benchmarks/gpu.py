@@ -141,7 +141,7 @@ def overhead(sizes: Sizes) -> list[Step]:
     """Return the one step of the callback's own cost."""
     command = ["-m", "benchmarks.training.overhead", "--device", sizes.device, "--out", "{work}/overhead"]
     size = ["--rounds", "1"] if sizes.tiny else ["--minutes", str(sizes.overhead_minutes)]
-    return [Step("overhead", [*command, *size], 420, pages=["overhead.md"], raw=["overhead.json"])]
+    return [Step("overhead", [*command, *size], 480, pages=["overhead.md"], raw=["overhead.json"])]
 
 
 def planted(sizes: Sizes) -> list[Step]:

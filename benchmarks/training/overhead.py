@@ -1,104 +1,69 @@
-"""Measure the overhead of observing a training: time of its steps with an observer over the time in a bare Trainer.
+"""Measure the cost of `PerfCallback` in trainings as users write them, in processor and in wall time.
 
-Each arm is a fit of its own. Arms run in rounds, in random order:
+All fits run in one process, in turn: the same program differs by more than this cost from process to process. The
+programs are in `benchmarks.training.overhead_programs`. The arms are *bare* (none of our callbacks), *empty* (a
+callback without hooks, which the Trainer still calls), and *perf* (`PerfCallback` with its defaults). An arm that did
+not do its work is an error.
 
-- bare: no callback;
-- empty: a callback without hooks, which the Trainer still calls;
-- timer: `PerfCallback` with a window that is never reached;
-- perf: `PerfCallback` with its window in the middle of the fit;
-- pytorch: Lightning's own ``Trainer(profiler="pytorch")`` with the same window.
+A step lasts from its first hook to that of the next step. For each step, the benchmark takes the median over rounds,
+then the mean over the steps of a part of the fit. The cost is the difference from the empty callback, with a 95 %
+bootstrap interval over rounds. Fits of their own time the methods of each component in place. Fresh processes measure
+imports, start, end, memory and disk.
 
-Lightning's profiler would affect other arms in its process. So it has a process of its own, with a bare arm in it. A
-ratio always refers to the bare fit of the same process and round.
-
-The steps of a fit are split into those outside of the window (before and after it, without the first ones), inside, and
-after. The main figure is the CPU time of the process, which other work on the machine disturbs least; wall time is next
-to it. Ratios are geometric means over rounds with their 95 % t interval. Microseconds are the median of Walsh averages
-of the rounds' differences with its signed-rank interval, which a disturbed round hardly moves. A callback's work does
-not depend on the length of the step. So its microseconds on the short step, where rounds differ least, also give its
-share of longer steps.
-
-If the Trainer has no profiler of its own, `PerfCallback` saves the Trainer the calls of its idle profiler. The figures
-include this saving, as every fit does.
-
-Run as ``python -m benchmarks.training.overhead [--device cuda]``. It prints a table, and writes it and the raw times to
-``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the process of `PerfCallback` trains under
-``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a step that waits for the device ends the benchmark
-with an error.
+Run as ``python -m benchmarks.training.overhead [--device cuda]``. It prints a page, and writes it and the figures to
+``benchmarks/results/``, or to the files that ``--out`` names. ``--quote`` prints the lines that the docs quote. On a
+GPU, the hot loop of `PerfCallback` trains under ``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a
+step that waits for the device ends the benchmark with an error.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
+import io
 import json
 import os
-import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.options import make_parser
-from benchmarks.quiet import QUIET_TRAINER, be_quiet
-from benchmarks.versions import known_versions
-from lightning_perf import PerfCallback
+from benchmarks.quiet import be_quiet
+from benchmarks.training.overhead_programs import PROGRAMS, REAL
+from benchmarks.versions import known_versions, versions_text
 from lightning_perf.machine.environment import cpu_name
-from lightning_perf.statistics.location import paired_ratio
-from lightning_perf.statistics.ranks import walsh_interval
-from lightning_perf.statistics.values import Estimate
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"
-METHOD = 3
+METHOD = 4
 """Version of the method: figures of different versions are not comparable."""
 
-NEVER = 10**9
-SKIP_FIRST, WARMUP, ACTIVE = 100, 3, 5
-WINDOW = range(SKIP_FIRST, SKIP_FIRST + WARMUP + ACTIVE + 1)
-"""Steps under the profiler; the last one holds the end of the window, which comes when the next step begins."""
-SETTLED = 20
-"""Steps left out at the beginning of a fit, and before and after the window."""
-
-PROCESSES = {"perf": ("bare", "empty", "timer", "perf"), "pytorch": ("bare", "pytorch")}
-"""The arms of each process."""
-SHORT, LONG = "step of about 1 ms", "step of about 10 ms"
-MODELS = {
-    "cpu": {SHORT: (64, 32, 4), LONG: (512, 128, 1)},
-    "cuda": {SHORT: (64, 32, 4), LONG: (4096, 1280, 1)},
+ARMS = ("bare", "empty", "perf")
+STEPS = {"hot loop": 600, "one batch per epoch": 300}
+REAL_STEPS = 200
+FRESH = "language"
+WINDOW = range(9, 19)
+"""The steps that hold the window by default: 3 to warm up, 5 recorded, and the pauses before and after."""
+PARTS = {"first": [*range(1, 9), *range(19, 100)], "window": list(WINDOW), "after": list(range(19, 39)), "steady": None}
+COMPONENTS = {
+    "timer": "steps.step_timer.StepTimer steps.step_tracker.StepTracker recording.profiler.WindowProfiler fit.Fit",
+    "account": "account.time_stack.TimeStack account.fit_account.FitAccountant",
+    "record": "run_record.fit_record.LoopRecord run_record.fit_record.FitRecord recording.memory_watch.MemoryWatch",
+    "monitors": "mistakes.watch.MistakeWatch compilation.monitor.CompileMonitor",
+    "log": "steps.step_log.StepLog trainer_log.TrainerLog",
 }
-"""By device: width of the layers, batch size, and how many times ``--steps`` to train. On an H100 the long step takes
-about 10 ms in FP32: 0.5 TFLOP at 52 TFLOP/s."""
-PARTS = ("outside", "inside", "after")
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Mean times of a step in one fit, in milliseconds, by part of the fit.
-
-    Attributes:
-        process: Key of `PROCESSES`.
-        model: `SHORT` or `LONG`.
-        arm: One of the process's arms.
-        round: Number of the round.
-        cpu_ms: CPU time of the process.
-        wall_ms: Wall time.
-    """
-
-    process: str
-    model: str
-    arm: str
-    round: int
-    cpu_ms: dict[str, float]
-    wall_ms: dict[str, float]
+"""The parts of the callback, and their classes in `lightning_perf.callbacks`."""
 
 
 class Clock(pl.Callback):
@@ -108,233 +73,349 @@ class Clock(pl.Callback):
         strict: Whether torch has to raise where a step outside of the window waits for the device.
     """
 
-    def __init__(self, strict: bool = False) -> None:
+    def __init__(self, strict: bool = False, at_steady: Callable[[], None] = lambda: None) -> None:
         self.strict = strict
-        self.cpu_ns: list[int] = []
-        self.wall_ns: list[int] = []
+        self.at_steady = at_steady
+        self.times_ns: list[tuple[int, int]] = []
+        self.end_ns = (0, 0)
 
     def on_train_batch_start(self, *_: Any) -> None:
         """A step begins."""
-        self.cpu_ns.append(time.process_time_ns())
-        self.wall_ns.append(time.perf_counter_ns())
-        step = len(self.wall_ns) - 1
-        if self.strict and step in (SETTLED, WINDOW.start - 1, WINDOW.stop + SETTLED):
+        step = len(self.times_ns)
+        if step == 100:
+            self.at_steady()
+        if self.strict and step in (5, WINDOW.start - 1, WINDOW.stop + 5):
             torch.cuda.set_sync_debug_mode("default" if step == WINDOW.start - 1 else "error")
+        self.times_ns.append(now_ns())
 
     def on_train_epoch_end(self, *_: Any) -> None:
         """Allow synchronization again: after the last step, the end of the fit may wait for the device."""
         if self.strict:
             torch.cuda.set_sync_debug_mode("default")
 
-
-class Layers(pl.LightningModule):
-    """Four linear layers."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            *(part for _ in range(4) for part in (torch.nn.Linear(width, width), torch.nn.ReLU()))
-        )
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        """A loss to have gradients of."""
-        return self.layers(batch[0]).square().mean()  # type: ignore[no-any-return]
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain gradient descent."""
-        return torch.optim.SGD(self.parameters(), 1e-3)
+    def on_train_end(self, *_: Any) -> None:
+        """Training has ended."""
+        self.end_ns = now_ns()
 
 
-def observers(arm: str, folder: str) -> tuple[list[pl.Callback], Any]:
-    """The callbacks and the profiler of an arm."""
-    if arm == "empty":
-        return [pl.Callback()], None
-    if arm in ("timer", "perf"):
-        skip_first = NEVER if arm == "timer" else SKIP_FIRST
-        return [PerfCallback(skip_first=skip_first, warmup=WARMUP, active=ACTIVE, report="none")], None
-    if arm == "pytorch":
-        schedule = torch.profiler.schedule(wait=SKIP_FIRST, warmup=WARMUP, active=ACTIVE, repeat=1)
-        return [], pl.profilers.PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule)
-    return [], None
+class Components:
+    """Times the methods of the callback's parts in place."""
+
+    def __init__(self) -> None:
+        self.times_ns: dict[str, int] = defaultdict(int)
+        self._inner_ns: list[int] = [0]
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time the methods in the block."""
+        originals = []
+        for part, names in COMPONENTS.items():
+            for name in names.split():
+                module, _, kind = f"lightning_perf.callbacks.{name}".rpartition(".")
+                owner = getattr(__import__(module, fromlist=[kind]), kind)
+                for method, function in list(vars(owner).items()):
+                    if isinstance(function, FunctionType) and not method.startswith("__"):
+                        originals.append((owner, method, function))
+                        setattr(owner, method, self._timing(part, function))
+        try:
+            yield
+        finally:
+            for owner, method, function in originals:
+                setattr(owner, method, function)
+
+    def _timing(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timing(*args: Any, **kwargs: Any) -> Any:
+            self._inner_ns.append(0)
+            begin_ns = time.thread_time_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent_ns = time.thread_time_ns() - begin_ns
+                self.times_ns[part] += spent_ns - self._inner_ns.pop() - self.own_ns
+                self._inner_ns[-1] += spent_ns + self.around_ns
+
+        return timing
+
+    own_ns = around_ns = 0
+
+    def calibrate(self) -> None:
+        """Find out what it costs to time an empty method, inside and around the two readings of the clock."""
+        empty = self._timing("", lambda: None)
+        totals = []
+        for _ in range(50):
+            self.times_ns.clear()
+            begin_ns = time.thread_time_ns()
+            for _ in range(1000):
+                empty()
+            totals.append(((time.thread_time_ns() - begin_ns) / 1000, self.times_ns[""] / 1000))
+        whole_ns, inside_ns = (statistics.median(column) for column in zip(*totals, strict=True))
+        self.own_ns, self.around_ns = round(inside_ns), round(whole_ns - inside_ns)
 
 
-def mean_ms(times_ns: list[int]) -> dict[str, float]:
-    """Mean step of each part of a fit, from the times at which steps begin."""
-    steps = [(end - begin) / 1e6 for begin, end in itertools.pairwise(times_ns)]
-    after = steps[WINDOW.stop + SETTLED :]
-    parts = {
-        "outside": steps[SETTLED : WINDOW.start - 1] + after,
-        "inside": steps[WINDOW.start - 1 : WINDOW.stop],
-        "after": after,
-    }
-    return {part: sum(kept) / len(kept) for part, kept in parts.items()}
+def now_ns() -> tuple[int, int]:
+    """Return the processor time of this process, and the wall time."""
+    return time.process_time_ns(), time.perf_counter_ns()
 
 
-def fit(process: str, model: str, arm: str, number: int, steps: int, device: str) -> Fit:
-    """Train once."""
-    width, batch, times = MODELS[device][model]
-    steps *= times
+def fit(
+    program: str, arm: str, steps: int, device: str, at_steady: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Train once, and return the times in milliseconds: pairs of processor and wall time."""
+    own: list[Any] = [pl.Callback()] if arm == "empty" else []
+    if arm == "perf":
+        from lightning_perf import PerfCallback
+
+        own = [PerfCallback()]
     torch.manual_seed(0)
-    if device == "cuda":  # One batch that stays on the device: copies would be most of the long step.
-        data = DataLoader(
-            TensorDataset(torch.randn(batch, width, device=device).expand(steps, -1, -1)), batch_size=None
-        )
-    else:
-        data = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
-    clock = Clock(strict=device == "cuda" and process == "perf")
-    with tempfile.TemporaryDirectory() as folder:
-        callbacks, profiler = observers(arm, folder)
-        trainer = pl.Trainer(
-            default_root_dir=folder,
-            max_epochs=1,
-            accelerator=device,
-            devices=1,
-            callbacks=[clock, *callbacks],
-            profiler=profiler,
-            **QUIET_TRAINER,
-        )
-        trainer.fit(Layers(width), data)
-    return Fit(process, model, arm, number, mean_ms(clock.cpu_ns), mean_ms(clock.wall_ns))
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()):
+        folder = Path(name)
+        module, data, options = PROGRAMS[program](steps, folder)
+        clock = Clock(device == "cuda" and program == "hot loop" and arm == "perf", at_steady)
+        options = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **options}
+        callbacks = [clock, *options.pop("callbacks", ()), *own]
+        trainer = pl.Trainer(default_root_dir=folder, accelerator=device, devices=1, callbacks=callbacks, **options)
+        begin_ns = now_ns()
+        trainer.fit(module, **data)
+        end_ns = now_ns()
+        check_work(arm, folder, clock, steps)
+        files = [path for path in folder.rglob("perf/*") if path.is_file()]
+        times = np.array([begin_ns, *clock.times_ns, clock.end_ns, end_ns])
+        return {"times_ms": np.diff(times, axis=0) / 1e6, "bytes": {path.name: path.stat().st_size for path in files}}
 
 
-def work(process: str, steps: int, device: str) -> None:
-    """Run rounds as they are asked for on standard input, and answer each with its fits, in a line of JSON."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of the arms must not mix with the answers
-    torch.set_num_threads(1)
-    be_quiet()
-    for line in sys.stdin:
-        number = int(line)
-        order = random.Random(number)
-        arms = PROCESSES[process]
-        fits = [
-            fit(process, model, arm, number, steps, device)
-            for model in (SHORT, LONG)
-            for arm in order.sample(arms, len(arms))
-        ]
-        print(json.dumps([asdict(each) for each in fits]), file=answers, flush=True)
+def check_work(arm: str, folder: Path, clock: Clock, steps: int) -> None:
+    """Raise an error if a fit did not do what its arm is for."""
+    from lightning_perf.run_files.fit.account import account_paths, read_account
+    from lightning_perf.run_files.steps import STEPS as STEP_FILE
+
+    seen, expected = [len(clock.times_ns)], [steps]
+    if arm == "perf":
+        perf = next((path.parent for path in folder.rglob("run.jsonl")), folder)
+        seen += [sum(len(STEP_FILE.read(path)) for path in STEP_FILE.paths(perf))]
+        seen += [any(perf.glob(files)) for files in ("*.pt.trace.json*", "report.json")]
+        seen += [each.steps for each in map(read_account, account_paths(perf)) if each.end == "returned"]
+        expected += [steps, True, True, steps]
+    if seen != expected:
+        raise SystemExit(f"{arm} did not do its work: steps, samples, traces, reports, account: {seen}, not {expected}")
 
 
-def start(process: str, python: str, steps: int, device: str) -> subprocess.Popen[str]:
-    """Start a process of `work`."""
-    command = [
-        python,
-        "-m",
-        "benchmarks.training.overhead",
-        "--process",
-        process,
-        "--steps",
-        str(steps),
-        "--device",
-        device,
-    ]
-    stderr = subprocess.DEVNULL if device == "cpu" else None  # where a step may have waited for the device
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
+def measure(device: str, rounds: int, minutes: float) -> tuple[dict[str, Any], int]:
+    """Run the rounds, and return the times of all steps by program and arm, and the number of rounds."""
+    names = [name for name in PROGRAMS if device == "cpu" or name != "one batch per epoch"]
+    found: dict[str, Any] = {name: {arm: [] for arm in ARMS} for name in names}
+    deadline = time.monotonic() + 60 * minutes
+    for number in range(-1, rounds):  # the first round warms up and is left out
+        for name in names:
+            for arm in ARMS if number % 2 else reversed(ARMS):
+                run = fit(name, arm, STEPS.get(name, REAL_STEPS), device)
+                if number >= 0:
+                    found[name][arm].append(run["times_ms"])
+        if number >= 0 and time.monotonic() > deadline:
+            return found, number + 1
+    return found, rounds
 
 
-def ask(worker: subprocess.Popen[str], number: int) -> list[Fit]:
-    """Have a process run a round."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    worker.stdin.write(f"{number}\n")
-    worker.stdin.flush()
-    answer = worker.stdout.readline()
-    if not answer:
-        raise SystemExit(f"{' '.join(map(str, worker.args))} ended with {worker.wait()}")  # type: ignore[arg-type]
-    return [Fit(**each) for each in json.loads(answer)]
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of each program."""
+    figures: dict[str, Any] = {}
+    for name, arms in found.items():
+        runs = {arm: np.stack(times) for arm, times in arms.items()}  # rounds, intervals, clocks
+        base = runs["empty"]
+        steady_ms = np.median(base[:, 101:-2], axis=0).mean(axis=0)
+        rows: dict[str, Any] = {}
+        for arm, own in runs.items():
+            parts = {part: difference_us(own, base, at) for part, at in PARTS.items()}
+            parts["start"] = difference_us(own, base, [-1])
+            parts["end"] = difference_us(own, base, [own.shape[1] - 2])
+            rows[arm] = parts
+        figures[name] = {"step_ms": [round(each, 3) for each in steady_ms], "arms": rows}
+    return figures
 
 
-def table(fits: list[Fit]) -> str:
-    """The result as a Markdown table."""
+def difference_us(own: Any, base: Any, at: list[int] | None) -> dict[str, list[float]]:
+    """Return value, low and high of the difference per step in microseconds, of processor and wall time.
+
+    Args:
+        at: Steps; None for the steady state. Interval 0 is the start of the fit, before step 0.
+    """
+    places = list(range(101, own.shape[1] - 2)) if at is None else [step + 1 for step in at]
+    own, base = own[:, places], base[:, places]
+
+    def estimate(rows: Any) -> Any:
+        return (np.median(own[rows], axis=0) - np.median(base[rows], axis=0)).mean(axis=0) * 1e3
+
+    draw = np.random.default_rng(0)
+    samples = [estimate(draw.integers(0, len(own), len(own))) for _ in range(200)]
+    low, high = np.percentile(samples, [2.5, 97.5], axis=0)
+    value = estimate(slice(None))
+    return {
+        clock: [round(float(each[place]), 1) for each in (value, low, high)]
+        for place, clock in enumerate(("cpu", "wall"))
+    }
+
+
+def measure_components(device: str) -> dict[str, Any]:
+    """Return the microseconds per step of each part, by program."""
+    found: dict[str, Any] = {}
+    components = Components()
+    components.calibrate()
+    for name in PROGRAMS:
+        steps = STEPS.get(name, REAL_STEPS)
+        with components.timed():
+            fit(name, "perf", steps, device, components.times_ns.clear)
+        found[name] = {part: round(components.times_ns[part] / (steps - 100) / 1e3, 1) for part in COMPONENTS}
+    return found
+
+
+def measure_fresh(device: str) -> dict[str, Any]:
+    """Return the medians of three alternating processes of each arm."""
+    found: dict[str, list[dict[str, Any]]] = {"empty": [], "perf": []}
+    with tempfile.TemporaryDirectory() as bytecode:
+        # As after an installation by pip, all modules are compiled. The first run compiles them.
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
+        for number in range(4):
+            for arm, runs in found.items():
+                command = [sys.executable, "-m", "benchmarks.training.overhead", "--fresh", arm, "--device", device]
+                done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+                runs += [json.loads(done.stdout.splitlines()[-1])] if number else []
+    return {
+        arm: {key: round(statistics.median(run[key] for run in runs), 2) for key in runs[0]}
+        for arm, runs in found.items()
+    }
+
+
+def fresh(arm: str, device: str) -> dict[str, float]:
+    """Train once in this process, and return its costs."""
+    begin_ns = now_ns()
+    if arm == "perf":
+        getattr(__import__("lightning_perf"), "PerfCallback")  # noqa: B009 - the package imports it when asked
+    imported_ns = now_ns()
+    run = fit(FRESH, arm, REAL_STEPS, device)
+    times = run["times_ms"]
+    return {
+        "import_cpu_ms": (imported_ns[0] - begin_ns[0]) / 1e6,
+        "start_cpu_ms": times[0][0],
+        "start_wall_ms": times[0][1],
+        "end_cpu_ms": times[-1][0],
+        "end_wall_ms": times[-1][1],
+        "fit_wall_ms": float(times[:, 1].sum()),
+        "memory_mb": peak_memory_mb(),
+        "disk_kb": sum(run["bytes"].values()) / 1024,
+    }
+
+
+COLUMNS = ("steady", "first", "after", "window", "start", "end")
+
+
+def peak_memory_mb() -> float:
+    """Return the peak of this process since it was started; NaN where the system does not show it."""
+    status = Path("/proc/self/status")  # getrusage also counts the process that started this one
+    lines = status.read_text(encoding="ascii").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), float("nan"))
+
+
+def page(results: dict[str, Any]) -> str:
+    """Write the page."""
+    load = " to ".join(f"{each:.1f}" for each in results["load"])
+    head = f"{results['rounds']} rounds, one thread, {results['processor']}, {results['cores']} cores, load {load}"
+    programs, components = results["programs"], results["components"]
+    rows = []
+    for name, program in programs.items():
+        for arm in ("bare", "perf"):
+            parts = program["arms"][arm]
+            cells = [_interval(parts[part]["cpu"]) for part in COLUMNS] + [_interval(parts["steady"]["wall"])]
+            rows.append([name, f"{program['step_ms'][0]:.2f}", arm, *cells])
+    own, empty = results["fresh"]["perf"], results["fresh"]["empty"]
     return "\n".join(
         [
-            "| model | arm | CPU over bare, µs/step | CPU, outside window | wall, outside | inside | after |",
-            "|---|---|---|---|---|---|---|",
-            *_rows(fits),
+            "# Overhead\n",
+            f"Written by `python -m benchmarks.training.overhead`, method {METHOD}. {head}.",
+            f"{results['versions']}.\n",
+            "Processor time over that with an empty callback, in µs: per step from step 100 on (steady), in the first",
+            "100, in the 20 after the window and in the ten of the window, and per fit for its start and its end. In",
+            "brackets is the 95 % interval. The last column is wall time.\n",
+            _table(["program", "step, ms", "arm", *COLUMNS, "steady, wall"], rows),
+            "Where the time of a steady step goes, in µs, timed in place:\n",
+            _table(
+                ["program", *COMPONENTS],
+                [[name, *(f"{parts[part]:.1f}" for part in COMPONENTS)] for name, parts in components.items()],
+            ),
+            f"A fresh process with {REAL_STEPS} steps of *{FRESH}*:\n",
+            _table(
+                ["", "PerfCallback", "empty callback"],
+                [[key.replace("_", " "), f"{own[key]:,.1f}", f"{empty[key]:,.1f}"] for key in own],
+            ),
         ]
     )
 
 
-def _rows(fits: list[Fit]) -> Iterator[str]:
-    for model in (SHORT, LONG):
-        for process, arms in PROCESSES.items():
-            runs = {arm: [f for f in fits if (f.model, f.process, f.arm) == (model, process, arm)] for arm in arms}
-            bare = runs["bare"]
-            for arm in arms[1:] if bare else ():
-                own = runs[arm]
-                extra_ms = [o.cpu_ms["outside"] - b.cpu_ms["outside"] for o, b in zip(own, bare, strict=True)]
-                extra = walsh_interval([each * 1e3 for each in extra_ms])
-                cells = [_ratio([f.cpu_ms[part] for f in bare], [f.cpu_ms[part] for f in own]) for part in PARTS]
-                cells.insert(1, _ratio([f.wall_ms["outside"] for f in bare], [f.wall_ms["outside"] for f in own]))
-                yield f"| {model} | {arm} | {_estimate(extra, '+.0f')} | {' | '.join(cells)} |"
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
 
 
-def _ratio(bare: list[float], own: list[float]) -> str:
-    return _estimate(paired_ratio(bare, own), ".3f")
+def _interval(estimate: list[float]) -> str:
+    value, low, high = estimate
+    return f"{value:+.0f} ({low:+.0f} – {high:+.0f})"
 
 
-def _estimate(estimate: Estimate, form: str) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return f"not known ({estimate.reason})"
-    return f"{estimate.value:{form}} ({estimate.low:{form}} – {estimate.high:{form}})"
+def quote(results: dict[str, Any]) -> str:
+    """Return the figures that README and docs quote: those of the real program with the median cost."""
+    if results["method"] != METHOD:
+        return f"No figures yet: the last run had method {results['method']}, and they need method {METHOD}"
+    costs = {name: program["arms"]["perf"] for name, program in results["programs"].items()}
+    by_cost = sorted(set(REAL) & set(costs), key=lambda name: costs[name]["steady"]["cpu"][0])
+    real = by_cost[(len(by_cost) - 1) // 2]
+    shown = [(real, "steady", f"{real}, from step 100 on"), (real, "first", f"{real}, first 100 steps")]
+    shown += [(name, "steady", name) for name in STEPS if name in costs]
+    lines = [f"PerfCallback on {results['processor']}: processor time per step over an empty callback"]
+    for name, part, words in shown:
+        step_ms, cost_us = results["programs"][name]["step_ms"][0], costs[name][part]["cpu"][0]
+        lines.append(f"  {words:<34} {cost_us:4.0f} µs, {cost_us / 1e3 / step_ms:4.1%} of a step of {step_ms:.1f} ms")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="fits of each arm (default: 30)")
-    parser.add_argument("--minutes", type=float, help="start no further round after this time (default: no limit)")
-    parser.add_argument(
-        "--steps", type=int, default=200, help="steps of a fit, four times as many of the short ones (default: 200)"
-    )
+    parser.add_argument("--rounds", type=int, default=40, help="most fits of each arm (default: 40)")
+    parser.add_argument("--minutes", type=float, default=5.5, help="start no further round after this (default: 5.5)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default: cpu)")
     parser.add_argument(
         "--out", type=Path, help="results, without suffix (default: benchmarks/results/overhead, or …_cuda)"
     )
-    parser.add_argument("--process", choices=PROCESSES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.steps < WINDOW.stop + 2 * SETTLED:
-        parser.error(f"--steps is too small: give {WINDOW.stop + 2 * SETTLED} or more, to have some after the window")
-    if arguments.process:
-        work(arguments.process, arguments.steps, arguments.device)
-        return
-    device = arguments.device
-    results = arguments.out or (RESULTS if device == "cpu" else RESULTS.with_name(f"{RESULTS.name}_{device}"))
-    machine = cpu_name() if device == "cpu" else f"{torch.cuda.get_device_name()}, {cpu_name()}"
-    pythons = {"perf": sys.executable, "pytorch": sys.executable}
-    versions = known_versions()
-    workers = {process: start(process, python, arguments.steps, device) for process, python in pythons.items()}
-    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
-    results.parent.mkdir(parents=True, exist_ok=True)
-    kept: list[Fit] = []
-    try:
-        for number in range(-1, arguments.rounds):  # the first round warms up and is left out
-            for process in random.Random(number).sample(list(workers), len(workers)):
-                fits = ask(workers[process], number)
-                kept += fits if number >= 0 else []
-            if number >= 0:
-                _write(results, kept, arguments.steps, number + 1, machine, versions)
-            if time.monotonic() > deadline:
-                break
-    finally:
-        for worker in workers.values():
-            worker.kill()
-            worker.wait()
-    print(results.with_suffix(".md").read_text(encoding="utf-8"))
-
-
-def _write(results: Path, fits: list[Fit], steps: int, rounds: int, machine: str, versions: dict[str, str]) -> None:
-    """Write the page and the raw times of the rounds so far."""
-    text = (
-        f"# Overhead\n\nWritten by `python -m benchmarks.training.overhead`, method {METHOD}: time of a step "
-        f"over that of a "
-        f"bare Trainer, with its 95 % interval. {rounds} rounds of {steps} steps, one thread, {machine}. "
-        + ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in versions.items())
-        + f".\n\n{table(fits)}\n"
+    parser.add_argument(
+        "--quote", action="store_true", help="print the figures that the docs quote, and measure nothing"
     )
-    results.with_suffix(".md").write_text(text, encoding="utf-8")
-    raw = {"method": METHOD, "steps": steps, "cpu": machine, **versions, "fits": [asdict(f) for f in fits]}
-    results.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    parser.add_argument("--fresh", choices=("empty", "perf"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    device = arguments.device
+    out = arguments.out or (RESULTS if device == "cpu" else RESULTS.with_name(f"{RESULTS.name}_{device}"))
+    if arguments.quote:
+        print(quote(json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))))
+        return
+    torch.set_num_threads(1)
+    be_quiet()
+    if arguments.fresh:
+        print(json.dumps(fresh(arguments.fresh, device)))
+        return
+    load = [os.getloadavg()[0]]
+    found, rounds = measure(device, arguments.rounds, arguments.minutes)
+    results = {
+        "method": METHOD,
+        "processor": cpu_name() if device == "cpu" else f"{torch.cuda.get_device_name()}, {cpu_name()}",
+        "cores": os.cpu_count(),
+        "rounds": rounds,
+        "versions": versions_text(),
+        **known_versions(),
+        "programs": summary(found),
+        "components": measure_components(device),
+        "fresh": measure_fresh(device),
+        "load": [*load, os.getloadavg()[0]],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(page(results), encoding="utf-8")
+    print(page(results))
 
 
 if __name__ == "__main__":

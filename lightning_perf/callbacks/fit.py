@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
@@ -66,9 +66,6 @@ class Fit:
         self._captures: list[Captures] = []
         hook_times: HookTimes | None = None
         core_use: list[CoreUse] = []
-        tokens: list[TokenCounter] = []
-        contents: list[BatchContents] = []
-        page_faults: list[PageFaultCounter] = []
         memory: list[MemoryWatch] = []
         rank, device = loop.rank, loop.device
         if self._refusal is None and folder is not None:
@@ -82,9 +79,6 @@ class Fit:
                     container=lambda: str(loader.get("container") or ""),
                 )
             ]
-            tokens = [TokenCounter(state, functools.partial(_product_parameters, loop, errors))]
-            contents = [BatchContents(state)]
-            page_faults = [PageFaultCounter(state)] if device.type == "cpu" else []
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:
@@ -110,13 +104,13 @@ class Fit:
                     errors=errors,
                     notes=WindowNotes(
                         errors,
-                        page_faults=next(iter(page_faults), None),
+                        page_faults=PageFaultCounter(state) if device.type == "cpu" else None,
                         core_use=core_use[0],
                         loader=loader,
                         hook_times=hook_times,
                         tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
-                        tokens=tokens[0],
-                        batch=contents[0],
+                        tokens=TokenCounter(state, functools.partial(_product_parameters, loop, errors)),
+                        batch=BatchContents(state),
                     ),
                     on_window=self._on_window,
                     budget=next(iter(self._budgets), None),
@@ -159,6 +153,7 @@ class Fit:
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
+        taps = _Taps(loop, observers, accounts, hook_times)
         # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
         # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
         # files are written last. So none of this work is timed or recorded.
@@ -169,27 +164,24 @@ class Fit:
                 *self._profilers,
                 *self._captures,
                 *self._budgets,
-                *page_faults,
                 compilations,
                 *core_use,
-                *tokens,
-                *contents,
                 timer,
             ],
             at_end=[
                 timer,
-                *tokens,
                 *memory,
-                *page_faults,
                 compilations,
                 *self._budgets,
                 *self._captures,
                 *self._profilers,
                 self._log,
                 totals,
-                _Taps(loop, observers, accounts, hook_times),
+                taps,
             ],
             phases=[*self._profilers, timer],
+            counts_all=loop.profiler is not None and loop.automatic,
+            on_follow=taps.follow_phases,
         )
         if hook_times is not None:
             observers.add(hook_times)
@@ -287,33 +279,56 @@ class _Taps(StepObserver):
     def __init__(
         self, loop: TrainingLoop, observers: Observers, accounts: Sequence[FitAccountant], times: HookTimes | None
     ) -> None:
-        self._removals: list[Callable[[], None]] = []
+        self._accounts = accounts
+        self._observers = observers
+        self._announces = loop.profiler is not None
+        self._profiler_hooks: list[ProfilerHooks] = []
+        self._optimizer_hooks: list[OptimizerHooks] = []
         if loop.profiler is not None:
             for account in accounts:
                 account.detach()  # two layers of hooks would cost twice
-                self._removals.append(account.attach)
-            profiler_hooks = ProfilerHooks(
+            hooks = ProfilerHooks(
                 loop.profiler,
                 on_start=observers.on_action_start,
                 on_stop=observers.on_action_end,
                 times=times,
                 account=next(iter(accounts), None),
             )
-            self._removals.insert(0, profiler_hooks.remove)
+            hooks.follow_phases(False)
+            self._profiler_hooks = [hooks]
+        observers.on_change.append(self._follow_optimizers)
 
-        def step_starts() -> None:
-            observers.on_optimizer_step_start()
-            if loop.profiler is None:  # without a Trainer, nothing announces the optimizer's part before its step
-                observers.on_action_end(Signal.FORWARD)
-                observers.on_before_optimizer_step(None)
-
-        hooks = OptimizerHooks(on_start=step_starts, on_end=observers.on_optimizer_step_end)
-        self._removals.append(hooks.remove)
+    def follow_phases(self, follow: bool) -> None:
+        """Follow all phases of a step, or fetches and checkpoints only."""
+        for hooks in self._profiler_hooks:
+            hooks.follow_phases(follow)
+        self._observers.refresh()
 
     def close(self) -> None:
         """Give the Trainer its own profiler back."""
-        for remove in self._removals:
-            remove()
+        if self._follow_optimizers in self._observers.on_change:
+            self._observers.on_change.remove(self._follow_optimizers)
+        for optimizer_hooks in self._optimizer_hooks:
+            optimizer_hooks.remove()
+        for profiler_hooks in self._profiler_hooks:
+            profiler_hooks.remove()
+            for account in self._accounts:
+                account.attach()
+
+    def _follow_optimizers(self) -> None:
+        """Listen to torch's optimizers as long as somebody has to."""
+        wanted = bool(self._observers.on_optimizer_step_start.calls or self._observers.on_optimizer_step_end.calls)
+        if wanted and not self._optimizer_hooks:
+            hooks = OptimizerHooks(on_start=self._step_starts, on_end=self._observers.on_optimizer_step_end)
+            self._optimizer_hooks = [hooks]
+        elif self._optimizer_hooks and not wanted and self._optimizer_hooks[0].remove():
+            self._optimizer_hooks.pop()
+
+    def _step_starts(self) -> None:
+        self._observers.on_optimizer_step_start()
+        if not self._announces:  # without a Trainer, nothing announces the optimizer's part before its step
+            self._observers.on_action_end(Signal.FORWARD)
+            self._observers.on_before_optimizer_step(None)
 
 
 def _loader_facts(loop: TrainingLoop, errors: ErrorReporter) -> dict[str, str | int | bool | None]:

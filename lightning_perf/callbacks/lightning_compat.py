@@ -27,6 +27,7 @@ __all__ = [
     "is_compiled",
     "is_lightnings_own",
     "may_wait_for_device",
+    "optimizer_progress",
     "step_number",
 ]
 
@@ -112,6 +113,20 @@ def step_number(trainer: Trainer) -> int:
         return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
     except AttributeError:
         return int(trainer.global_step)
+
+
+def optimizer_progress(trainer: Trainer) -> Any:
+    """Return the Trainer's own count of optimizer steps, in automatic optimization; None if it cannot be found.
+
+    ``trainer.global_step`` returns its ``total.completed``, through seven properties.
+    """
+    try:
+        if not trainer.lightning_module.automatic_optimization:
+            return None
+        progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+        return progress if progress.total.completed == trainer.global_step else None
+    except AttributeError:
+        return None
 
 
 REPLICATING = ("SingleDeviceStrategy", "DDPStrategy")

@@ -15,7 +15,7 @@ from lightning_perf.callbacks.numerics.shadow import check_interval
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision.switch import PrecisionError
-from lightning_perf.callbacks.precision_callback import ObservedCallback, Precision, PrecisionCallback
+from lightning_perf.callbacks.precision_callback import OF_A_FIT, ObservedCallback, Precision, PrecisionCallback
 from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
@@ -146,8 +146,7 @@ class PerfCallback(ObservedCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
-        # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
-        left_out = ("log", "log_dict", "_account", "_session", "_observers", "_in_charge", "_parts")
+        left_out = (*OF_A_FIT, "_account", "_session", "_in_charge", "_parts")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -218,13 +217,14 @@ class PerfCallback(ObservedCallback):
         self._session = FitSession(
             trainer, self._options, self._in_charge, self._account, embedded=self._in_charge is self._precision
         )
-        self._observers = self._session.observers
+        self._observe(self._session.observers)
         self._session.start(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation."""
         if self._session is not None:
             self._session.finish()
+            self._stop_observing()
             self._session.mark_as_done()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
@@ -248,6 +248,7 @@ class PerfCallback(ObservedCallback):
         self._report_out_of_memory(trainer, pl_module, exception)
         if self._session is not None:
             self._session.finish(may_wait=may_wait_for_device(trainer))
+            self._stop_observing()
         for part in self._parts:
             part.on_exception(trainer, pl_module, exception)
         if self._session is not None:
@@ -265,6 +266,7 @@ class PerfCallback(ObservedCallback):
         session, self._session = self._session, None
         if session is not None:
             session.finish()
+            self._stop_observing()
 
     def _report_out_of_memory(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
         """Report an error about memory at once: everything else here needs memory itself."""

@@ -41,14 +41,56 @@ from lightning_perf.run_files.numerics.precision import (
 
 Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
 
-_FROM_LIGHTNING = ("log", "log_dict")
-"""Methods of the LightningModule that Lightning adds to callbacks. A copy of them would hold the module."""
+
+_OWN_MODULES = ("lightning_perf.", "lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.callback")
+
+
+_HOOKS = {
+    "on_train_epoch_start": "on_epoch_start",
+    "on_train_batch_start": "on_batch_start",
+    "on_before_zero_grad": None,
+    "on_before_backward": "on_before_backward",
+    "on_after_backward": "on_after_backward",
+    "on_before_optimizer_step": "on_before_optimizer_step",
+    "on_train_batch_end": "on_batch_end",
+    "on_train_epoch_end": "on_epoch_end",
+    "on_validation_batch_start": None,
+    "on_validation_batch_end": None,
+}
+"""The hooks that a Trainer calls for each batch and epoch, and those of the observers, or None."""
+
+OF_A_FIT = ("log", "log_dict", "_observers", *_HOOKS)
+"""Attributes that hold for one fit. Lightning adds the methods of the module, and a copy of them would hold it."""
 
 
 class ObservedCallback(LightningCallback):
-    """A callback that passes the hooks of the training loop to the observers of the fit."""
+    """A callback that passes the hooks of the training loop to the observers of the fit.
+
+    A Trainer calls a hook if it is callable. During a fit, the callback sets the hooks to None that no observer needs.
+    """
 
     _observers: Observers
+
+    def _observe(self, observers: Observers) -> None:
+        """Call these observers, until `_stop_observing`."""
+        self._observers = observers
+        observers.on_change.append(self._leave_out_idle_hooks)
+        self._leave_out_idle_hooks()
+
+    def _stop_observing(self) -> None:
+        """Have all hooks again."""
+        self._observers.on_change.clear()
+        for name in _HOOKS:
+            vars(self).pop(name, None)
+
+    def _leave_out_idle_hooks(self) -> None:
+        for name, hook in _HOOKS.items():
+            # A derived class may have a hook of its own, which does more.
+            ours = getattr(getattr(type(self), name), "__module__", "").startswith(_OWN_MODULES)
+            if ours and (hook is None or not getattr(self._observers, hook).calls):
+                vars(self)[name] = None
+            elif vars(self).get(name, self) is None:
+                del vars(self)[name]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Notify the observers."""
@@ -206,7 +248,7 @@ class PrecisionCallback(ObservedCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
-        left_out = (*_FROM_LIGHTNING, "_observers", "_own_log", "_place")
+        left_out = (*OF_A_FIT, "_own_log", "_place")
         kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
         return {**kept, "_tf32_override": None, "_layers": None, "_watches": True, "_loaded": None, "_failed": False}
 
@@ -306,7 +348,7 @@ class PrecisionCallback(ObservedCallback):
         trainer_log: TrainerLog,
     ) -> None:
         """Start to monitor the numbers of a fit, by the hooks of this callback."""
-        self._observers = Observers(errors)
+        self._observe(Observers(errors))
         self._place = (folder if trainer.is_global_zero else None, errors)
         self.add_monitors(self._observers, trainer, pl_module, folder, errors, trainer_log)
 
@@ -398,6 +440,7 @@ class PrecisionCallback(ObservedCallback):
     def _finish(self, *, may_wait: bool = True) -> None:
         self._own_log.close()
         results = self._observers.finish(may_wait=may_wait)
+        self._stop_observing()
         place, self._place = self._place, None
         if place is not None:
             self.keep_results(results, *place)

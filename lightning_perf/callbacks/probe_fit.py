@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.errors import TraceError
+from lightning_perf.run_files.probe import DEFAULT_SECONDS
 
 ProbeOption = bool | float | None
 """``None`` lets the length of the fit decide, a number gives the seconds."""
@@ -30,8 +31,6 @@ def probe_seconds(probe: ProbeOption, fit_s: float, world_size: int) -> float:
     Args:
         world_size: Ranks of the fit. With several, the others may still be busy, so a probe has to be requested.
     """
-    from lightning_perf.probe.run import DEFAULT_SECONDS
-
     if probe is None:
         return DEFAULT_SECONDS if fit_s * SHARE >= DEFAULT_SECONDS and world_size == 1 else 0.0
     if isinstance(probe, bool):

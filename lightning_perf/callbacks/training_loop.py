@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model, step_number
+from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model, optimizer_progress, step_number
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.recording.tokens import product_parameters
@@ -70,12 +70,13 @@ class TrainerLoop:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        self._progress = optimizer_progress(trainer)
         self.name = "PerfCallback"
 
     @property
     def global_step(self) -> int:
         """Optimizer steps so far, as the Trainer counts them."""
-        steps: int = self._trainer.global_step
+        steps: int = self._trainer.global_step if self._progress is None else self._progress.total.completed
         return steps
 
     @property

@@ -47,16 +47,13 @@ from lightning_perf.probe.replay.messages import (
 from lightning_perf.probe.replay.selection import covered_share
 from lightning_perf.probe.whole_step import compile_calls, estimate_compile, estimate_graph
 from lightning_perf.probe.worker_process import ProbeWorker
-from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange, ProbedTransfer
+from lightning_perf.run_files.probe import DEFAULT_SECONDS, Probe, ProbedCall, ProbedChange, ProbedTransfer
 from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.process import WorkerError
-
-DEFAULT_SECONDS = 5.0
-"""Time for a probe, the start of its worker process included."""
 
 LEAST_SHARE = 0.4
 """Share of the time that is for measuring, even if the worker process is slow to start on a busy machine."""

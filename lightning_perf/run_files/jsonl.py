@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
@@ -198,23 +198,50 @@ class LogWriter(Generic[Value]):
             self._report(self._consequence, error)
 
 
+class OpenFile:
+    """A file that stays open to append to it. The death of the process loses nothing that `append` has written."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._file: int | None = None
+        self._file = os.open(path, flags, 0o666)
+
+    def append(self, content: bytes, *, sync: bool = False) -> None:
+        """Append, all or nothing: if the disk fills up, the part that was written is removed again.
+
+        Args:
+            sync: Return only once the content is on the disk.
+        """
+        if self._file is None:
+            raise ValueError("the file is closed")
+        begin = os.fstat(self._file).st_size
+        written = 0
+        try:
+            while written < len(content):  # a nearly full disk takes a part, and refuses only the next write
+                written += os.write(self._file, content[written:])
+        except OSError:
+            if os.fstat(self._file).st_size == begin + written:  # no other process has appended since
+                with suppress(OSError):
+                    os.ftruncate(self._file, begin)
+            raise
+        if sync:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    __del__ = close
+
+
 def append(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Append to a file, all or nothing: if the disk fills up, the part that was written is removed again.
+    """Append to a file, all or nothing.
 
     Args:
         path: The file; made when it does not exist.
         durable: Return only once the content is on the disk.
     """
-    with path.open("ab", buffering=0) as file:
-        begin = os.fstat(file.fileno()).st_size
-        written = 0
-        try:
-            while written < len(content):  # a nearly full disk takes a part, and refuses only the next write
-                written += os.write(file.fileno(), content[written:])
-        except OSError:
-            if os.fstat(file.fileno()).st_size == begin + written:  # no other process has appended since
-                with suppress(OSError):
-                    file.truncate(begin)
-            raise
-        if durable:
-            os.fsync(file.fileno())
+    with closing(OpenFile(path)) as file:
+        file.append(content, sync=durable)

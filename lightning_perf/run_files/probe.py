@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from lightning_perf.run_files.atomic import JsonFile
 
 __all__ = [
+    "DEFAULT_SECONDS",
     "PROBE_NAME",
     "SCHEMA_VERSION",
     "Probe",
@@ -20,6 +21,9 @@ __all__ = [
 PROBE_NAME = "probe.json"
 
 SCHEMA_VERSION = 1
+
+DEFAULT_SECONDS = 5.0
+"""Time for a probe, the start of its worker process included."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """``run.jsonl``, the run record: the settings of a training, its epochs and metrics, and how it ended.
 
-Each line is on the disk before the run continues, so a killed run loses at most the line that it was writing.
+Each line is written before the run continues, so a killed run loses at most the line that it was writing. If the whole
+machine fails, at most the epochs of the last second are lost.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from lightning_perf.run_files.jsonl import JsonLines
+from lightning_perf.run_files.jsonl import JsonLines, OpenFile
 
 VERSION = 1
 RECORD_NAME = "run.jsonl"
+
+SYNC_EVERY_S = 1.0
+"""Time between two epochs from which on each is on the disk before the run continues."""
 
 PLACE_VARIABLE = "LIGHTNING_PERF_PLACE"
 """Environment variable with the place of a run in a study, as JSON."""
@@ -125,7 +129,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="ended"):
 
 Line: TypeAlias = RunStarted | FactsAdded | EpochEnded | HealthSeen | RunEnded
 
-RUN_RECORD: JsonLines[Line] = JsonLines(Line, "line of a run record", durable=True)
+RUN_RECORD: JsonLines[Line] = JsonLines(Line, "line of a run record")
 
 
 class RunRecorder:
@@ -148,11 +152,13 @@ class RunRecorder:
         self.path = folder / RECORD_NAME
         self._now_s = now_s
         self._begin_s = now_s()
+        self._synced_s = self._begin_s
         self._ended = False
         started = time.time()
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
         place = study_place() if _is_study_folder(folder) else None
-        RUN_RECORD.append(self.path, RunStarted(run_id, started, without_addresses(facts), dict(notes), place))
+        self._file = OpenFile(self.path)
+        self._append(RunStarted(run_id, started, without_addresses(facts), dict(notes), place))
 
     def training_begins(self) -> None:
         """Restart the clock of training time, so that preparations do not count."""
@@ -160,7 +166,7 @@ class RunRecorder:
 
     def add_facts(self, facts: Mapping[str, FactValue]) -> None:
         """Complete the fingerprint."""
-        RUN_RECORD.append(self.path, FactsAdded(without_addresses(facts)))
+        self._append(FactsAdded(without_addresses(facts)))
 
     def epoch_ends(
         self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
@@ -171,11 +177,11 @@ class RunRecorder:
             metrics: The metrics of the Trainer; entries that are not numbers are left out.
         """
         directions = dict(higher_is_better or {})
-        RUN_RECORD.append(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics), directions))
+        self._append(EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics), directions))
 
     def health(self, problem: str, *, invalid: bool = True) -> None:
         """Record an observation of the device, and whether it makes the times of the run invalid."""
-        RUN_RECORD.append(self.path, HealthSeen(problem, self._train_time_s(), invalid))
+        self._append(HealthSeen(problem, self._train_time_s(), invalid))
 
     def ends(
         self,
@@ -190,8 +196,7 @@ class RunRecorder:
         if self._ended:
             return
         self._ended = True
-        RUN_RECORD.append(
-            self.path,
+        self._append(
             RunEnded(
                 outcome,
                 self._train_time_s(),
@@ -200,8 +205,16 @@ class RunRecorder:
                 _peak_host_bytes(),
                 other_cpu_share,
                 cpu_throttled_share,
-            ),
+            )
         )
+        self._file.close()
+
+    def _append(self, line: Line) -> None:
+        now_s = self._now_s()
+        # Only short epochs come more often. The kernel has their lines, which the death of the process does not lose.
+        sync = not isinstance(line, EpochEnded) or now_s - self._synced_s >= SYNC_EVERY_S
+        self._file.append(RUN_RECORD.encode(line), sync=sync)
+        self._synced_s = now_s if sync else self._synced_s
 
     def _train_time_s(self) -> float:
         return self._now_s() - self._begin_s

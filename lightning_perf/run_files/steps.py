@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -28,8 +27,7 @@ UNKNOWN = -1
 """Marks a missing count in a column of integers."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepSample:
+class StepSample(NamedTuple):
     """The times of one step, as the step timer measured them.
 
     Attributes:

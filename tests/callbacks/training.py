@@ -6,7 +6,7 @@ import gzip
 import importlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,4 +155,4 @@ def phases_by_step(file: Path) -> list[list[str]]:
 
 def samples(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     (file,) = folder.rglob(f"steps.rank{rank}.jsonl")
-    return [asdict(sample) for sample in STEPS.read(file)]
+    return [sample._asdict() for sample in STEPS.read(file)]

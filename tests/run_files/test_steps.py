@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +84,7 @@ def test_files_of_both_layouts_are_read(tmp_path: Path) -> None:
 @given(st.lists(sample_values, max_size=30))
 def test_blocks_keep_every_sample(tmp_path_factory: pytest.TempPathFactory, samples: list[StepSample]) -> None:
     path = tmp_path_factory.getbasetemp() / "steps.rank1.jsonl"
-    consecutive = [replace(sample, step=step) for step, sample in enumerate(samples)]
+    consecutive = [sample._replace(step=step) for step, sample in enumerate(samples)]
     path.write_bytes(STEPS.encode(*samples) + STEPS.encode(*consecutive))
     assert tuple(STEPS.read(path)) == (*samples, *consecutive)
 

@@ -21,8 +21,8 @@ MAX_COMPILATIONS = 2000
 class CompileMonitor(StepObserver):
     """Writes a line for each compilation. A fit that compiles nothing has no file.
 
-    It looks at the start and at the end of each step, which takes about a microsecond, and when a compilation starts.
-    An error in here ends the monitor, and the training continues.
+    It looks where a step starts or training pauses, and when a compilation starts. Nothing of the training runs between
+    the end of a step and the start of the next. An error in here ends the monitor, and the training continues.
 
     Args:
         model: The model, to find the modules that run a compiled function; None if it is not known.
@@ -38,6 +38,7 @@ class CompileMonitor(StepObserver):
         self._functions: _ModuleFunctions | None = None
         self._moment: Moment = "before training"
         self._step: int | None = None
+        self._recorded = False
         self._written = 0
         self._failed = path is None
         self._compiler: TorchCompiler | None = None
@@ -51,16 +52,7 @@ class CompileMonitor(StepObserver):
         """Attribute compilations so far to the time between steps."""
         self._look()
         self._moment = "step" if self._state.whole_steps else "first step"
-        self._step = self._state.step
-
-    def on_step_end(self) -> None:
-        """Attribute new compilations to the step."""
-        self._look()
-        self._moment = "between steps"
-
-    def on_step_dropped(self) -> None:
-        """Attribute new compilations to the step that was dropped."""
-        self.on_step_end()
+        self._step, self._recorded = self._state.step, self._state.recording
 
     def on_training_pause(self) -> None:
         """Attribute new compilations to the open step, if there is one."""
@@ -100,7 +92,7 @@ class CompileMonitor(StepObserver):
                 compilation,
                 moment=self._moment,
                 step=self._step,
-                recorded=inside and self._state.recording,
+                recorded=inside and self._recorded,
                 module=self._functions.modules_of(compilation.file, compilation.line),
             )
         )

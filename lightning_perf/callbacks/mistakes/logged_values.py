@@ -26,7 +26,8 @@ class LoggedValues:
         self._module = module
         self._names = names
         self._report = report
-        self._places: dict[str, str] = {}
+        self.places: dict[str, str] = {}
+        """The lines that log values in the first batches, by the values' names."""
         self._wrapper: Any = None
 
     def start(self) -> None:
@@ -43,8 +44,8 @@ class LoggedValues:
         object.__setattr__(self._module, "log", noting)
 
     def _note(self, name: Any = None, *_: Any, **__: Any) -> None:
-        if isinstance(name, str) and name not in self._places:
-            self._places[name] = user_place(self._names)[1]
+        if isinstance(name, str) and name not in self.places:
+            self.places[name] = user_place(self._names)[1]
 
     def stop(self) -> None:
         """Give the module its own `log` back."""
@@ -58,7 +59,7 @@ class LoggedValues:
             return  # the training itself has failed, or a look at the metrics would be a collective call
         for name, value in self._trainer.callback_metrics.items():
             base = name.removesuffix("_epoch")
-            if not isinstance(value, torch.Tensor) or base not in self._places or not value.is_floating_point():
+            if not isinstance(value, torch.Tensor) or base not in self.places or not value.is_floating_point():
                 continue
             if bool(torch.isfinite(value).all()):
                 continue
@@ -75,7 +76,7 @@ class LoggedValues:
                         ),
                     ),
                     f"Log finite values only: if torch.isfinite(value): self.log({base!r}, value).",
-                    line=self._places[base],
+                    line=self.places[base],
                     step=step,
                 )
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -93,6 +93,15 @@ class MistakeWatch(FitObserver):
         """The mistakes so far."""
         return self._found.mistakes
 
+    @property
+    def idle(self) -> Collection[str]:
+        """Most hooks after the first batches."""
+        if self._first:
+            return ()
+        idle = ["on_before_backward", "on_before_optimizer_step"]
+        idle += ["on_batch_start"] if self._saved is None else []
+        return idle + (["on_batch_end", "on_epoch_end"] if not self._log.places else [])
+
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts."""
         self._check_saved()
@@ -132,7 +141,7 @@ class MistakeWatch(FitObserver):
 
     def on_batch_end(self, outputs: Any) -> None:
         """A training batch has ended."""
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        loss = outputs.get("loss") if type(outputs) is dict or isinstance(outputs, Mapping) else outputs
         self._loss = loss if isinstance(loss, torch.Tensor) else self._loss
         if not self._first:
             return
@@ -149,6 +158,7 @@ class MistakeWatch(FitObserver):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is about to be saved. Other hooks still change it, so it is checked at the next batch."""
         self._saved = checkpoint
+        self.idle_changes()
 
     def results(self) -> dict[str, Any]:
         """Return the mistakes."""
@@ -180,12 +190,14 @@ class MistakeWatch(FitObserver):
         if not self._first:
             return
         self.close()
+        self.idle_changes()
         for mistake in self._averages.check(step_number(self._trainer)):
             self._found.add(mistake)
 
     def _check_saved(self) -> None:
         checkpoint, self._saved = self._saved, None
         if checkpoint is not None:
+            self.idle_changes()
             users = self._calls.users_scaler
             mistake = saved_without_scaler(self._trainer, checkpoint, users, step_number(self._trainer))
             if mistake is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.trace.description import Batch
 
 MAX_OBJECTS = 2_000
@@ -20,7 +20,7 @@ SMALL = (bool, int, float, complex, type(None))
 NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, torch.nn.Module)
 
 
-class BatchContents(StepObserver):
+class BatchContents:
     """Counts the contents of the first batch of each window.
 
     A batch may be any object, and no code of it runs. Plain containers are read by the methods of their base class, and

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.profiler import profile, record_function
@@ -27,6 +27,7 @@ from lightning_perf.callbacks.recording.torch_profiler import (
 )
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.description import STOPPED_KEY
@@ -97,6 +98,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._pause_ns = 0
         self._export_ns = 0
         self._trace_bytes = 0
+        self._due: float = 0
+        self._follows = True
         self._profile: profile | None = None
         self._watch = RecorderWatch(self._give_way)
         self._gave_way = False
@@ -113,11 +116,19 @@ class WindowProfiler(StepObserver, PhaseObserver):
         """Whether a profiler that is not ours kept a step from being recorded."""
 
     def on_step_start(self) -> None:
-        """Warm up, or start to record, and mark the step."""
+        """Warm up, or start to record, and mark the step. Nothing happens in steps that no window follows soon."""
         step = self._state.step
+        self._follows = step >= self._due
+        if self._follows:
+            self._decide(step)
+            self._notes.on_step_start()
+
+    def _decide(self, step: int) -> None:
         action = self._plan.action(step)
         if action is Action.REST:
             self._left_out = False
+            if self._recording.captures is None:
+                self._due = self._plan.next_window(step) - LAST_STEPS
             return
         if self._left_out:
             self._left_out = not self._plan.ends_window(step)
@@ -130,8 +141,16 @@ class WindowProfiler(StepObserver, PhaseObserver):
             self._step_mark = mark = record_function(f"ProfilerStep#{self._state.number}")
             mark.__enter__()  # type: ignore[no-untyped-call]
 
+    def add_batch(self, batch: Any) -> None:
+        """Count a batch while the profiler runs."""
+        if self._profile is not None:
+            self._notes.add_batch(batch)
+
     def on_step_end(self) -> None:
         """Close the step's mark, and the window after its last step."""
+        if not self._follows:
+            return
+        self._notes.on_step_end()
         if not self._state.recording:
             return
         self._close_marks()
@@ -141,10 +160,12 @@ class WindowProfiler(StepObserver, PhaseObserver):
 
     def on_step_dropped(self) -> None:
         """End the window with a step that is cut off."""
+        self._notes.on_step_cut()
         self._stop()
 
     def on_training_pause(self) -> None:
         """End the window: training pauses here."""
+        self._notes.on_step_cut()
         self._stop()
 
     def on_phase_start(self, phase: Phase) -> None:

@@ -79,6 +79,17 @@ class Schedule:
         """Whether `step` is the last one of its cycle, after which the trace file is written."""
         return self._position(step) == self.cycle - 1
 
+    def next_window(self, step: int) -> float:
+        """Return the first step from `step` on in which the profiler does not rest; infinity without one.
+
+        Example:
+            >>> schedule = Schedule(skip_first=2, wait=3, warmup=1, active=2, repeat=2)
+            >>> [schedule.next_window(step) for step in (0, 4, 6, 8, 14)]
+            [5, 5, 6, 11, inf]
+        """
+        position = self._position(step) if step >= self.skip_first else step - self.skip_first
+        return math.inf if position is None else step + max(0, self.wait - position)
+
     def recorded_within(self, steps: int) -> int:
         """Count the steps that are recorded in a fit of `steps` steps.
 
@@ -229,6 +240,10 @@ class WindowPlan:
     def action(self, step: int) -> Action:
         """Return the profiler's action in a step."""
         return (self._schedule if self._capture is None else self._of(step)).action(step)
+
+    def next_window(self, step: int) -> float:
+        """Return the first step from `step` on that is in a window of the schedule; infinity without one."""
+        return self._schedule.next_window(step)
 
     def ends_window(self, step: int) -> bool:
         """Whether `step` is the last one of its window."""

@@ -9,13 +9,13 @@ import torch
 
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.steps.batch_tokens import Padding, Sequences, count_padding, find_sequences
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState
 
 MOST_BATCHES = 16
 """Batches of a window in which padding is counted."""
 
 
-class TokenCounter(StepObserver):
+class TokenCounter:
     """Counts tokens while the profiler runs. It adds no operator to the recording, and never waits for a device.
 
     The padding of batches on the host is counted in recorded steps and during the warm-up. Batches on a device are

@@ -66,6 +66,29 @@ class WindowNotes:
             except Exception as error:
                 self.errors.report("recordings do not name the device and its settings", error)
 
+    def on_step_start(self) -> None:
+        """A step starts that may be followed by a window, or is part of one."""
+        for source in (self.page_faults, self.tokens):
+            if source is not None:
+                source.on_step_start()
+
+    def add_batch(self, batch: object) -> None:
+        """Count a batch of a window."""
+        for source in (self.tokens, self.batch):
+            if source is not None:
+                source.add_batch(batch)
+
+    def on_step_end(self) -> None:
+        """The step is whole."""
+        for source in (self.page_faults, self.tokens):
+            if source is not None:
+                source.on_step_end()
+
+    def on_step_cut(self) -> None:
+        """The step is dropped, or training pauses in it."""
+        if self.page_faults is not None:
+            self.page_faults.on_step_cut()
+
     def on_warm_up(self) -> None:
         """Start to count tokens and the contents of a batch."""
         if self.tokens is not None:

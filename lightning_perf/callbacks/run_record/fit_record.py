@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,12 @@ class LoopRecord(FitObserver):
         except Exception as error:
             errors.report("the run leaves no record", error)
 
+    @property
+    def idle(self) -> Collection[str]:
+        """The hook of a batch, once all facts are known and no device is watched."""
+        done = self._recorder is None or (self._watches and not self._late and self._health is None)
+        return ("on_batch_start",) if done else ()
+
     def training_begins(self) -> None:
         """Start to count the training time: the preparations are over."""
         if self._recorder is None:
@@ -93,6 +99,8 @@ class LoopRecord(FitObserver):
             self._health.tick()
         if self._late:
             self._add(self._late.collect())
+        elif self._watches and self._health is None:
+            self.idle_changes()
         self._batches += 1
         if self._batches == 1:
             self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))

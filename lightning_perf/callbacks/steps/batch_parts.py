@@ -14,6 +14,9 @@ from lightning_perf.objects import attributes, is_tensor, parts, size
 MOST_OBJECTS = 1000
 """Objects of a batch that are looked at: enough to find its first tensors, and less than a millisecond of work."""
 
+USUAL_DEPTH = 4
+"""Most batches are plain containers that begin with a tensor, so many levels down. Nothing has to be searched."""
+
 
 class _Shaped:
     """The shape and type of a tensor of a class that computes its content, or of an object that stores its shape."""
@@ -55,6 +58,14 @@ def batch_samples(batch: Any) -> int | None:
         >>> batch_samples(["only", "text"]) is None
         True
     """
+    first = batch
+    for _ in range(USUAL_DEPTH):
+        kind = type(first)
+        if kind is torch.Tensor and first.dim():
+            return int(first.shape[0])
+        if kind not in (tuple, list, dict) or not first:
+            break
+        first = next(iter(first.values())) if kind is dict else first[0]
     stored = _stored_shape(batch)
     if stored:
         return int(stored[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lightning_perf.callbacks.steps.batch_parts import named_tensors
 
@@ -92,6 +93,20 @@ def find_sequences(batch: Any) -> Sequences | None:
     return Sequences(int(shape[0]), int(shape[1]), mask, labels)
 
 
+def count_tokens(batch: Any) -> int | None:
+    """Return the tokens of a batch, padding included, as `find_sequences` finds them; None without any.
+
+    Example:
+        >>> count_tokens({"input_ids": torch.zeros(4, 16, dtype=torch.int64)})
+        64
+    """
+    if type(batch) is dict and type(named := batch.get(TOKENS)) is torch.Tensor:  # usual, and nothing to search
+        shape = named.shape
+        return shape[0] * shape[1] if len(shape) == 2 and shape[1] > 1 and _is_integer(named) else None
+    found = find_sequences(batch)
+    return None if found is None else found.tokens
+
+
 def count_padding(real: npt.NDArray[Any], *, labels: bool) -> Padding:
     """Count the padding of a batch.
 
@@ -120,4 +135,6 @@ def count_padding(real: npt.NDArray[Any], *, labels: bool) -> Padding:
 
 
 def _is_integer(tensor: Any) -> bool:
+    if type(tensor) is torch.Tensor:
+        return tensor.dtype in (torch.int64, torch.int32, torch.int16)
     return str(getattr(tensor, "dtype", "")).rpartition(".")[2] in TOKEN_TYPES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -34,6 +35,11 @@ class HookTimes(FitObserver):
         """Whether a window records."""
         self.attached = False
         """Whether the Trainer's profiler reports hooks at all."""
+
+    @property
+    def idle(self) -> Collection[str]:
+        """The one hook, unless a window records."""
+        return () if self.timing else ("on_optimizer_step_end",)
 
     def step_starts(self) -> None:
         """Time the user's ``optimizer_step`` from here to its closure. Call it when the hook starts."""

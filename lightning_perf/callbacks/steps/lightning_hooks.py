@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -85,6 +86,12 @@ class Actions(Protocol):
 
 
 Listener = Callable[[Signal], None]
+Call = Callable[[], object]
+
+PHASE_SIGNALS = frozenset(
+    {Signal.TRANSFER, Signal.FORWARD, Signal.AUTOMATIC_STEP, Signal.MANUAL_STEP, Signal.ZERO_GRAD}
+)
+"""Signals that only limit a phase. They matter while a window records."""
 
 _OWNER = "_lightning_perf_hooks"
 _LIGHTNING = ("lightning", "pytorch_lightning")
@@ -94,8 +101,8 @@ class ProfilerHooks:
     """Listens to a Trainer's calls of ``profiler.start`` and ``profiler.stop`` until it is removed.
 
     It wraps the methods of the instance and leaves the class alone. The profiler does its own work as before. If it has
-    no work of its own (the Trainer's default), actions without a signal no longer call it. There are two dozen of them
-    in each step, and this saves about as much time as the hooks take.
+    no work of its own (the Trainer's default), `profile` returns contexts that are made once per action. There are two
+    dozen of them in each step, and this saves more time than the hooks take.
 
     Args:
         on_start: Called before an action with a signal starts; None to listen to no signal. It must not raise.
@@ -113,15 +120,18 @@ class ProfilerHooks:
         account: Actions | None = None,
     ) -> None:
         self._profiler = profiler
-        self._actions: dict[str, tuple[Signal | None, ActionPlan]] = {}
+        self._on_start, self._on_stop = on_start, on_stop
         self._times = times
         self._account = account
+        self._follows_phases = True
+        self._plans: dict[str, tuple[Signal | None, ActionPlan]] = {}
+        self._actions: dict[str, _Action] = {}
         self._wrappers: dict[str, Callable[..., Any]] = {
-            "start": self._before(profiler.start, on_start),
-            "stop": self._after(profiler.stop, on_stop),
+            "start": self._before(profiler.start),
+            "stop": self._after(profiler.stop),
         }
         if _does_nothing(profiler):
-            self._wrappers["profile"] = self._around(profiler.profile, times)
+            self._wrappers["profile"] = self._around(profiler.profile)
             if times is not None:
                 times.attached = True
         # An entry of None means that the instance had no such attribute of its own.
@@ -134,6 +144,7 @@ class ProfilerHooks:
     def remove(self) -> None:
         """Restore the profiler's own methods. A second call does nothing."""
         self._on = False
+        self._actions.clear()
         for name, wrapper in self._wrappers.items():
             if vars(self._profiler).get(name) is not wrapper:
                 continue  # newer hooks wrap these, and these pass calls on until the newer ones are removed
@@ -145,81 +156,60 @@ class ProfilerHooks:
             else:
                 setattr(self._profiler, name, original)
 
-    def _read(self, action: str) -> tuple[Signal | None, ActionPlan]:
-        signal = read_signal(action)
-        plan = self._account.plan(action, signal) if self._account is not None else None
-        read = self._actions[action] = (signal, plan or _NO_PLAN)
-        return read
+    def follow_phases(self, follow: bool) -> None:
+        """Pass on the signals of all phases, or only those that also matter while nothing is recorded."""
+        self._follows_phases = follow
+        self._actions.clear()
 
-    # The wrappers run dozens of times per step, nearly always for an action without a signal.
+    def _make(self, name: str) -> _Action:
+        """Return the calls around an action."""
+        if name not in self._plans:
+            signal = read_signal(name)
+            plan = self._account.plan(name, signal) if self._account is not None else None
+            self._plans[name] = (signal, plan or _NO_PLAN)
+        signal, plan = self._plans[name]
+        starts, stops = [plan.announced], [plan.stopping]
+        if signal is not None and (self._follows_phases or signal not in PHASE_SIGNALS):
+            if self._times is not None and signal is Signal.AUTOMATIC_STEP:
+                starts.append(self._times.step_starts)
+                stops.append(partial(self._times.step_ends, name))
+            elif self._times is not None and signal is Signal.FORWARD:
+                starts.append(self._times.closure_starts)
+            starts.append(partial(self._on_start, signal) if self._on_start is not None else None)
+            stops.append(partial(self._on_stop, signal) if self._on_stop is not None else None)
+        made = self._actions[name] = _Action(name, (*starts, plan.started), (*stops, plan.stopped))
+        return made
 
-    def _before(self, start: Callable[[str], None], listener: Listener | None) -> Callable[[str], None]:
-        actions = self._actions
-
+    def _before(self, start: Callable[[str], None]) -> Callable[[str], None]:
         def hooked_start(action_name: str) -> None:
-            try:
-                signal, plan = actions[action_name]
-            except KeyError:
-                signal, plan = self._read(action_name)
-            if not self._on:
-                start(action_name)
-                return
-            if plan.announced is not None:
-                plan.announced()
-            if signal is not None and listener is not None:
-                if self._times is not None and self._times.timing:
-                    if signal is Signal.AUTOMATIC_STEP:
-                        self._times.step_starts()
-                    elif signal is Signal.FORWARD:
-                        self._times.closure_starts()
-                listener(signal)
+            if self._on:
+                action = self._actions.get(action_name) or self._make(action_name)
+                action.__enter__()
             start(action_name)
-            if plan.started is not None:
-                plan.started()
 
         return hooked_start
 
-    def _after(self, stop: Callable[[str], None], listener: Listener | None) -> Callable[[str], None]:
-        actions = self._actions
-
+    def _after(self, stop: Callable[[str], None]) -> Callable[[str], None]:
         def hooked_stop(action_name: str) -> None:
-            try:
-                signal, plan = actions[action_name]
-            except KeyError:
-                signal, plan = self._read(action_name)
-            if self._on and plan.stopping is not None:
-                plan.stopping()
             stop(action_name)
-            if not self._on:
-                return
-            if signal is not None and listener is not None:
-                if signal is Signal.AUTOMATIC_STEP and self._times is not None:
-                    self._times.step_ends(action_name)
-                listener(signal)
-            if plan.stopped is not None:
-                plan.stopped()
+            if self._on:
+                action = self._actions.get(action_name) or self._make(action_name)
+                action.__exit__(None, None, None)
 
         return hooked_stop
 
-    def _around(
-        self, profile: Callable[[str], AbstractContextManager[Any]], times: HookTimes | None
-    ) -> Callable[..., Any]:
-        actions = self._actions
-        contexts: dict[str, AbstractContextManager[Any]] = {}
+    def _around(self, profile: Callable[[str], AbstractContextManager[Any]]) -> Callable[..., Any]:
+        actions, times = self._actions, self._times
 
-        def hooked_profile(action_name: str) -> AbstractContextManager[Any]:
-            if action_name in contexts and self._on:
-                context = contexts[action_name]
-                return context if times is None or not times.timing else times.measure(action_name, context)
-            if action_name not in actions and self._read(action_name)[0] is None:
-                plan = actions[action_name][1]
-                if plan.started is not None and plan.stopped is not None:
-                    contexts[action_name] = _Planned(action_name, plan.started, plan.stopped)
-                else:
-                    contexts[action_name] = nullcontext(action_name)
-                if self._on:
-                    return hooked_profile(action_name)
-            return profile(action_name)
+        def hooked_profile(action_name: str) -> Any:
+            action = actions.get(action_name)
+            if action is None:
+                if not self._on:
+                    return profile(action_name)
+                action = self._make(action_name)
+            if times is not None and times.timing and self._plans[action_name][0] is None:
+                return times.measure(action_name, action)
+            return action
 
         return hooked_profile
 
@@ -227,22 +217,26 @@ class ProfilerHooks:
 _NO_PLAN = ActionPlan()
 
 
-class _Planned(AbstractContextManager[str]):
-    """A context for all calls of one action. It keeps no state, so calls may nest."""
+class _Action:
+    """The calls around an action. It keeps no state, so one context serves all of its calls, also nested ones."""
 
-    __slots__ = ("_action", "_started", "_stopped")
+    __slots__ = ("_starts", "_stops", "name")
 
-    def __init__(self, action: str, started: Callable[[], None], stopped: Callable[[], None]) -> None:
-        self._action, self._started, self._stopped = action, started, stopped
+    def __init__(self, name: str, starts: Sequence[Call | None], stops: Sequence[Call | None]) -> None:
+        self.name = name
+        self._starts = tuple(call for call in starts if call is not None)
+        self._stops = tuple(call for call in stops if call is not None)
 
     def __enter__(self) -> str:
-        self._started()
-        return self._action
+        for call in self._starts:
+            call()
+        return self.name
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stopped()
+        for call in self._stops:
+            call()
 
 
 def _does_nothing(profiler: Any) -> bool:
@@ -281,10 +275,10 @@ class OptimizerHooks:
             register_optimizer_step_post_hook(hook(on_end)),
         )
 
-    def remove(self) -> None:
-        """Remove the hooks. A second call does nothing."""
+    def remove(self) -> bool:
+        """Remove the hooks, and return whether they are gone. A second call does nothing."""
         self._on = False
-        if self._inside:
-            return  # torch iterates over its hooks just now: the next call removes them
-        for handle in self._handles:
-            handle.remove()
+        if not self._inside:  # otherwise torch iterates over its hooks just now: the next call removes them
+            for handle in self._handles:
+                handle.remove()
+        return not self._inside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,18 @@ class FitObserver:
     """
 
     consequence = "profiling is off for the rest of this fit"
+    observers: Observers | None = None
+    """The list that calls the observer; `Observers.add` sets it."""
+
+    @property
+    def idle(self) -> Collection[str]:
+        """Hooks in which the observer has nothing to do at present. After a change, call `idle_changes`."""
+        return ()
+
+    def idle_changes(self) -> None:
+        """Let the list read `idle` again."""
+        if self.observers is not None:
+            self.observers.refresh()
 
     def on_epoch_start(self) -> None:
         """An epoch of training starts."""
@@ -80,9 +92,12 @@ class Hook:
         reverse: Whether the last observer is called first.
         traceable: Whether a step compiled as a whole may contain the hook. It then does nothing, so that it adds no
             graph break.
+
+    Attributes:
+        calls: The methods to call; empty if nobody has anything to do.
     """
 
-    __slots__ = ("_calls", "_drop", "_inherited", "_reverse", "_traceable")
+    __slots__ = ("_drop", "_inherited", "_reverse", "_traceable", "calls")
 
     def __init__(
         self,
@@ -96,23 +111,20 @@ class Hook:
         self._drop = drop
         self._reverse = reverse
         self._traceable = traceable
-        self._calls: tuple[MethodType, ...] = ()
+        self.calls: tuple[MethodType, ...] = ()
 
-    def add(self, observer: FitObserver) -> None:
-        """Call an observer, unless it inherits the method that does nothing."""
-        call: MethodType = getattr(observer, self._inherited.__name__)
-        if call.__func__ is not self._inherited:
-            self._calls = (call, *self._calls) if self._reverse else (*self._calls, call)
-
-    def remove(self, observer: FitObserver) -> None:
-        """Do not call the observer any more."""
-        self._calls = tuple(call for call in self._calls if call.__self__ is not observer)
+    def call_on(self, observers: Sequence[FitObserver]) -> None:
+        """Call these observers, except those that inherit the method that does nothing, or are idle."""
+        name = self._inherited.__name__
+        calls: list[MethodType] = [getattr(each, name) for each in observers if name not in each.idle]
+        kept = [call for call in calls if call.__func__ is not self._inherited]
+        self.calls = tuple(reversed(kept) if self._reverse else kept)
 
     def __call__(self, *arguments: Any) -> None:
         """Call the observers."""
         if self._traceable and is_dynamo_compiling():
             return
-        for call in self._calls:
+        for call in self.calls:
             try:
                 call(*arguments)
             except Exception as error:  # noqa: PERF203 - the next observer is called all the same
@@ -131,6 +143,8 @@ class Observers:
         self._errors = errors
         self._observers: list[FitObserver] = []
         self._dropped: list[FitObserver] = []
+        self.on_change: list[Callable[[], None]] = []
+        """Called when hooks were added or removed."""
         self.on_epoch_start = Hook(base.on_epoch_start, drop)
         self.on_batch_start = Hook(base.on_batch_start, drop)
         self.on_action_start = Hook(base.on_action_start, drop)
@@ -156,8 +170,15 @@ class Observers:
     def add(self, observer: FitObserver) -> None:
         """Add an observer at the end of the list."""
         self._observers.append(observer)
+        observer.observers = self
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Call the hooks in which somebody has something to do."""
         for hook in self._hooks:
-            hook.add(observer)
+            hook.call_on(self._observers)
+        for changed in self.on_change:
+            changed()
 
     @contextmanager
     def isolate(self, observer: FitObserver) -> Iterator[None]:
@@ -204,5 +225,4 @@ class Observers:
 
     def _remove(self, observer: FitObserver) -> None:
         self._observers = [each for each in self._observers if each is not observer]
-        for hook in self._hooks:
-            hook.remove(observer)
+        self.refresh()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.machine.page_faults import count_page_faults
 
 LAST_STEPS = 20
@@ -18,7 +18,7 @@ LATEST_STEPS = 3
 """If these have fewer faults than the others, the run is still settling."""
 
 
-class PageFaultCounter(StepObserver):
+class PageFaultCounter:
     """Counts the page faults of whole steps after the warm-up, except where the profiler runs.
 
     The profiler's own faults are not the training's. Those of the first steps do not come back: they compile, and take
@@ -46,12 +46,8 @@ class PageFaultCounter(StepObserver):
             self._steps.append(now - self._before)
         self._before = None
 
-    def on_step_dropped(self) -> None:
-        """Forget the step."""
-        self._before = None
-
-    def on_training_pause(self) -> None:
-        """Forget the step: validation has page faults of its own."""
+    def on_step_cut(self) -> None:
+        """Forget a step that is dropped or interrupted: validation has page faults of its own."""
         self._before = None
 
     def median_per_step(self) -> float | None:

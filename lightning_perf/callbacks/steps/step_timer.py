@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
-from lightning_perf.callbacks.steps.batch_tokens import find_sequences
+from lightning_perf.callbacks.steps.batch_tokens import count_tokens
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.run_files.steps import StepSample
 
@@ -181,7 +181,7 @@ class StepTimer(StepObserver, PhaseObserver):
         self._on_sample = on_sample
         self._device_clock = device_clock
         self._now_ns = now_ns
-        self._waiting: deque[tuple[int, int, int, int | None, bool, int | None, DeviceInterval | None]] = deque()
+        self._waiting: deque[tuple[StepSample, DeviceInterval | None]] = deque()
         self._open = False
         self._begin_ns = 0
         self._pause_ns: int | None = None
@@ -199,8 +199,8 @@ class StepTimer(StepObserver, PhaseObserver):
         samples = tokens = None
         try:
             samples = batch_samples(batch)
-            if self._has_tokens and self._tokens is not None and (found := find_sequences(batch)) is not None:
-                tokens = self._tokens + found.tokens
+            if self._has_tokens and self._tokens is not None and (found := count_tokens(batch)) is not None:
+                tokens = self._tokens + found
         except Exception:  # a batch may be any object, even one that contains itself
             samples = tokens = None
         self._has_tokens = tokens is not None
@@ -226,15 +226,16 @@ class StepTimer(StepObserver, PhaseObserver):
         end_ns = self._now_ns()
         if not self._open:
             return
-        interval = self._device_clock.end() if self._device_clock is not None else None
-        step_ns = end_ns - self._begin_ns
-        samples, tokens = self._samples or None, self._tokens or None
-        if samples is None:
-            tokens = None
-        waiting = (self._state.number, step_ns, self._data_wait_ns, samples, self._profiled, tokens, interval)
-        self._waiting.append(waiting)
-        self._hand_on()
         self._open = False
+        samples = self._samples or None
+        tokens = self._tokens or None if samples is not None else None
+        step_ns = end_ns - self._begin_ns
+        sample = StepSample(self._state.number, step_ns, self._data_wait_ns, None, samples, self._profiled, tokens)
+        if self._device_clock is None:
+            self._on_sample(sample)
+        else:
+            self._waiting.append((sample, self._device_clock.end()))
+            self._hand_on()
 
     def on_step_dropped(self) -> None:
         """Forget the step."""
@@ -271,14 +272,13 @@ class StepTimer(StepObserver, PhaseObserver):
 
     def _hand_on(self, *, all_of_them: bool = False) -> None:
         while self._waiting:
-            step, step_ns, data_wait_ns, samples, profiled, tokens, interval = self._waiting[0]
-            device_ns = None
+            sample, interval = self._waiting[0]
             if interval is not None:
                 if interval.done:
-                    step_ns, device_ns = interval.elapsed_ns, interval.device_ns
+                    sample = sample._replace(step_ns=interval.elapsed_ns, device_ns=interval.device_ns)
                 elif not all_of_them:
                     return
                 if self._device_clock is not None:
                     self._device_clock.release(interval)
             self._waiting.popleft()
-            self._on_sample(StepSample(step, step_ns, data_wait_ns, device_ns, samples, profiled, tokens))
+            self._on_sample(sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ more batches than that is rare."""
 
 _ALL = frozenset(Phase)
 _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
+_PHASE_HOOKS = frozenset({"on_before_backward", "on_after_backward", "on_before_optimizer_step"})
+_OPTIMIZER_HOOKS = frozenset({"on_optimizer_step_start", "on_optimizer_step_end"})
 
 
 class StepCounter(Protocol):
@@ -58,6 +60,8 @@ class StepTracker(FitObserver):
         at_end: Called in this order when a step ends or is dropped, and when training pauses.
         phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are
             notified of fetches and checkpoints only, which makes a step cheaper.
+        counts_all: Whether `counter` always sees every optimizer step, so that hooks of optimizers only limit phases.
+        on_follow: Called when all phases have to be followed, or no longer, and the tracker is idle in other hooks.
     """
 
     def __init__(
@@ -68,13 +72,16 @@ class StepTracker(FitObserver):
         at_start: Sequence[StepObserver],
         at_end: Sequence[StepObserver],
         phases: Sequence[PhaseObserver],
+        counts_all: bool = False,
+        on_follow: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._state = state
         self._counter = counter
-        self._at_start = at_start
         self._at_end = at_end
         self._step_starts = _overridden(StepObserver.on_step_start, at_start)
         self._step_ends = _overridden(StepObserver.on_step_end, at_end)
+        self._pauses = _overridden(StepObserver.on_training_pause, at_end)
+        self._resumes = _overridden(StepObserver.on_training_resume, at_start)
         self._batch_takers = _overridden(StepObserver.add_batch, at_start)
         self._phase_starts = tuple(observer.on_phase_start for observer in phases)
         self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
@@ -92,7 +99,14 @@ class StepTracker(FitObserver):
         self._in_optimizer = False
         self._began_in_optimizer = False
         self._phases: list[Phase] = []
+        self._idle = _PHASE_HOOKS | (_OPTIMIZER_HOOKS if counts_all else frozenset())
+        self._on_follow = on_follow
         self._followed = _ALWAYS
+
+    @property
+    def idle(self) -> Collection[str]:
+        """Hooks that only limit phases, unless the profiler records."""
+        return () if self._followed is _ALL else self._idle
 
     def on_action_start(self, signal: Signal) -> None:
         """The Trainer starts an action."""
@@ -210,11 +224,13 @@ class StepTracker(FitObserver):
             state.step, state.checkpoint_saved = state.whole_steps, False
             for start in self._step_starts:
                 start()
-            self._followed = _ALL if state.recording else _ALWAYS
+            if state.recording != (self._followed is _ALL):
+                self._followed = _ALL if state.recording else _ALWAYS
+                self._on_follow(state.recording)
         elif self._paused:
             self._paused = False
-            for observer in self._at_start:
-                observer.on_training_resume()
+            for resume in self._resumes:
+                resume()
 
     def _pause(self) -> None:
         if self._in_batch or self._paused:
@@ -222,8 +238,8 @@ class StepTracker(FitObserver):
         if self._open and (self._whole or self._batches == 0):
             self._close()
         self._paused = True
-        for observer in self._at_end:
-            observer.on_training_pause()
+        for pause in self._pauses:
+            pause()
 
     def _close(self) -> None:
         while self._phases:
