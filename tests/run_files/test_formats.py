@@ -113,7 +113,8 @@ RECORD_CONTENT = (
     b'{"type":"started","run_id":"20261122-1","started_unix_s":7.5,"facts":{"x":1,"y":null},"notes":{"host":"h"},'
     b'"place":{"study":"s1","arm":"amp","block":2,"position":1,"attempt":0,"treatment":["precision"]},"version":1}\n'
     b'{"type":"facts","facts":{"y":"late"}}\n'
-    b'{"type":"epoch","epoch":0,"train_time_s":2.5,"steps":10,"metrics":{"val_acc":0.5,"loss":null}}\n'
+    b'{"type":"epoch","epoch":0,"train_time_s":2.5,"steps":10,"metrics":{"val_acc":0.5,"loss":null},'
+    b'"higher_is_better":{}}\n'
     b'{"type":"health","problem":"throttled","train_time_s":3.0,"invalid":true}\n'
     b'{"type":"ended","outcome":"finished","train_time_s":5.0,"error":null,"peak_device_bytes":7,'
     b'"peak_host_bytes":8,"other_cpu_share":null,"cpu_throttled_share":null}\n'
@@ -182,7 +183,7 @@ def test_a_run_record_is_written_and_read_as_before(tmp_path: Path) -> None:
     path.write_bytes(RECORD_CONTENT[:-9])
     assert RUN_RECORD.read(path) == tuple(RECORD[:-1])
     older = RECORD_CONTENT.replace(b',"other_cpu_share":null,"cpu_throttled_share":null', b"")
-    path.write_bytes(older)
+    path.write_bytes(older.replace(b',"higher_is_better":{}', b""))
     assert RUN_RECORD.read(path) == tuple(RECORD)
 
 

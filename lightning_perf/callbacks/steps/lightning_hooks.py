@@ -256,7 +256,7 @@ class OptimizerHooks:
         on_end: Called when it ends, not if it raised. It must not raise.
     """
 
-    def __init__(self, *, on_start: Callable[[], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, *, on_start: Callable[[], object], on_end: Callable[[], object]) -> None:
         thread = threading.get_ident()
         self._on = True
         self._inside = False
