@@ -139,7 +139,7 @@ class Components:
     own_ns = around_ns = 0
 
     def calibrate(self) -> None:
-        """Find out what it costs to time an empty method, inside and around the two readings of the clock."""
+        """Measure the cost of timing an empty method, inside and around the two readings of the clock."""
         empty = self._timing("", lambda: None)
         totals = []
         for _ in range(50):
@@ -184,7 +184,7 @@ def fit(
 
 
 def check_work(arm: str, folder: Path, clock: Clock, steps: int) -> None:
-    """Raise an error if a fit did not do what its arm is for."""
+    """Raise an error if a fit did not do its work."""
     from lightning_perf.run_files.fit.account import account_paths, read_account
     from lightning_perf.run_files.steps import STEPS as STEP_FILE
 
@@ -369,8 +369,8 @@ def quote(results: dict[str, Any]) -> str:
     shown += [(name, "steady", name) for name in STEPS if name in costs]
     lines = [f"PerfCallback on {results['processor']}: processor time per step over an empty callback"]
     for name, part, words in shown:
-        step_ms, cost_us = results["programs"][name]["step_ms"][0], costs[name][part]["cpu"][0]
-        lines.append(f"  {words:<34} {cost_us:4.0f} µs, {cost_us / 1e3 / step_ms:4.1%} of a step of {step_ms:.1f} ms")
+        step_ms, cost = results["programs"][name]["step_ms"][0], costs[name][part]["cpu"]
+        lines.append(f"  {words:<30} {_interval(cost)} µs, {cost[0] / 1e3 / step_ms:.1%} of a step of {step_ms:.1f} ms")
     return "\n".join(lines)
 
 

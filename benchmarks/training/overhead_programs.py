@@ -1,4 +1,4 @@
-"""The trainings whose overhead is measured: a hot loop, epochs of one batch, and four programs as users write them."""
+"""The trainings of the overhead benchmark: a hot loop, epochs of one batch, and four programs as users write them."""
 
 from __future__ import annotations
 
