@@ -261,7 +261,7 @@ class OptimizerHooks:
         self._on = True
         self._inside = False
 
-        def hook(listener: Callable[[], None]) -> Callable[..., None]:
+        def hook(listener: Callable[[], object]) -> Callable[..., None]:
             def hooked_step(*_: Any) -> None:
                 if self._on and not torch.compiler.is_dynamo_compiling() and threading.get_ident() == thread:
                     self._inside = True
