@@ -10,9 +10,9 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.step_times import COMPARED_STEPS, WARMUP_STEPS, steps_after
+from lightning_perf.analysis.steps.step_times import COMPARED_STEPS, steps_after
 from lightning_perf.run_files.captures import RecordedWindow
-from lightning_perf.run_files.steps import StepSample, StepSamples
+from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
 MIN_STEPS = 5

@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
+WARMUP_STEPS = 5
+"""Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
+
 BLOCK_STEPS = 1000
 """Steps in a line at most."""
 

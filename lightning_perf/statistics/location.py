@@ -138,7 +138,7 @@ def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, p
         >>> base, candidate = [10.0, 10.1, 9.9, 10.0, 10.0, 10.0], [9.8, 9.9, 9.7, 9.8, 9.8, 30.0]
         >>> ratio = mean_ratio(base, candidate, paired=True)
         >>> round(ratio.value, 2), round(ratio.low, 2), round(ratio.high, 2)
-        (1.32, 0.73, 2.37)
+        (1.32, 0.68, 3.65)
     """
     method = "ratio of means"
     if any(v is not None and v <= 0 for v in (*base, *candidate)):

@@ -156,12 +156,14 @@ def test_the_tab_shows_studies_and_trade_offs(server: Server, chromium: Tab) -> 
     page.wait_for_selector("main .verdict")
     verdict = server.finished(f"data/study?run={STUDY}")["candidates"][0]["verdict"]
     assert verdict["headline"] in page.inner_text("main .verdict")
+    page.locator(".chart").first.scroll_into_view_if_needed()
     page.locator(".chart svg.main-svg").first.wait_for()
     page.click("#run")
     page.click(f'[data-run="{TRADEOFF}"]')
     page.wait_for_selector("#table-variants")
     assert "It is within both limits." in page.inner_text("main .verdict")
     assert page.locator("nav a").all_inner_texts() == ["Trade-off", "Variants", "Layers"]
+    page.locator(".chart").first.scroll_into_view_if_needed()
     page.locator(".chart svg.main-svg").first.wait_for()
     page.go_back()
     page.wait_for_selector(f"text={verdict['headline']}")

@@ -10,12 +10,9 @@ import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.steps.step_growth import StepGrowth, find_growth
-from lightning_perf.run_files.steps import StepSample, StepSamples
+from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
 from lightning_perf.statistics.ranks import hodges_lehmann_ratio
 from lightning_perf.trace.columns import BoolArray, Int64Array
-
-WARMUP_STEPS = 5
-"""Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
 
 MIN_STEPS_A_SIDE = 8
 """Steps that each of two parts of a run needs before their medians are compared."""

@@ -11,7 +11,6 @@ from torch.nn.parameter import is_lazy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model
 from lightning_perf.callbacks.mistakes.weights import HALF_TYPES
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
-from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.units import format_share
 
 SAMPLED = 16_384
@@ -59,6 +58,8 @@ class LostUpdates:
             kept += int((has_gradient & (one.parameter.reshape(-1)[one.places] == one.values)).sum())
         if not updated:
             return
+        from lightning_perf.statistics.collapse import clopper_pearson
+
         share = clopper_pearson(kept, updated)
         low, high = share.low or 0.0, share.high or 1.0
         if low < MIN_LOST:
