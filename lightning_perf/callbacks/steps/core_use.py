@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightning_perf.run_files.steps import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
+from lightning_perf.run_files.steps import WARMUP_STEPS
 
 PROC = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096

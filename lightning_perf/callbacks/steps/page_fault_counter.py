@@ -6,9 +6,9 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from lightning_perf.run_files.steps import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.machine.page_faults import count_page_faults
+from lightning_perf.run_files.steps import WARMUP_STEPS
 
 LAST_STEPS = 20
 LEAST_STEPS = 3

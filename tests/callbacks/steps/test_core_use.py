@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.run_files.steps import WARMUP_STEPS
 from lightning_perf.callbacks.steps import core_use
 from lightning_perf.callbacks.steps.core_use import CoreUse, Reading, process_use, task_use
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.run_files.steps import WARMUP_STEPS
 
 S = 1_000_000_000
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from lightning_perf.run_files.steps import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, PageFaultCounter
+from lightning_perf.run_files.steps import WARMUP_STEPS
 
 
 class Bench:
