@@ -44,7 +44,7 @@ def test_it_shows_the_document(history: History, open_page: Any) -> None:
     shown = opened.page.inner_text("main")
     for text in (
         "History of the step time: 2 changes for the worse, not confirmed, in 24 rows in 2 series.",
-        "Possibly worse: the step time changed by +10.0 % (95 % interval +8.0 % to +12.0 %) at abcd00000006 (1970-01-07)",
+        "Possibly worse: the step time changed by +10.0 % (95 % interval +8.0 % to +12.0 %) at abcd00000006",
         "It may have been any row from abcd00000005 to abcd00000006.",
         "Commits in question: 4",
         "because it differs from series 1 in host.name (other-box, there gpu-box)",
