@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import io
 import json
 import os
@@ -317,7 +318,7 @@ def peak_memory_mb() -> float:
 def page(results: dict[str, Any]) -> str:
     """Write the page."""
     load = " to ".join(f"{each:.1f}" for each in results["load"])
-    head = f"{results['rounds']} rounds, one thread, {results['processor']}, {results['cores']} cores, load {load}"
+    head = f"{results['date']}, {results['rounds']} rounds, one thread, {results['processor']}, {results['cores']} cores, load {load}"
     programs, components = results["programs"], results["components"]
     rows = []
     for name, program in programs.items():
@@ -402,6 +403,7 @@ def main() -> None:
     found, rounds = measure(device, arguments.rounds, arguments.minutes)
     results = {
         "method": METHOD,
+        "date": datetime.date.today().isoformat(),
         "processor": cpu_name() if device == "cpu" else f"{torch.cuda.get_device_name()}, {cpu_name()}",
         "cores": os.cpu_count(),
         "rounds": rounds,
