@@ -318,7 +318,8 @@ def peak_memory_mb() -> float:
 def page(results: dict[str, Any]) -> str:
     """Write the page."""
     load = " to ".join(f"{each:.1f}" for each in results["load"])
-    head = f"{results['date']}, {results['rounds']} rounds, one thread, {results['processor']}, {results['cores']} cores, load {load}"
+    machine = f"{results['processor']}, {results['cores']} cores, load {load}"
+    head = f"{results['date']}, {results['rounds']} rounds, one thread, {machine}"
     programs, components = results["programs"], results["components"]
     rows = []
     for name, program in programs.items():
