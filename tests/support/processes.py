@@ -110,13 +110,14 @@ def fork_ranks(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, which nobody has waited for, counts as dead."""
+    """Whether a process runs; a zombie, which nobody has waited for, counts as dead once all of its threads are."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state != "Z" or len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except OSError:
         return not Path("/proc/self").exists()
 
