@@ -174,7 +174,7 @@ def severity_of(low: float, high: float, step: float) -> Severity:
     return "high" if share >= HIGH_SHARE else "moderate" if share >= MODERATE_SHARE else "low"
 
 
-LEADING = frozenset({"cold-start", "debug-settings"})
+LEADING = frozenset({"cold-start", "debug-settings", "growing-steps"})
 """Rules that lead if they are of high severity: the figures of other findings then describe another training."""
 
 
