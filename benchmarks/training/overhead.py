@@ -372,7 +372,7 @@ def quote(results: dict[str, Any]) -> str:
     lines = [f"PerfCallback on {results['processor']}: processor time per step over an empty callback"]
     for name, part, words in shown:
         step_ms, cost = results["programs"][name]["step_ms"][0], costs[name][part]["cpu"]
-        lines.append(f"  {words:<30} {_interval(cost)} µs, {cost[0] / 1e3 / step_ms:.1%} of a step of {step_ms:.1f} ms")
+        lines.append(f"  {words:<30} {_interval(cost)} µs, {cost[0] / 10 / step_ms:.1f} % of {step_ms:.1f} ms")
     return "\n".join(lines)
 
 

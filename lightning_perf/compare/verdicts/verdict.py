@@ -214,8 +214,8 @@ def _total_details(evidence: Evidence) -> Iterator[str]:
     elif evidence.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT) and n > 1:
         share = 100 * (1 - (1 - time.estimate.confidence) ** (1 / n))
         yield (
-            f"{n} runs cannot exclude rarer slow runs of {evidence.candidate}: fewer than {share:.0f} % of its runs, "
-            f"with {100 * time.estimate.confidence:.3g} % confidence."
+            f"{n} runs may miss slow runs of {evidence.candidate} if they are fewer than {share:.0f} % "
+            f"({100 * time.estimate.confidence:.3g} % confidence)."
         )
 
 
