@@ -1,4 +1,4 @@
-"""A document with 150,000 names gives a page of bounded size that opens."""
+"""A document with 50,000 names gives a page of bounded size that opens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_perf.report.document import PerfReport
 from tests.page.samples import hand_made_report
 
 ASSETS = Path(html.__file__).parent / "assets"
-MANY = 150_000
+MANY = 50_000
 
 
 def document(report: PerfReport, rows: int) -> Any:
