@@ -120,7 +120,7 @@ def predictions(comparison: Comparison) -> Iterator[Block]:
     widths, places = [row.high - row.low for _, row in rows], list(range(len(rows)))
     look = {"orientation": "h", "base": [row.low for _, row in rows], "width": 0.5}
     measured = (
-        _interval(comparison, arm, row.measured, place, f"measured: {format_ratio(row.measured.value)}")
+        _interval(comparison, arm, row.measured, place, "measured", format_ratio(row.measured.value))
         for place, (arm, row) in enumerate(rows)
         if row.measured.value is not None
     )
@@ -144,7 +144,8 @@ def time_boxes(comparison: Comparison, name: str) -> Iterator[Block]:
         return
     title = METRICS[name].title
     factor, unit = axis_unit(METRICS[name].unit, max(arm.metrics[name].max or 0.0 for arm in comparison.arms))
-    yield Heading(f"{title[0].upper()}{title[1:]} of every run", definition="box-and-whisker")
+    aside = "box: quartiles and median; whiskers: minimum and maximum"
+    yield Heading(f"{title[0].upper()}{title[1:]} of every run", definition="box-and-whisker", aside=aside)
     axis = {"title": f"{title} of a run ({unit}), lower is better", "measured": True}
     yield Plot(
         f"{title} of every run by arm. The tables have the figures.",
@@ -319,8 +320,8 @@ def _interval_of(comparison: Comparison, row: tuple[str, MetricResult], place: i
         ends = NOT_AVAILABLE
     else:
         ends = "the same in every block" if found.low == found.high else f"{show(found.low)} to {show(found.high)}"
-    text = f"{metric.title}: {show(found.value)} ({ends})"
-    return _interval(comparison, arm, found, place, text, factor, certain=result.deterministic)
+    figures = f"{show(found.value)} ({ends})"
+    return _interval(comparison, arm, found, place, metric.title, figures, factor, certain=result.deterministic)
 
 
 def _interval(
@@ -328,12 +329,13 @@ def _interval(
     arm: str,
     found: Estimate,
     place: int,
-    text: str,
+    what: str,
+    figures: str,
     factor: float = 1,
     *,
     certain: bool = False,
 ) -> Trace:
-    """Return a point with its interval, or a hollow point without one."""
+    """Return a point with its interval, or a hollow point without one. Pictures write the figures next to it."""
     color, symbol, value = arm_color(comparison, arm), _symbol(comparison, arm), found.value or 0.0
     known = found.low is not None and found.high is not None
     look: Trace = {"size": 10}
@@ -345,7 +347,7 @@ def _interval(
         ends = {"array": [factor * (found.high - value)], "arrayminus": [factor * (value - found.low)]}
         shape = {"type": "data", "symmetric": False, "color": f"--{color}", "thickness": 2.5, "width": 0}
         bar = {"error_x": ends | shape}
-    return points([factor * value], [place], [text], color, symbol, look=look, **bar)
+    return points([factor * value], [place], [f"{what}: {figures}"], color, symbol, look=look, text=[figures], **bar)
 
 
 def _row_axis(rows: Sequence[tuple[str, MetricResult]]) -> Trace:
