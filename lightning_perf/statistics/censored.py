@@ -49,21 +49,13 @@ def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTi
     method = "sign test over blocks"
     if len(base) != len(candidate):
         return Probability(None, 0, method, reason="the arms have different numbers of runs: they cannot be paired")
-    signs = [_winner(b, c) for b, c in zip(base, candidate, strict=True)]
-    n = sum(sign != 0 for sign in signs)
+    pairs = [(b, c) for b, c in zip(base, candidate, strict=True) if b is not None and c is not None]
+    won, lost = sum(_beats(c, b) for b, c in pairs), sum(_beats(b, c) for b, c in pairs)
+    n = won + lost
     if not n:
         return Probability(None, 0, method, reason="no block has a run that reached the goal first")
-    p = float(scipy_stats().binomtest(signs.count(1), n).pvalue)
+    p = float(scipy_stats().binomtest(won, n).pvalue)
     return Probability(p, n, method, smallest=2 / 2**n)
-
-
-def _winner(base: ReachTime | None, candidate: ReachTime | None) -> int:
-    """Return 1 if the candidate reached the goal first, -1 for the baseline, 0 if that is unknown."""
-    if base is None or candidate is None:
-        return 0
-    if _beats(candidate, base):
-        return 1
-    return -1 if _beats(base, candidate) else 0
 
 
 def _beats(one: ReachTime, other: ReachTime) -> bool:
