@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from lightning_perf import __version__
-from lightning_perf.compare.records.fairness import hardware_name, host_name
+from lightning_perf.compare.records.fairness import hardware_name
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, reach_time
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.checks import CHECKS, NOTES, busy_lines
@@ -82,7 +82,7 @@ def compare_arms(
         hardware=tuple(dict.fromkeys(device for run in facts.runs if (device := hardware_name(run.facts)) is not None)),
         quality_metric=quality.name if quality is not None else None,
         quality_is=quality.metric if quality is not None else None,
-        machines=tuple(dict.fromkeys(host for run in facts.runs if (host := host_name(run)) is not None)),
+        machines=tuple(dict.fromkeys(str(host) for run in facts.runs if (host := run.facts.get("host.name")))),
         tool_version=__version__,
     )
 

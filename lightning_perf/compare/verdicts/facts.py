@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from lightning_perf.compare.records.fairness import Fairness, check_fairness, fairness_facts
+from lightning_perf.compare.records.fairness import Fairness, check_fairness
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import Run
@@ -81,14 +81,15 @@ class Facts:
     @cached_property
     def fairness(self) -> dict[str, Fairness]:
         """The differences between the fingerprints of each candidate and the baseline."""
-        of_arms = {name: [fairness_facts(run) for run in runs] for name, runs in self.used.items()}
+        facts = {name: [run.facts for run in runs] for name, runs in self.used.items()}
+        blocks = {name: [run.place.block for run in runs if run.place] for name, runs in self.used.items()}
         return {
             name: check_fairness(
-                of_arms[self.baseline],
-                of_arms[name],
+                facts[self.baseline],
+                facts[name],
                 treatment=self.treatment,
                 allow=self.settings.allow,
-                blocked=self.blocked,
+                blocks=(blocks[self.baseline], blocks[name]) if self.blocked else None,
             )
             for name in self.candidates
         }

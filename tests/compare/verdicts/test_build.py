@@ -11,7 +11,7 @@ from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.run_files.run_record import Outcome, Place
-from tests.compare.support import AMP_MS, BASE_MS, write_run
+from tests.compare.support import AMP_MS, BASE_MS, write_levels, write_run
 
 
 def test_blocked_runs_are_compared_in_pairs_as_scipy_does(arms):
@@ -95,11 +95,8 @@ def test_runs_without_accuracy_or_step_times_have_neither(arms, blocked):
 
 
 def test_collapsed_runs_are_counted_and_kept_out_of_the_accuracy(tmp_path):
-    levels = {"a": (0.88, 0.89, 0.90, 0.91, 0.90, 0.89), "b": (0.66, 0.89, 0.90, 0.91, 0.90, 0.89)}
-    runs = {
-        name: [write_run(tmp_path / name / f"{name}{n}", accuracies=(level,)) for n, level in enumerate(accuracies)]
-        for name, accuracies in levels.items()
-    }
+    a, b = (0.88, 0.89, 0.90, 0.91, 0.90, 0.89), (0.66, 0.89, 0.90, 0.91, 0.90, 0.89)
+    runs = write_levels(tmp_path, a=a, b=b)
     comparison = compare_arms(runs)
     assert [arm.collapsed.value for arm in comparison.arms] == [0, pytest.approx(1 / 6)]
     assert comparison.arms[1].metrics["accuracy"].min == 0.89
@@ -147,13 +144,7 @@ def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
 
 
 def test_times_to_an_accuracy_that_not_every_run_reached_have_no_ratio_and_no_test(tmp_path):
-    levels = {"a": (0.9, 0.9, 0.9, 0.9), "b": (0.9, 0.9, 0.9, 0.8)}
-    runs = {
-        name: [
-            write_run(tmp_path / f"{name}{n}", accuracies=(0.7, level), train__seed=n) for n, level in enumerate(of_arm)
-        ]
-        for name, of_arm in levels.items()
-    }
+    runs = write_levels(tmp_path, a=(0.9, 0.9, 0.9, 0.9), b=(0.9, 0.9, 0.9, 0.8))
     result = compare_arms(runs, Settings(goal=0.85)).candidates[0].metric("time_to_accuracy")
     assert (result.estimate.value, result.exact.p, result.robust.value, result.detectable) == (None,) * 4
     assert "not every run reached the goal" in result.robust.reason
@@ -168,11 +159,8 @@ def test_a_run_that_logged_no_accuracy_has_not_collapsed(arms):
 
 
 def test_more_collapsed_runs_keep_the_gate_on_the_accuracy_from_passing(tmp_path):
-    levels = {"a": (0.9, 0.901, 0.899, 0.9, 0.9, 0.901), "b": (0.3, 0.901, 0.899, 0.9, 0.901, 0.9)}
-    runs = {
-        name: [write_run(tmp_path / f"{name}{n}", accuracies=(level,), train__seed=n) for n, level in enumerate(of_arm)]
-        for name, of_arm in levels.items()
-    }
+    a, b = (0.9, 0.901, 0.899, 0.9, 0.9, 0.901), (0.3, 0.901, 0.899, 0.9, 0.901, 0.9)
+    runs = write_levels(tmp_path, a=a, b=b)
     (gate,) = compare_arms(runs, Settings(gates=(parse_gate("accuracy>=-0.01"),))).gates
     assert (gate.outcome, gate.reason) == (
         GateOutcome.INCONCLUSIVE,
@@ -190,14 +178,8 @@ def test_arms_without_a_block_in_common_cannot_be_compared(tmp_path):
 
 
 def test_bounds_of_the_accuracy_hold_for_all_candidates_together(tmp_path):
-    runs = {
-        name: [
-            write_run(tmp_path / f"{name}{n}", accuracies=(0.9 + 0.001 * ((n * (arm + 2)) % 5),), train__seed=n)
-            for n in range(6)
-        ]
-        for arm, name in enumerate("abc")
-    }
-    comparison = compare_arms(runs)
+    levels = {name: [0.9 + 0.001 * ((n * arm) % 5) for n in range(6)] for arm, name in enumerate("abc", start=2)}
+    comparison = compare_arms(write_levels(tmp_path, **levels))
     for candidate in comparison.candidates:
         assert candidate.accuracy.confidence == pytest.approx(0.975)
         a, b = ([run.values["accuracy"] for run in comparison.runs if run.arm == name] for name in ("a", candidate.arm))
