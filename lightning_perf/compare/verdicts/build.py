@@ -22,8 +22,7 @@ from lightning_perf.compare.verdicts.gates import (
 )
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.verdict import Evidence, describe_verdict
-from lightning_perf.statistics import censored
-from lightning_perf.statistics.collapse import clopper_pearson
+from lightning_perf.statistics.collapse import clopper_pearson, first_to_reach, kaplan_meier_median
 from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.drift import measure_drift
 from lightning_perf.statistics.spread import compare_spread
@@ -102,7 +101,7 @@ def _arm(facts: Facts, name: str) -> Arm:
             for metric in METRICS
         },
         reached_goal=sum(time.reached for time in reach) if goal is not None else None,
-        median_time_to_accuracy_s=censored.kaplan_meier_median(reach) if reach else None,
+        median_time_to_accuracy_s=kaplan_meier_median(reach) if reach else None,
     )
 
 
@@ -149,7 +148,7 @@ def _first_to_accuracy(facts: Facts, pair: Pair) -> Probability | None:
     if not pair.blocked or goal is None:
         return None
     base, candidate = ([reach_time(run, facts.quality, goal) for run in runs] for runs in pair.records)
-    return censored.first_to_reach(base, candidate)
+    return first_to_reach(base, candidate)
 
 
 def _check_prediction(facts: Facts, name: str, estimates: Mapping[str, Estimate]) -> Prediction | None:
