@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.metrics import METRICS, best_logged
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
 from lightning_perf.compare.verdicts.facts import Facts, without_warm_up
 from lightning_perf.compare.verdicts.gates import ALLOW_WORK
 from lightning_perf.compare.verdicts.refusal import UnfairError
-from lightning_perf.compare.verdicts.work import drift_lines
 from lightning_perf.units import format_duration
 
 FAR_APART_S = 3600.0
 """A note names runs that started further apart than this."""
+
+DRIFT_APART = 0.05
+"""A note says that the steps of one arm become slower within a run than those of the other by at least this share."""
 
 BUSY_SHARE = 0.1
 """Report other processes from this share of the usable processors' time."""
@@ -176,7 +180,20 @@ def _different_work(facts: Facts) -> Iterator[str]:
         for metric, reason in pair.different_work.items():
             title = METRICS[metric].title
             yield f"The {title} of {name} is not compared: {reason}. If this does not matter, add --allow {ALLOW_WORK}."
-    yield from drift_lines(facts.used)
+
+
+def _slower_during_a_run(facts: Facts) -> Iterator[str]:
+    """Yield a note on steps that become slower during the runs of one arm only."""
+    drifts = {
+        name: float(np.median(known))
+        for name, runs in facts.used.items()
+        if (known := [run.steps.drift for run in runs if run.steps is not None and run.steps.drift is not None])
+    }
+    base = facts.baseline
+    for name in facts.candidates:
+        if {name, base} <= drifts.keys() and abs(drifts[name] - drifts[base]) >= DRIFT_APART:
+            changes = " and ".join(f"{100 * drifts[arm]:+.0f} % in {arm}".replace("-", "−") for arm in (name, base))
+            yield f"Within a run, the step time changes by {changes}. The means hold for runs of this length only."
 
 
 def _quality_of_runs(facts: Facts) -> Iterator[str]:
@@ -219,6 +236,7 @@ NOTES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _only_profiled,
     _profiled_unequally,
     _different_work,
+    _slower_during_a_run,
     _quality_of_runs,
     _single_runs,
 )

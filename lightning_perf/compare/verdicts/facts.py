@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,10 +11,9 @@ from lightning_perf.compare.records.fairness import Fairness, check_fairness
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import Run
-from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, ALLOW_WORK, Settings
+from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.compare.verdicts.learned import Learned, has_collapsed, judge_learning, quality_limit
 from lightning_perf.compare.verdicts.pair import Pair, pair_runs
-from lightning_perf.compare.verdicts.work import different_work
 from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.statistics.collapse import CollapseCounts
 
@@ -132,19 +131,16 @@ class Facts:
     def pairs(self) -> dict[str, Pair]:
         """The runs of each candidate next to those of the baseline."""
         base, candidates = self.baseline, self.candidates
-        pairs = {
+        return {
             name: pair_runs(
                 (self.points_of[base], self.points_of[name]),
                 (self.used[base], self.used[name]),
                 blocked=self.blocked,
                 confidence=1 - (1 - self.settings.confidence) / len(candidates),
-                independent=ALLOW_SESSIONS in self.settings.allow,
+                allow=self.settings.allow,
             )
             for name in candidates
         }
-        if ALLOW_WORK in self.settings.allow:
-            return pairs
-        return {name: replace(pair, different_work=different_work(*pair.records)) for name, pair in pairs.items()}
 
     @cached_property
     def learned(self) -> dict[str, Learned]:
