@@ -26,8 +26,6 @@ from recipes.signlang.settings import SplitKind, TrainSettings
 from recipes.signlang.training.checkpoint import check_resumable
 from recipes.signlang.training.module import SignModule
 
-__all__ = ["Accuracy", "TrainResult", "build_training", "train", "wilson"]
-
 _Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 
