@@ -156,7 +156,7 @@ def draw_picture(blocks: Iterable[Block], head: str, extra: str) -> Figure | Non
         grid = figure.add_gridspec(len(panels), 1, height_ratios=heights)
         for place, (title, remarks, plot) in enumerate(panels):
             first = _draw_plot(figure, grid[place], plot)
-            _write_title(first, title, remarks, spare="annotations" in plot.layout)
+            _write_title(first, title, remarks, spare=bool(plot.layout.get("annotations")))
         figure.suptitle("\n".join(first_lines), x=0.012, ha="left", fontsize=9, color=COLORS["ink-soft"])
         if legend:
             _draw_legend(figure, legend)
@@ -311,7 +311,7 @@ def _finish_axis(axes: Any, side: str, settings: Mapping[str, Any]) -> None:
         every = math.ceil(len(settings["tickvals"]) / settings.get("most", math.inf)) or 1
         names = [wrapped(text, settings.get("names")) for text in settings["ticktext"]]
         axis.set_ticks(settings["tickvals"][::every], names[::every])
-    elif logarithmic and ends[1] / ends[0] > WIDE:
+    elif logarithmic and ends is not None and ends[1] / ends[0] > WIDE:
         axis.set_major_locator(LogLocator())
     else:
         axis.set_major_locator(MaxNLocator(settings.get("nticks", 6), steps=[1, 2, 5, 10], min_n_ticks=1))

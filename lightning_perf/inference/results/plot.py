@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,14 +70,11 @@ MOST_NAMES = 10
 
 def save_plot(figure: Figure, path: Path) -> None:
     """Save a plot; the suffix of the file names the format."""
-    from lightning_perf.show.pictures import drawing
+    from lightning_perf.show.pictures import image
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = io.BytesIO()
-        with drawing():
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower())
-        write_named_file(path, stream.getvalue())
+        write_named_file(path, image(figure, path.suffix.lstrip(".").lower()))
     except (OSError, ValueError) as error:
         raise InferenceError(f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
 
