@@ -285,8 +285,8 @@ _TRACES = {"scatter": _draw_points, "box": _draw_box, "bar": _draw_bars}
 def _draw_shape(axes: Any, shape: Mapping[str, Any], domain: Sequence[float]) -> None:
     if shape["type"] == "line":
         line = shape["line"]
-        color, dash = _color(shape.get("color", line["color"])), DASHES.get(shape.get("dash", line.get("dash")), "-")
-        axes.axvline(shape["x0"], color=color, lw=shape.get("width", line["width"]), ls=dash, zorder=1)
+        dash = DASHES.get(line.get("dash", ""), "-")
+        axes.axvline(shape["x0"], color=_color(line["color"]), lw=line["width"], ls=dash, zorder=1)
     elif shape.get("xref") != "paper":
         axes.axvspan(shape["x0"], shape["x1"], color=_color(shape["fillcolor"]), lw=0, zorder=0)
     elif list(domain) == [shape["x0"], shape["x1"]]:
@@ -309,7 +309,7 @@ def _finish_axis(axes: Any, side: str, settings: Mapping[str, Any]) -> None:
     axis.set_minor_locator(NullLocator())
     if "tickvals" in settings:
         every = math.ceil(len(settings["tickvals"]) / settings.get("most", math.inf)) or 1
-        names = [wrapped(text, settings.get("names")) for text in settings["ticktext"]]
+        names = [_wrapped(text, settings.get("names")) for text in settings["ticktext"]]
         axis.set_ticks(settings["tickvals"][::every], names[::every])
     elif logarithmic and ends is not None and ends[1] / ends[0] > WIDE:
         axis.set_major_locator(LogLocator())
@@ -320,14 +320,14 @@ def _finish_axis(axes: Any, side: str, settings: Mapping[str, Any]) -> None:
     axis.set_label_text(safe(settings.get("title", "")))
 
 
-def wrapped(text: str, lines: int | None, characters: int = NAME_CHARACTERS) -> str:
+def _wrapped(text: str, lines: int | None) -> str:
     """Wrap each line of a name. A very long one loses its middle, because names differ at their ends."""
     parts = [safe(part) for part in text.split("\n")]
     if lines is None:
         return "\n".join(parts)
-    room = lines * characters - 2
+    room = lines * NAME_CHARACTERS - 2
     parts = [part if len(part) <= room else f"{part[: room // 2]}…{part[-(room // 2) :]}" for part in parts]
-    return "\n".join(line for part in parts for line in textwrap.wrap(part, characters) or [part])
+    return "\n".join(line for part in parts for line in textwrap.wrap(part, NAME_CHARACTERS) or [part])
 
 
 def _draw_legend(figure: Figure, legend: Mapping[str, tuple[str, Plot]]) -> None:

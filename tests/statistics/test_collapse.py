@@ -37,18 +37,17 @@ def test_fisher_is_the_share_of_tables_no_more_likely_than_the_observed_one(tabl
     assert CollapseCounts(*table).p == pytest.approx(expected)
 
 
-def test_a_66_percent_run_among_90_percent_ones_has_collapsed():
-    runs = [0.86, 0.88, 0.91, 0.66, 0.89, 0.90]
-    assert [run for run in runs if run < collapse_limit(runs)] == [0.66]
-
-
-def test_two_arms_that_differ_are_not_a_collapse():
-    runs = [0.90, 0.91, 0.92, 0.89, 0.76, 0.75, 0.77, 0.74]
-    assert min(runs) > collapse_limit(runs)
-
-
-def test_equal_runs_do_not_make_a_slightly_lower_one_a_collapse():
-    assert collapse_limit([0.9, 0.9, 0.9, 0.9, 0.85]) < 0.85
+@pytest.mark.parametrize(
+    ("runs", "collapsed"),
+    [
+        ([0.86, 0.88, 0.91, 0.66, 0.89, 0.90], [0.66]),
+        ([0.90, 0.91, 0.92, 0.89, 0.76, 0.75, 0.77, 0.74], []),
+        ([0.9, 0.9, 0.9, 0.9, 0.85], []),
+    ],
+    ids=["one far below", "two arms that differ", "equal runs and one slightly lower"],
+)
+def test_runs_far_below_the_others_have_collapsed(runs, collapsed):
+    assert [run for run in runs if run < collapse_limit(runs)] == collapsed
 
 
 def test_too_few_runs_have_no_limit_and_no_shares():

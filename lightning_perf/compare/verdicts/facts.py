@@ -249,11 +249,5 @@ def _unit(run: RunRecord, blocked: bool) -> _Unit:
 def _did_not_finish(run: RunRecord, runs: Sequence[RunRecord]) -> bool:
     if run.outcome is not Outcome.INTERRUPTED:
         return run.outcome is Outcome.FAILED
-    again = (other for other in runs if other.started_unix_s > run.started_unix_s)
-    return run.place is None or not any(_same_attempt(run, other) for other in again)
-
-
-def _same_attempt(run: RunRecord, other: RunRecord) -> bool:
-    if run.place is None or other.place is None:
-        return False
-    return (run.place.block, run.place.attempt) == (other.place.block, other.place.attempt)
+    place, again = run.place, [other.place for other in runs if other.started_unix_s > run.started_unix_s]
+    return place is None or (place.block, place.attempt) not in [(p.block, p.attempt) for p in again if p is not None]
