@@ -151,15 +151,17 @@ def draw_picture(blocks: Iterable[Block], head: str, extra: str) -> Figure | Non
     ]
     first_lines = _lines(head)
     legend = {label: (color, plot) for _, _, plot in panels for label, color in plot.legend}
+    columns = 1 if any(len(label) > NAME_CHARACTERS for label in legend) else 4
     with drawing():
-        figure = new_figure(sum(heights) + LINE_INCHES * (len(first_lines) + len(legend) // 4 + 1))
+        figure = new_figure(sum(heights) + LINE_INCHES * (len(first_lines) + 1.5 * math.ceil(len(legend) / columns)))
         grid = figure.add_gridspec(len(panels), 1, height_ratios=heights)
         for place, (title, remarks, plot) in enumerate(panels):
             first = _draw_plot(figure, grid[place], plot)
             _write_title(first, title, remarks, spare=bool(plot.layout.get("annotations")))
         figure.suptitle("\n".join(first_lines), x=0.012, ha="left", fontsize=9, color=COLORS["ink-soft"])
         if legend:
-            _draw_legend(figure, legend)
+            handles = [_legend_mark(label, color, plot) for label, (color, plot) in legend.items()]
+            figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False)
     return figure
 
 
@@ -330,15 +332,11 @@ def _wrapped(text: str, lines: int | None) -> str:
     return "\n".join(line for part in parts for line in textwrap.wrap(part, NAME_CHARACTERS) or [part])
 
 
-def _draw_legend(figure: Figure, legend: Mapping[str, tuple[str, Plot]]) -> None:
+def _legend_mark(label: str, color: str, plot: Plot) -> Any:
+    """Return the mark of a colour in a plot, with its label."""
     from matplotlib.lines import Line2D
 
-    handles = []
-    for label, (color, plot) in legend.items():
-        marks = [trace["marker"] for trace in plot.data if trace.get("marker", {}).get("color") == f"--{color}"]
-        mark = next(
-            (mark for mark in marks if "symbol" in mark), {"symbol": "square", "size": 10, "line": {"width": 0}}
-        )
-        handles.append(Line2D([], [], ls="none", label=short_name(label, 60), **_mark({**mark, "color": f"--{color}"})))
-    columns = 1 if any(len(label) > NAME_CHARACTERS for label in legend) else 4
-    figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False)
+    marks = [trace["marker"] for trace in plot.data if trace.get("marker", {}).get("color") == f"--{color}"]
+    square = {"symbol": "square", "size": 10, "line": {"width": 0}}
+    mark = next((mark for mark in marks if "symbol" in mark), square)
+    return Line2D([], [], ls="none", label=short_name(label, 60), **_mark({**mark, "color": f"--{color}"}))
