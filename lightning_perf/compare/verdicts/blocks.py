@@ -161,7 +161,7 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
     for candidate in comparison.candidates:
         for result in candidate.metrics:
             p = result.exact.p
-            change, interval = _change(result, result.estimate)
+            change, interval = change_text(result, result.estimate)
             if paged and result.estimate.value is None:
                 interval = result.estimate.reason or interval
             rows.append(
@@ -170,7 +170,7 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
                     Cell(change, result.estimate.value),
                     interval,
                     Cell(f"{p:.3g}" if p is not None else NOT_AVAILABLE, p),
-                    Cell(_with_interval(*_change(result, result.robust)), result.robust.value),
+                    Cell(_with_interval(*change_text(result, result.robust)), result.robust.value),
                     Cell(_detectable(result), result.detectable),
                 ]
             )
@@ -295,7 +295,8 @@ def _prediction(arm: str, prediction: Prediction) -> str:
     )
 
 
-def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
+def change_text(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
+    """Return an estimate of a change as text, and its interval."""
     text = format_change if METRICS[result.metric].scale is Scale.RATIO else _points
     if estimate.low is None or estimate.high is None:
         return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE

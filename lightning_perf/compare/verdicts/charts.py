@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.verdicts.blocks import change_text
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Plot
 from lightning_perf.show.plots import Trace, band, bars, line, names_axis, points, upright
-from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_ratio
+from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_ratio
 
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Run
@@ -312,16 +313,8 @@ def _arm(comparison: Comparison, arm: Arm, metric: str, factor: float, belongs: 
 
 def _interval_of(comparison: Comparison, row: tuple[str, MetricResult], place: int, factor: float) -> Trace:
     arm, result = row
-    metric, found = METRICS[result.metric], result.estimate
-    show = format_change if metric.scale is Scale.RATIO else lambda value: format_points(value, "pt")
-    if result.deterministic:
-        ends = "the same in every run"
-    elif found.low is None or found.high is None:
-        ends = NOT_AVAILABLE
-    else:
-        ends = "the same in every block" if found.low == found.high else f"{show(found.low)} to {show(found.high)}"
-    figures = f"{show(found.value)} ({ends})"
-    return _interval(comparison, arm, found, place, metric.title, figures, factor, certain=result.deterministic)
+    figures, title = "{} ({})".format(*change_text(result, result.estimate)), METRICS[result.metric].title
+    return _interval(comparison, arm, result.estimate, place, title, figures, factor, certain=result.deterministic)
 
 
 def _interval(
