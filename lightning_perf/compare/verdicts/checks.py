@@ -249,7 +249,12 @@ def busy_lines(arms: Mapping[str, Sequence[RunRecord]]) -> tuple[str, ...]:
     The runs include those left out because their times are invalid.
     """
     counted = {name: without_warm_up(runs) for name, runs in arms.items()}
-    return tuple(line for check in LOADS for line in check(counted))
+    return (
+        *_other_processes(counted),
+        *_cpu_quota(counted),
+        *_load_at_start(counted),
+        *_invalid_times(counted),
+    )
 
 
 def _other_processes(counted: Mapping[str, Sequence[RunRecord]]) -> Iterator[str]:
@@ -286,10 +291,6 @@ def _invalid_times(counted: Mapping[str, Sequence[RunRecord]]) -> Iterator[str]:
         problems = "; ".join(dict.fromkeys(problem for seen in found for problem in seen))
         if found:
             yield f"Left out as invalid, {len(found)} of {len(runs)} runs of {name}: {problems}."
-
-
-LOADS = (_other_processes, _cpu_quota, _load_at_start, _invalid_times)
-"""The checks for other load on the machine: other processes, CPU quotas, throttled devices."""
 
 
 def _range(shares: Sequence[float]) -> str:

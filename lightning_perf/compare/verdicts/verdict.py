@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lightning_perf.compare.records.metrics import METRICS
@@ -125,8 +125,18 @@ _Outcome = tuple[VerdictKind, str, str | None]
 
 def describe_verdict(evidence: Evidence) -> Verdict:
     """Describe a candidate's results: the headline, the details and the next step."""
-    kind, headline, next_step = next(found for rule in OUTCOMES if (found := rule(evidence)) is not None)
-    return Verdict(kind, headline, tuple(line for detail in DETAILS for line in detail(evidence)), next_step)
+    kind, headline, next_step = (
+        _unfinished(evidence) or _diverged(evidence) or _learns_less_reliably(evidence) or _by_times(evidence)
+    )
+    details = (
+        *_total_details(evidence),
+        *evidence.busy,
+        *_learned_details(evidence),
+        *_unfinished_details(evidence),
+        *_certainty_details(evidence),
+        *_fast_steps_details(evidence),
+    )
+    return Verdict(kind, headline, details, next_step)
 
 
 def _unfinished(evidence: Evidence) -> _Outcome | None:
@@ -175,15 +185,6 @@ def _by_times(evidence: Evidence) -> _Outcome:
         return VerdictKind.INCONCLUSIVE, f"Inconclusive: {evidence.no_times}.", None
     headline = _headline(kind, evidence.baseline, evidence.candidate, time, evidence.equivalence)
     return kind, headline, _next(evidence, time)
-
-
-OUTCOMES: tuple[Callable[[Evidence], _Outcome | None], ...] = (
-    _unfinished,
-    _diverged,
-    _learns_less_reliably,
-    _by_times,
-)
-"""The first rule that applies gives the verdict."""
 
 
 def _total_details(evidence: Evidence) -> Iterator[str]:
@@ -291,17 +292,6 @@ def _fast_steps_details(evidence: Evidence) -> Iterator[str]:
         f"The 25th percentile of the step time changed by {format_change(fast.value)} ({interval}). Other load affects "
         "it less than the mean, but it does not show slow steps."
     )
-
-
-DETAILS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
-    _total_details,
-    lambda evidence: iter(evidence.busy),
-    _learned_details,
-    _unfinished_details,
-    _certainty_details,
-    _fast_steps_details,
-)
-"""The sentences below the headline."""
 
 
 def _of_baseline(evidence: Evidence, counts: CollapseCounts) -> str:
