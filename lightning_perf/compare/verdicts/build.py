@@ -52,9 +52,7 @@ def compare_arms(
     """
     facts = Facts(arms, settings or Settings(), failed_blocks or {})
     for check in CHECKS:
-        problem = check(facts)
-        if problem is not None:
-            raise problem
+        check(facts)
     quality = facts.quality
     candidates = [_candidate(facts, name) for name in facts.candidates]
     counted = [point for point in facts.points if point.left_out is None]

@@ -34,68 +34,63 @@ BUSY_LOAD = 0.5
 """Report the load at the start of a run from this value per processor, if records lack the share of other processes."""
 
 
-def _too_few_arms(facts: Facts) -> CompareError | None:
-    if len(facts.arms) >= 2:
-        return None
-    return CompareError(
-        f"A comparison needs at least two arms, not {len(facts.arms)}. Give a folder of runs for each arm, or the "
-        "folder of a study."
-    )
+def _too_few_arms(facts: Facts) -> None:
+    if len(facts.arms) < 2:
+        raise CompareError(
+            f"A comparison needs at least two arms, not {len(facts.arms)}. Give a folder of runs for each arm, or the "
+            "folder of a study."
+        )
 
 
-def _given_twice(facts: Facts) -> CompareError | None:
+def _given_twice(facts: Facts) -> None:
     counts = Counter(run.path.resolve() for runs in facts.arms.values() for run in runs)
     for path, count in counts.items():
         if count > 1:
-            return CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
+            raise CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
     arms = {name: {run.identity: run.path for run in runs} for name, runs in facts.arms.items()}
     for name, runs in list(arms.items())[1:]:
         for identity in runs.keys() & arms[facts.baseline].keys():
             original = arms[facts.baseline][identity]
-            return CompareError(f"{runs[identity]}: a copy of {original}. Give {name} runs of its own.")
-    return None
+            raise CompareError(f"{runs[identity]}: a copy of {original}. Give {name} runs of its own.")
 
 
-def _without_valid_run(facts: Facts) -> CompareError | None:
+def _without_valid_run(facts: Facts) -> None:
     for name, used in facts.used.items():
         if not used:
             counts = Counter(facts.left_out[name].values())
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            return InvalidRunsError(
+            raise InvalidRunsError(
                 f"{name}: no valid run to compare ({reasons or 'it has no runs'}). Train this arm again."
             )
-    return None
 
 
-def _without_common_block(facts: Facts) -> CompareError | None:
-    if not facts.blocked:
-        return None
+def _without_common_block(facts: Facts) -> None:
     blocks = {name: {run.place.block for run in runs if run.place} for name, runs in facts.used.items()}
     base = facts.baseline
     for name in facts.candidates:
-        if not blocks[name] & blocks[base]:
-            return InvalidRunsError(
+        if facts.blocked and not blocks[name] & blocks[base]:
+            raise InvalidRunsError(
                 f"{name}: no block has valid runs of both {name} and {base}. Run the study again to resume."
             )
-    return None
 
 
-def _unfair(facts: Facts) -> CompareError | None:
+def _unfair(facts: Facts) -> None:
     unfair = {name: check.unfair for name, check in facts.fairness.items() if check.unfair}
-    return UnfairError(facts.baseline, unfair) if unfair else None
+    if unfair:
+        raise UnfairError(facts.baseline, unfair)
 
 
-def _goal_without_accuracy(facts: Facts) -> CompareError | None:
+def _goal_without_accuracy(facts: Facts) -> None:
     quality, settings = facts.quality, facts.settings
-    if quality is None or quality.is_accuracy or (settings.goal, settings.collapse_below) == (None, None):
-        return None
-    return CompareError(
-        f"--goal and --collapse-below need an accuracy, but {quality.name} is a {quality.metric}. "
-        "Leave them out, or name the accuracy with --accuracy METRIC."
-    )
+    needed = settings.goal is not None or settings.collapse_below is not None
+    if needed and quality is not None and not quality.is_accuracy:
+        raise CompareError(
+            f"--goal and --collapse-below need an accuracy, but {quality.name} is a {quality.metric}. "
+            "Leave them out, or name the accuracy with --accuracy METRIC."
+        )
 
 
-CHECKS: tuple[Callable[[Facts], CompareError | None], ...] = (
+CHECKS: tuple[Callable[[Facts], None], ...] = (
     _too_few_arms,
     _given_twice,
     _without_valid_run,
@@ -103,7 +98,7 @@ CHECKS: tuple[Callable[[Facts], CompareError | None], ...] = (
     _unfair,
     _goal_without_accuracy,
 )
-"""The reasons to refuse a comparison. A check may rely on the ones before it."""
+"""The checks that refuse a comparison with a `CompareError`. A check may rely on the ones before it."""
 
 
 def _not_blocked(facts: Facts) -> Iterator[str]:
