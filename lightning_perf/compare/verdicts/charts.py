@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.compare.records.metrics import METRICS, Scale
-from lightning_perf.compare.verdicts.blocks import change_text
+from lightning_perf.compare.verdicts.blocks import change_text, drift_text
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Plot
 from lightning_perf.show.plots import Trace, band, bars, line, names_axis, points, upright
 from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_ratio
@@ -241,7 +241,9 @@ def run_order(comparison: Comparison) -> Iterator[Block]:
         places, changes = [place for place, _, _ in rows], [100 * change for _, _, change in rows]
         color, look = arm_color(comparison, arm.name), {"look": {"size": 9}}
         traces.append(points(places, changes, texts, color, _symbol(comparison, arm.name), **look))
-    yield Heading("Step time in the order of runs", definition="drift", aside=_drift_text(comparison))
+    what = "drift" if comparison.drift.change.value is None else "drift from the first run to the last"
+    aside = f"{what}: {drift_text(comparison.drift)}"
+    yield Heading("Step time in the order of runs", definition="drift", aside=aside)
     every = {"range": [0.4, len(used) + 0.6], "dtick": None if len(used) > 16 else 1}
     zero = {"zeroline": True, "zerolinecolor": "--ink-soft"}
     yield Plot(
@@ -260,17 +262,6 @@ def run_order(comparison: Comparison) -> Iterator[Block]:
 def arm_legend(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """Return the names and the colours of the arms."""
     return tuple((arm.name, arm_color(comparison, arm.name)) for arm in comparison.arms)
-
-
-def _drift_text(comparison: Comparison) -> str:
-    change, p = comparison.drift.change, comparison.drift.p
-    if change.value is None:
-        return f"drift: {change.reason}"
-    size = f"drift from the first run to the last: {format_change(1 + change.value)}"
-    if change.low is None or change.high is None:
-        return f"{size} ({change.reason})"
-    ends = f"{format_change(1 + change.low)} to {format_change(1 + change.high)}"
-    return f"{size} ({ends}{'' if p is None else f', p = {p:.2g}'})"
 
 
 def _drift_line(comparison: Comparison, count: int) -> Iterable[Trace]:
