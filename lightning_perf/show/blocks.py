@@ -231,12 +231,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart that only pages draw: traces and layout of Plotly (https://plotly.com/javascript/reference).
+    """A chart of pages and pictures: traces and layout of Plotly (https://plotly.com/javascript/reference).
 
     Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
     members. With ``measured``, a note says if it leaves out 0. ``names`` is the number of lines of a name at a tick.
     ``most`` is the number of labels that fit. A trace without a text at each point can have the units of both axes, as
-    ``units``.
+    ``units``. Pictures write the ``text`` of a point at the end of its row.
 
     Attributes:
         title: Its description for those who cannot see it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,14 +70,11 @@ MOST_NAMES = 10
 
 def save_plot(figure: Figure, path: Path) -> None:
     """Save a plot; the suffix of the file names the format."""
-    from lightning_perf.compare.plots.style import drawing
+    from lightning_perf.show.pictures import image
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = io.BytesIO()
-        with drawing():
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower())
-        write_named_file(path, stream.getvalue())
+        write_named_file(path, image(figure, path.suffix.lstrip(".").lower()))
     except (OSError, ValueError) as error:
         raise InferenceError(f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
 
@@ -86,7 +82,7 @@ def save_plot(figure: Figure, path: Path) -> None:
 def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
     """Draw the variants of one batch size and number of threads; of the first if not given."""
     import_extra("matplotlib", "infer")
-    from lightning_perf.compare.plots.style import drawing, new_figure
+    from lightning_perf.show.pictures import drawing, new_figure
 
     cell = cell or tradeoff.cells[0]
     shown = tradeoff.measured(cell)
@@ -145,7 +141,7 @@ def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) 
 def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, largest: int) -> None:
     from matplotlib import ticker
 
-    from lightning_perf.compare.plots.style import short_name
+    from lightning_perf.show.pictures import short_name
 
     axes.set_xscale("log")
     formatter = ticker.FuncFormatter(lambda value, _: format_duration(1e6 * value))
@@ -195,7 +191,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
     import_extra("matplotlib", "infer")
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    from lightning_perf.compare.plots.style import FAINT, drawing, hide_frame, new_figure, short_name
+    from lightning_perf.show.pictures import FAINT, drawing, hide_frame, new_figure, short_name
 
     rows = [row for row in sweep.rows if row.latency is not None and row.macs]
     if not rows:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.run_record import fit_record
-from lightning_perf.compare.records.fairness import check_fairness, fairness_facts
+from lightning_perf.compare.records.fairness import check_fairness
 from lightning_perf.compare.records.metrics import Quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.verdicts.build import compare_arms
@@ -75,7 +75,7 @@ def only(folder: Path) -> RunRecord:
 
 
 def rows(a: RunRecord, b: RunRecord) -> set[str]:
-    return {difference.fact for difference in check_fairness([fairness_facts(a)], [fairness_facts(b)]).differences}
+    return {difference.fact for difference in check_fairness([a.facts], [b.facts]).differences}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
