@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -28,14 +27,9 @@ class InexactTimeError(ValueError):
 
 
 def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
-    """Convert times or durations: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
+    """Convert microseconds: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
 
-    Returns:
-        Nanoseconds; `UNREADABLE_NS` for a missing time or one out of range.
-
-    Example:
-        >>> nanoseconds(np.array([4203669604595.407, 3])).tolist()
-        [4203669604595407, 3000]
+    A missing time, or one out of range, is `UNREADABLE_NS`.
     """
     result = np.empty(len(microseconds), dtype=np.int64)
     for begin in range(0, len(microseconds), _BLOCK_ROWS):
@@ -53,12 +47,7 @@ def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
 
 
 def decimal_ns(microseconds: Decimal | int) -> int:
-    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` if out of range.
-
-    Example:
-        >>> decimal_ns(Decimal("1712195495502094.565"))
-        1712195495502094565
-    """
+    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` if out of range."""
     if not -_LIMIT_US < microseconds < _LIMIT_US:
         return UNREADABLE_NS
     return round(microseconds * 1000)
@@ -88,7 +77,7 @@ class Rows:
         """Add microseconds. None, and values that are no time of 64 bits, are kept as unreadable."""
         for column, values in ((self.times, times), (self.durations, durations)):
             if self._exact:
-                column.extend(_exact_ns(values))
+                column.extend([UNREADABLE_NS if value is None else decimal_ns(value) for value in values])
                 continue
             try:
                 column.fromlist(values)
@@ -120,10 +109,6 @@ class Rows:
     def take(self, column: str) -> NDArray[Any]:
         """Return a finished column as a NumPy array, without a copy."""
         return np.asarray(self.columns.pop(column))
-
-
-def _exact_ns(values: Sequence[int | Decimal | None]) -> list[int]:
-    return [UNREADABLE_NS if value is None else decimal_ns(value) for value in values]
 
 
 def _float(value: Any) -> float:

@@ -1,7 +1,4 @@
-"""The text of a trace file cut into pieces of whole events that fit the processor's cache.
-
-Each piece is decoded in one call while it is in the cache. This makes reading fast, more than the decoder does.
-"""
+"""The text of a trace file cut into pieces of whole events, each decoded in one call while it is in the cache."""
 
 from __future__ import annotations
 
@@ -96,9 +93,7 @@ class EventText:
     def _refuse_oversize(self, size: int) -> None:
         if size > LARGEST_EVENT_BYTES:
             raise TraceError(
-                self._path,
-                f"holds something of {size / 1e6:,.0f} MB that is not a list of events",
-                _NOT_A_TRACE,
+                self._path, f"holds something of {size / 1e6:,.0f} MB that is not a list of events", _NOT_A_TRACE
             )
 
     def _read_header(self) -> bytes:

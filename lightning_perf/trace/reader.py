@@ -1,8 +1,4 @@
-"""Reads a trace file into a `Trace`, at about the speed of decoding it.
-
-The text is streamed and cut into pieces of whole events that fit the processor's cache. Each piece is decoded, with
-only the needed fields, and turned into columns. So memory grows with the columns, not with the text.
-"""
+"""Reads a trace file into a `Trace`, at about the speed of decoding it. Memory grows with the columns, not the text."""
 
 from __future__ import annotations
 

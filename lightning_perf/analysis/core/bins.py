@@ -40,11 +40,7 @@ class Bins:
         return self.end_ns - self.start_ns
 
     def sum_codes(self, spans: Spans, codes: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Measure how long spans of each code cover each bin. Spans of one code that overlap count once.
-
-        Returns:
-            The bin, the code and the time of each pair that has any time, in the order of bins, then codes.
-        """
+        """Return bin, code and time of each pair that has any. Spans of one code that overlap count once."""
         filled = spans.end_ns > spans.start_ns
         if not filled.any() or not len(self):
             return (np.empty(0, dtype=np.int64),) * 3
@@ -70,24 +66,14 @@ class Bins:
 
 
 def cut_steps(start_ns: Int64Array, end_ns: Int64Array, bins: int) -> Bins:
-    """Cut each step into bins of equal length, to the nanosecond.
-
-    Example:
-        >>> cut = cut_steps(np.array([0, 20]), np.array([10, 24]), 2)
-        >>> list(zip(cut.start_ns.tolist(), cut.end_ns.tolist()))
-        [(0, 5), (5, 10), (20, 22), (22, 24)]
-    """
+    """Cut each step into bins of equal length, to the nanosecond."""
     number = np.arange(bins + 1, dtype=np.int64)
     edges = start_ns[:, None] + (end_ns - start_ns)[:, None] * number // bins
     return Bins(edges[:, :-1].ravel(), edges[:, 1:].ravel())
 
 
 def innermost(spans: Spans, parents: Int32Array) -> Spans:
-    """Divide the time of nested spans so that each instant of a thread belongs to the innermost span.
-
-    Args:
-        spans: A table in its sorted order, with spans of a thread that are nested or apart.
-    """
+    """Divide the time of nested spans so that each instant of a thread belongs to the innermost span."""
     rows = np.flatnonzero(spans.end_ns > spans.start_ns)
     # At one instant, inner spans end first, and outer ones start first.
     row = np.concatenate((rows, rows))
@@ -102,11 +88,7 @@ def innermost(spans: Spans, parents: Int32Array) -> Spans:
 
 
 def rank_parts(at: Int64Array, code: Int64Array, time_ns: Int64Array, bins: int, most: int) -> tuple[Int64Array, ...]:
-    """Return the largest parts of each bin, as matrices of codes and times with a row per bin.
-
-    Args:
-        time_ns: Its time. Equal times are in the order of their codes.
-    """
+    """Return the largest parts of each bin, as matrices of codes and times with a row per bin. Ties ascend by code."""
     order = np.lexsort((code, -time_ns, at))
     at, code, time_ns = at[order], code[order], time_ns[order]
     first = np.searchsorted(at, np.arange(bins))
@@ -119,17 +101,11 @@ def rank_parts(at: Int64Array, code: Int64Array, time_ns: Int64Array, bins: int,
 
 
 def pack(bins: Bins, codes: Int64Array, times_ns: Int64Array, *, exclusive: bool) -> str:
-    """Write the parts of each bin as text: runs of equal bins, as base64.
+    """Write the parts of each bin, the largest first, as text: runs of equal bins, as base64.
 
     A run is a byte with its number of bins, a byte with its number of parts, and two bytes for each part. They hold its
-    code and its share of the bin in 255ths.
-
-    Args:
-        codes: The codes of the parts, with a row per bin and the largest part first.
-        exclusive: Whether parts never overlap. Parts that fill their bin then also have shares that sum to 255.
-
-    Returns:
-        The text. Parts below half of a 255th may be missing.
+    code and its share of the bin in 255ths. Exclusive parts never overlap: if they fill their bin, their shares sum to
+    255. Parts below half of a 255th may be missing.
     """
     length = np.maximum(bins.length_ns, 1)[:, None]
     if exclusive:

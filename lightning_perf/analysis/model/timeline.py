@@ -82,26 +82,19 @@ def timeline(trace: Trace) -> Timeline | None:
     categories = category_times(trace, bins.start_ns, bins.end_ns)
     calls, prefix, _ = module_calls(trace)
     operators = innermost(trace.operators, trace.links.operator_parent)
+    phases = host_phases(trace)
+    of_phases = exclusive_ns((phases[name] for name in PHASES if name != "other"), bins.start_ns, bins.end_ns)
+    active = (device_busy(trace), queued_work(trace), *host_sets(trace).values())
+    of_causes = list(exclusive_ns(active, bins.start_ns, bins.end_ns))[1:] if len(trace.device) else []
     return Timeline(
         bins=number,
         categories=_exclusive_lane(bins, TOP_CATEGORIES, [categories[name] for name in TOP_CATEGORIES]),
-        phases=_exclusive_lane(bins, PHASES, _phase_times(trace, bins)),
-        idle=_exclusive_lane(bins, GAP_CLASSES, _idle_times(trace, bins)) if len(trace.device) else None,
+        phases=_exclusive_lane(bins, PHASES, list(of_phases)),
+        idle=_exclusive_lane(bins, GAP_CLASSES, of_causes) if len(trace.device) else None,
         kernels=_named_lane(trace, bins, trace.device.start_ns, trace.device.end_ns, trace.device.name),
         operators=_named_lane(trace, bins, operators.start_ns, operators.end_ns, operators.name),
         modules=_module_lane(trace, bins, calls, prefix),
     )
-
-
-def _phase_times(trace: Trace, bins: Bins) -> list[Int64Array]:
-    phases = host_phases(trace)
-    known = [phases[name] for name in PHASES if name != "other"]
-    return list(exclusive_ns(known, bins.start_ns, bins.end_ns))
-
-
-def _idle_times(trace: Trace, bins: Bins) -> list[Int64Array]:
-    active = (device_busy(trace), queued_work(trace), *(active for _, active in host_sets(trace)))
-    return list(exclusive_ns(active, bins.start_ns, bins.end_ns))[1:]
 
 
 def _exclusive_lane(bins: Bins, names: Sequence[str], times: Sequence[Int64Array]) -> Lane:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,13 +62,8 @@ def find_gaps(trace: Trace) -> Gaps:
     # Steps may touch. They are kept apart here, so that no gap belongs to two.
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
-
-    def sets() -> Iterator[Intervals]:
-        yield queued_work(trace)
-        for _, active in host_sets(trace):
-            yield active
-
-    lengths = exclusive_ns(sets(), idle.start_ns, idle.end_ns)
+    sets = (queued_work(trace), *host_sets(trace).values())
+    lengths = exclusive_ns(sets, idle.start_ns, idle.end_ns)
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
 
@@ -179,11 +173,7 @@ class Idle:
 
 
 def idle(trace: Trace) -> Idle | None:
-    """Find the time of the averaged steps in which no device works, and class it by the host's activity.
-
-    Returns:
-        The figures, or None for a recording without a device.
-    """
+    """Find the time in which no device works, and class it by the host's activity; None without a device."""
     if not len(trace.device):
         return None
     wall_ns = averaged_wall_ns(trace)
@@ -222,7 +212,7 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
     start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
     device, steps = trace.device, trace.steps
     step = int(np.searchsorted(steps.start_ns, start, side="right")) - 1
-    first_after = int(np.searchsorted(device.start_ns, end, side="left"))
+    began, first_after = np.searchsorted(device.start_ns, (start, end), side="left").tolist()
     # A step can end before the next work begins.
     ends_it = first_after < len(device) and int(device.start_ns[first_after]) == end
     thread = steps.thread
@@ -236,7 +226,7 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         length_ns=end - start,
         cause=cause,
         parts_ns=tuple(int(gaps.parts_ns[name][row]) for name in GAP_CLASSES),
-        before=_last_before(trace, start),
+        before=trace.names[int(device.name[np.argmax(device.end_ns[:began])])] if began else None,
         after=trace.names[int(device.name[first_after])] if ends_it else None,
         operator=_running(trace, trace.operators, thread, start, end),
         annotation=_running(trace, marks, thread, start, end, skip=is_step),
@@ -245,14 +235,6 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         if cause == "kernel_gap" and end - start > _LONG_KERNEL_GAP_NS
         else REMEDIES[cause],
     )
-
-
-def _last_before(trace: Trace, time_ns: int) -> str | None:
-    began = int(np.searchsorted(trace.device.start_ns, time_ns, side="left"))
-    if not began:
-        return None
-    last = int(np.argmax(trace.device.end_ns[:began]))
-    return trace.names[int(trace.device.name[last])]
 
 
 def _running(
