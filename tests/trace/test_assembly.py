@@ -7,22 +7,6 @@ from lightning_perf.trace.columns import DeviceKind
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", DeviceKind.COLLECTIVE),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", DeviceKind.COLLECTIVE),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", DeviceKind.COLLECTIVE),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>()", DeviceKind.COLLECTIVE),
-        ("void at::native::vectorized_gather_kernel<16, long>()", DeviceKind.COMPUTE),
-        ("void at::native::reduce_kernel<512, 1>()", DeviceKind.COMPUTE),
-        ("sm90_xmma_gemm_f16f16", DeviceKind.COMPUTE),
-    ],
-)
-def test_kernels(name: str, kind: DeviceKind) -> None:
-    assert device_kind(Destination.KERNEL, name, "") is kind
-
-
-@pytest.mark.parametrize(
     ("name", "direction", "kind"),
     [
         ("Memcpy HtoD (Pageable -> Device)", "", DeviceKind.H2D),

@@ -13,6 +13,7 @@ from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.steps.breakdown import breakdown, category_times
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.trace import Trace
+from tests.support.known import known
 from tests.support.packed_bins import unpack
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -41,8 +42,7 @@ def one_step() -> TraceBuilder:
 
 
 def test_each_bin_names_the_part_with_the_most_time() -> None:
-    found = timeline(one_step().build())
-    assert found is not None
+    found = known(timeline(one_step().build()))
     assert found.bins == 400
     categories = dominant(found.categories)
     assert categories[:100] == ["input"] * 100
@@ -68,15 +68,13 @@ def test_many_steps_and_ranks_have_fewer_bins() -> None:
     builder = TraceBuilder().rank(0, 480)
     for n in range(100):
         builder.step(n, 100 * n, 100)
-    found = timeline(builder.build())
-    assert found is not None
+    found = known(timeline(builder.build()))
     assert found.bins == 2
     assert len(unpack(found.categories.data)) == 200
 
 
 def test_a_recording_without_a_device_has_no_lane_of_the_device() -> None:
-    found = timeline(TraceBuilder().step(1, 0, 10).op("aten::mm", 2, 3).build())
-    assert found is not None
+    found = known(timeline(TraceBuilder().step(1, 0, 10).op("aten::mm", 2, 3).build()))
     assert (found.idle, found.kernels, found.modules) == (None, None, None)
 
 
@@ -84,8 +82,7 @@ def test_more_names_than_a_byte_can_number_keep_the_longest() -> None:
     builder = TraceBuilder().step(1, 0, 4000)
     for n in range(400):
         builder.kernel(f"k{n}", 10 * n, 1 + n / 100, n + 1)
-    found = timeline(builder.build())
-    assert found is not None
+    found = known(timeline(builder.build()))
     assert found.kernels is not None
     assert set(found.kernels.names) == {f"k{n}" for n in range(145, 400)}
 
@@ -113,8 +110,7 @@ def test_bins_sum_to_the_breakdown_to_the_nanosecond(trace: Trace) -> None:
     for name, per_bin in zip(TOP_CATEGORIES, times, strict=True):
         per_step = found.category(name).per_step_ns
         assert tuple(per_bin.reshape(-1, 400).sum(axis=1).tolist()) == (per_step or (0,) * len(found.steps))
-    made = timeline(trace)
-    assert made is not None
+    made = known(timeline(trace))
     filled = cut_steps(steps.start_ns, steps.end_ns, made.bins).length_ns > 0
     for lane in (made.categories, made.phases):
         shares = [sum(share for _, share in parts) for parts in unpack(lane.data)]
