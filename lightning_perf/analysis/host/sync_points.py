@@ -97,13 +97,13 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         # At the end of the recording, the start of the next work is unknown: take that of the other waits there.
         seen = [position for position in positions if told[position]] or positions
         longest = int(rows[positions[int(np.argmax(wait[positions]))]])
-        during = (runtime.thread[longest], runtime.start_ns[longest], runtime.end_ns[longest])
+        begin_ns, end_ns = int(runtime.start_ns[longest]), int(runtime.end_ns[longest])
         points.append(
             SyncPoint(
                 operator=trace.names[code] if code != NO_ROW else None,
                 phase=PHASES[phase],
                 by_scaler=of_scaler,
-                function=user_function(trace, *map(int, during)),
+                function=user_function(trace, int(runtime.thread[longest]), begin_ns, end_ns),
                 call=trace.names[int(runtime.name[longest])],
                 calls=len(positions),
                 wait_ns=int(wait[positions].sum()),

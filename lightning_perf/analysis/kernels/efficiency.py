@@ -26,8 +26,8 @@ from lightning_perf.trace.indexing import distinct, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
-_MIN_COVERAGE = 0.9
-"""Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
+LEAST_COVERAGE = 0.9
+"""Below this share of the product kernels' time with known FLOPs, an MFU or FLOPs per token would mislead."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _utilisation(
         return None, "the recording has no kernels"
     if not flops:
         return None, "no operator's FLOPs are known: record with record_shapes=True"
-    if coverage is None or coverage < _MIN_COVERAGE:
+    if coverage is None or coverage < LEAST_COVERAGE:
         return None, f"the FLOPs of only {format_share(coverage or 0)} of the matrix products' time are known"
     device = devices[0]
     peak = find_device(device.name, device_properties(trace, device.ordinal).total_memory_bytes)

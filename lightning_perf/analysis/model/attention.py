@@ -12,7 +12,7 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import json_list, json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.efficiency import Efficiency, count_flops
+from lightning_perf.analysis.kernels.efficiency import LEAST_COVERAGE, Efficiency, count_flops
 from lightning_perf.analysis.kernels.flops import FORMULAS
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases
@@ -335,10 +335,6 @@ def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Ar
     rows = np.flatnonzero(is_product & (within != NO_ROW) & ~inner)
     np.add.at(products, owner[within[rows]], table.duration_ns[rows])
     return total, products
-
-
-LEAST_COVERAGE = 0.9
-"""Below this share of the product kernels' time with known FLOPs, their count per token would mislead."""
 
 
 @dataclass(frozen=True)

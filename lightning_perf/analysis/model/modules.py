@@ -155,9 +155,8 @@ def modules(trace: Trace) -> ModuleTree | None:
         call = trace.links.device_runtime[ran]
         bare = np.flatnonzero((operator < 0) & (call >= 0))
         used, place = np.unique(call[bare], return_inverse=True)
-        forward[bare] = at_rows(paths.node_of_row, enclosing_rows(trace.runtime.at(used), calls, parents), NO_ROW)[
-            place
-        ]
+        around = enclosing_rows(trace.runtime.at(used), calls, parents)
+        forward[bare] = at_rows(paths.node_of_row, around[place], NO_ROW)
         columns["device_self_ns"] = sum_by(forward[forward >= 0], spent[forward >= 0], size)
         columns["device_total_ns"] = paths.with_children(columns["device_self_ns"])
         if owner is not None:

@@ -12,7 +12,8 @@ import numpy as np
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.ranks.collective_names import is_host_collective
 from lightning_perf.analysis.steps.breakdown import Breakdown
-from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.columns import NO_ROW, DeviceEvents, Spans
+from lightning_perf.trace.indexing import at_rows
 from lightning_perf.trace.trace import Trace
 
 COLLECTIVES_KEPT = 4096
@@ -74,43 +75,33 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
         categories_ns=tuple(
             (row.name, row.mean_ns) for row in breakdown.categories if row.parent is None and row.mean_ns is not None
         ),
-        collectives=_on_device(trace) or _on_host(trace),
+        collectives=_collectives(trace),
         truncated=trace.problems.lacks_work,
         first_step=int(trace.steps.number[averaged[0]]) if len(averaged) else None,
         begin_ns=int(trace.steps.start_ns[averaged[0]]) if len(averaged) else None,
     )
 
 
-def _on_device(trace: Trace) -> tuple[CollectiveCall, ...]:
-    device, table, steps = trace.device, trace.collectives, trace.steps
-    rows = np.flatnonzero(device.is_collective & in_averaged_steps(trace, device.start_ns))[:COLLECTIVES_KEPT]
-    told = np.full(len(device), NO_ROW, dtype=np.int32)
-    told[table.device_row] = np.arange(len(table), dtype=np.int32)
-    step = np.searchsorted(steps.start_ns, device.start_ns[rows], side="right") - 1
-    calls = []
-    for row, number in zip(rows.tolist(), steps.number[step].tolist(), strict=True):
-        at = int(told[row])
-        calls.append(
-            CollectiveCall(
-                step=number,
-                name=trace.names[int(table.name[at] if at != NO_ROW else device.name[row])],
-                group=trace.names[int(table.group[at])] if at != NO_ROW else "",
-                start_ns=int(device.start_ns[row]),
-                duration_ns=int(device.end_ns[row] - device.start_ns[row]),
-            )
-        )
-    return tuple(calls)
-
-
-def _on_host(trace: Trace) -> tuple[CollectiveCall, ...]:
-    marks, steps = trace.annotations, trace.steps
-    rows = trace.names_where(is_host_collective)[marks.name] & in_averaged_steps(trace, marks.start_ns)
-    chosen = np.flatnonzero(rows)[:COLLECTIVES_KEPT]
-    step = np.searchsorted(steps.start_ns, marks.start_ns[chosen], side="right") - 1
-    columns = (steps.number[step], marks.name[chosen], marks.start_ns[chosen], marks.duration_ns[chosen])
+def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
+    """Return the collectives on the device, or else those on the host."""
+    table: DeviceEvents | Spans = trace.device
+    rows = np.flatnonzero(trace.device.is_collective & in_averaged_steps(trace, table.start_ns))[:COLLECTIVES_KEPT]
+    recorded = np.full(len(table), NO_ROW, dtype=np.int32)
+    recorded[trace.collectives.device_row] = np.arange(len(trace.collectives), dtype=np.int32)
+    name, group = (
+        at_rows(column, recorded[rows], NO_ROW) for column in (trace.collectives.name, trace.collectives.group)
+    )
+    if not len(rows):
+        table = trace.annotations
+        on_host = trace.names_where(is_host_collective)[table.name] & in_averaged_steps(trace, table.start_ns)
+        rows = np.flatnonzero(on_host)[:COLLECTIVES_KEPT]
+        name = group = np.full(len(rows), NO_ROW, dtype=np.int32)
+    name = np.where(name == NO_ROW, table.name[rows], name)
+    step = np.searchsorted(trace.steps.start_ns, table.start_ns[rows], side="right") - 1
+    columns = (trace.steps.number[step], name, group, table.start_ns[rows], table.duration_ns[rows])
     return tuple(
-        CollectiveCall(number, trace.names[name], "", start, duration)
-        for number, name, start, duration in zip(*(column.tolist() for column in columns), strict=True)
+        CollectiveCall(number, trace.names[code], trace.names[of] if of != NO_ROW else "", start_ns, duration_ns)
+        for number, code, of, start_ns, duration_ns in zip(*(column.tolist() for column in columns), strict=True)
     )
 
 

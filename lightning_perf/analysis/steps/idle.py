@@ -97,7 +97,7 @@ class IdleClass:
     """The device-idle time of one class.
 
     Attributes:
-        name: One of `gaps.GAP_CLASSES`.
+        name: One of `GAP_CLASSES`.
         total_ns: Idle time in all averaged steps.
         gaps: Gaps in which this class has the largest part.
         share: Part of the steps' wall time, 0 to 1; None if the file is truncated.
@@ -120,7 +120,7 @@ class IdleGap:
         start_ns: Its start, from the start of the recording.
         length_ns: Its length.
         cause: The class with the largest part of it.
-        parts_ns: Time of each class in it, in the order of `gaps.GAP_CLASSES`.
+        parts_ns: Time of each class in it, in the order of `GAP_CLASSES`.
         before: The device work that ended last before it; None at the start of the recording.
         after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
@@ -153,7 +153,7 @@ class Idle:
         share: Part of the wall time, 0 to 1; None if the file is truncated.
         gaps: Number of gaps.
         median_gap_ns: Median length of a gap; None without gaps.
-        classes: One for each of `gaps.GAP_CLASSES`, the longest time first.
+        classes: One for each of `GAP_CLASSES`, the longest time first.
         longest: The longest gaps, longest first.
         stalls: Gaps above 100 µs in which work was queued for most of the time. It waited for something other than the
             host's next launch.
