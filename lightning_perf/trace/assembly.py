@@ -22,7 +22,7 @@ from lightning_perf.trace.column_builders import (
     Threads,
 )
 from lightning_perf.trace.columns import DeviceKind, matched_part
-from lightning_perf.trace.events import NO_RAW, Args, Complete, Label
+from lightning_perf.trace.events import FAULTS, NO_RAW, Args, Complete, Label
 
 
 class Destination(Enum):
@@ -129,7 +129,7 @@ _BACKWARD = msgspec.Raw(b'"backward"')
 def _decoded(raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw) if raw else None
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except FAULTS:
         return None
 
 

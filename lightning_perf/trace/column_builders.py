@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
+from lightning_perf.trace.events import FAULTS
 
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
 """Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
@@ -132,9 +133,6 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
-_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
-
-
 class Names(dict[str, int]):
     """Names in the order they were first seen: ``names[text]`` is its code."""
 
@@ -158,7 +156,7 @@ class JsonTexts(dict[bytes, int]):
     def __missing__(self, raw: bytes) -> int:
         try:
             text = msgspec.json.encode(msgspec.json.decode(raw)).decode()
-        except _FAULTS:
+        except FAULTS:
             text = ""
         code = self._codes.get(text)
         if code is None:
@@ -199,7 +197,7 @@ def _sizes(raw: bytes) -> list[int]:
     """Return up to three dimensions; none for anything that is no list of sizes."""
     try:
         sizes = msgspec.json.decode(raw, type=list[int])
-    except _FAULTS:
+    except FAULTS:
         return []
     return sizes if len(sizes) <= 3 and all(0 <= size < 2**32 for size in sizes) else []
 

@@ -109,6 +109,10 @@ _RUNTIME_CATEGORIES: dict[str, RuntimeKind] = {
 }
 
 
+HOST_CATEGORIES = ("input", *_RUNTIME_CATEGORIES, "host_compute", "host_other")
+"""The categories that the host fills, in order of priority. The last one is the time of none of the others."""
+
+
 @cached_per_trace
 def host_sets(trace: Trace) -> dict[str, Intervals]:
     """Return when each category of the host is active, in order of priority, without ``host_other``."""

@@ -8,20 +8,11 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.steps.categories import HOST_CATEGORIES, host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
 from lightning_perf.trace.trace import Trace
 
-GAP_CLASSES = (
-    "kernel_gap",
-    "input",
-    "kernel_launch",
-    "runtime_sync",
-    "runtime_alloc",
-    "runtime_other",
-    "host_compute",
-    "host_other",
-)
+GAP_CLASSES = ("kernel_gap", *HOST_CATEGORIES)
 """The causes of idle time, in order of priority. In a ``kernel_gap``, queued work has not started, so the host is not
 at fault. The others are the host's categories of the breakdown."""
 

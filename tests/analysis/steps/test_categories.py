@@ -3,6 +3,7 @@ import pytest
 from lightning_perf.analysis.steps.categories import (
     CATEGORIES,
     DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
     RuntimeKind,
     call_kind,
     host_sets,
@@ -14,8 +15,8 @@ from tests.support.trace_builder import TraceBuilder
 
 def test_every_category_without_parts_is_filled_by_one_set_in_order():
     parents = {parent for _, parent in CATEGORIES}
-    host = list(host_sets(TraceBuilder().step(1, 0, 10).build()))
-    assert [name for name, _ in CATEGORIES if name not in parents] == [*DEVICE_CATEGORIES, *host, "host_other"]
+    assert [name for name, _ in CATEGORIES if name not in parents] == [*DEVICE_CATEGORIES, *HOST_CATEGORIES]
+    assert (*host_sets(TraceBuilder().step(1, 0, 10).build()), "host_other") == HOST_CATEGORIES
     assert list(DEVICE_CATEGORIES.values()) == list(DeviceKind)
 
 
