@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from lightning_perf.analysis.host.worker_count import MOST_WORKERS, LoadingCost
+from lightning_perf.analysis.host.loading import MOST_WORKERS, LoadingCost
 from lightning_perf.documents import TextDocument
 from lightning_perf.errors import LocatedError
 from lightning_perf.loading.stage_clock import READ

@@ -185,15 +185,15 @@ def flag_facts() -> Facts:
     }
 
 
-def setting_facts() -> dict[str, bool | list[str]]:
+def setting_facts() -> dict[str, object]:
     """Return a recording's facts about the settings of torch (`lightning_perf.trace.description.Settings`)."""
     import torch
 
-    cudnn = torch.backends.cudnn
     return {
         "detect_anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled() or cudnn.deterministic,
-        "cudnn_benchmark": cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "variables": [f"{name}={os.environ[name]}" for name in DEBUG_VARIABLES if name in os.environ],
     }
 
@@ -344,8 +344,8 @@ def attached_tool() -> str | None:
     return Path(injected).name if injected else None
 
 
-def device_settings() -> Facts:
-    """Return the fields of `lightning_perf.trace.description.DeviceSettings` for the current CUDA device."""
+def cuda_settings() -> Facts:
+    """Return the fields of `lightning_perf.trace.description.Settings` about the current CUDA device."""
     import torch
 
     flags = flag_facts()
@@ -354,9 +354,6 @@ def device_settings() -> Facts:
         "uuid": str(torch.cuda.get_device_properties().uuid),
         "tf32_matmul": tf32["matmul"] and tf32["matmul"] == "tf32",
         "tf32_convolution": tf32["cudnn"] and tf32["cudnn"] == "tf32",
-        "cudnn_benchmark": flags["flags.cudnn_benchmark"],
-        "cudnn_deterministic": flags["flags.cudnn_deterministic"],
-        "deterministic": flags["flags.deterministic_algorithms"],
         "attached_tool": attached_tool(),
         "allocator": next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), None),
     }

@@ -13,12 +13,12 @@ from typing import TypeVar
 from lightning_perf import __version__
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
-from lightning_perf.analysis.precision.fp8_layers import summarize_fp8
+from lightning_perf.analysis.precision.scales import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
+from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
@@ -419,8 +419,9 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
-    if not breakdown.has_device and analysis.metadata.device_settings is not None:
-        tool = analysis.metadata.device_settings.attached_tool
+    settings = analysis.metadata.settings
+    if not breakdown.has_device and settings is not None and settings.uuid is not None:
+        tool = settings.attached_tool
         notes.append(
             f"{name} holds no work of the GPU that trained. CUPTI, which records it, serves one tool at a time: "
             f"{f'run without {tool}' if tool else 'run without nsys, ncu and other tools'}. The recorder's own error "

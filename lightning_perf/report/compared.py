@@ -10,7 +10,7 @@ import msgspec
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
-from lightning_perf.analysis.compilation.payoff import CompileDiff, diff_compilations
+from lightning_perf.analysis.compilation.summary import CompileDiff, diff_compilations
 from lightning_perf.analysis.diff import Diff, FitDiff, MemoryDiff, diff, diff_fits, diff_memory
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis

@@ -12,12 +12,12 @@ import msgspec
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
-from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
+from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
+from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument

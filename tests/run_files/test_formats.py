@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
 from lightning_perf.analysis.precision.shadow import judge_drift
-from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown
 from lightning_perf.run_files.jsonl import RankLog

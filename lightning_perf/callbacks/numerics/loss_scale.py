@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.precision.loss_scale import ScalerState, summarize_loss_scale
+from lightning_perf.analysis.precision.scales import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lightning_perf.analysis.precision.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.scales import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number

@@ -14,11 +14,10 @@ from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
-from lightning_perf.machine.environment import device_settings, setting_facts
+from lightning_perf.machine.environment import cuda_settings, setting_facts
 from lightning_perf.machine.processor import processor_facts
 from lightning_perf.trace.description import (
     BATCH_KEY,
-    DEVICE_SETTINGS_KEY,
     LOADER_KEY,
     LOOP_KEY,
     PROCESSOR_KEY,
@@ -57,14 +56,15 @@ class WindowNotes:
         memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if device_type == "cpu" else {}
         use = self.core_use.facts() if self.core_use is not None else {}
         yield PROCESSOR_KEY, json.dumps(processor | use | memory)
-        yield SETTINGS_KEY, json.dumps(setting_facts())
         if self.loader:
             yield LOADER_KEY, json.dumps(self.loader)
+        settings = setting_facts()
         if device_type == "cuda":
             try:
-                yield DEVICE_SETTINGS_KEY, json.dumps(device_settings())
+                settings |= cuda_settings()
             except Exception as error:
                 self.errors.report("recordings do not name the device and its settings", error)
+        yield SETTINGS_KEY, json.dumps(settings)
 
     def on_step_start(self) -> None:
         """A step starts that may be followed by a window, or is part of one."""

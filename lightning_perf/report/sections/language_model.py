@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning_perf.analysis.model.attention import Attention, AttentionKind
-from lightning_perf.analysis.model.language_model import LanguageModel
+from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
 from lightning_perf.analysis.model.recompute import Recompute
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.savings import each, share_of_step, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
+from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.scales import summarize_loss_scale
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.steps.step_growth import _theil_sen, find_growth
+from lightning_perf.analysis.steps.growth import _theil_sen, find_growth
+from tests.support.known import known
 
 
 def test_the_slope_and_its_interval_are_those_of_scipy() -> None:
@@ -27,6 +28,5 @@ def test_noise_and_single_changes_are_no_growth(seed: int) -> None:
 
 def test_waits_take_their_share_of_the_growth() -> None:
     number = np.arange(300)
-    found = find_growth(number, 10_000_000 + 40_000 * number, 5_000_000 + 30_000 * number, 0 * number - 1)
-    assert found is not None
+    found = known(find_growth(number, 10_000_000 + 40_000 * number, 5_000_000 + 30_000 * number, 0 * number - 1))
     assert found.wait_share == pytest.approx(0.75)
