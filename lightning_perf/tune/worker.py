@@ -217,7 +217,7 @@ def work(channel: Channel) -> None:
 
 def _scout(order: Order) -> Scouted:
     from lightning_perf.tune.fit import fit
-    from lightning_perf.tune.levers.input import fetch_cpu_share
+    from lightning_perf.tune.levers.loader import fetch_cpu_share
     from lightning_perf.tune.levers.registry import LEVERS
 
     training = _load(order)

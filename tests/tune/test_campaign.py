@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lightning_perf.tune import campaign, runner
+from lightning_perf.tune import campaign, pairs
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.levers.lever import Machine
@@ -123,7 +123,7 @@ def planted(monkeypatch):
         def __exit__(self, *error):
             self.close()
 
-    monkeypatch.setattr(runner, "WorkerProcess", Worker)
+    monkeypatch.setattr(pairs, "WorkerProcess", Worker)
     monkeypatch.setattr(campaign, "WorkerProcess", Worker)
     monkeypatch.setattr(time, "monotonic", lambda: plan.clock_s)
     monkeypatch.setattr(time, "perf_counter", lambda: plan.clock_s)

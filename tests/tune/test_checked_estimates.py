@@ -8,7 +8,7 @@ from lightning_perf.cli import main
 from lightning_perf.run_files.estimates import find_outcomes
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune import campaign
-from lightning_perf.tune.checked_estimates import checked_estimates
+from lightning_perf.tune.campaign import checked_estimates
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
 

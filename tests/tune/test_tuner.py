@@ -5,7 +5,7 @@ import torch
 from lightning_perf import PerfTuner, TuneError
 from lightning_perf.tune import campaign
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.precision import TF32
+from lightning_perf.tune.levers.model import TF32
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.tune.training import Training, as_training

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_perf.tune.errors import TuneError
-from lightning_perf.tune.levers.batch import BatchSize, FewerMicroBatches
-from lightning_perf.tune.levers.compiled import Compiled
-from lightning_perf.tune.levers.input import PinnedMemory, Workers
-from lightning_perf.tune.levers.layout import ChannelsLast, CudnnBenchmark
 from lightning_perf.tune.levers.lever import Lever
-from lightning_perf.tune.levers.memory import KeptMemory
+from lightning_perf.tune.levers.loader import BatchSize, FewerMicroBatches, PinnedMemory, Workers
+from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, KeptMemory, MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
-from lightning_perf.tune.levers.precision import TF32, MixedPrecision
 
 _PRECISION = ("half-precision", "tensor-cores", "cpu-bf16")
 _COMPILE = ("launch-bound", "small-kernels")

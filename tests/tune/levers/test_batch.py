@@ -3,9 +3,8 @@ import itertools
 import pytest
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, SequentialSampler, SubsetRandomSampler
 
-from lightning_perf.tune.levers.batch import BatchSize, FewerMicroBatches
-from lightning_perf.tune.levers.input import training_loader
 from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.loader import BatchSize, FewerMicroBatches, training_loader
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lightning_perf.tune.levers.input import (
+from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.loader import (
     PinnedMemory,
     Workers,
     change_loader,
@@ -13,7 +14,6 @@ from lightning_perf.tune.levers.input import (
     rebuilt,
     training_loader,
 )
-from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader
 

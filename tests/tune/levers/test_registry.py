@@ -4,10 +4,8 @@ import pytest
 
 import lightning_perf.findings
 from lightning_perf.tune.errors import TuneError
-from lightning_perf.tune.levers.batch import BatchSize
-from lightning_perf.tune.levers.compiled import Compiled
-from lightning_perf.tune.levers.input import Workers
-from lightning_perf.tune.levers.precision import MixedPrecision
+from lightning_perf.tune.levers.loader import BatchSize, Workers
+from lightning_perf.tune.levers.model import Compiled, MixedPrecision
 from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 
 
