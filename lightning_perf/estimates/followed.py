@@ -14,7 +14,7 @@ from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.estimates.advice import Facts, Followed, find_followed
-from lightning_perf.findings.contention import is_busy
+from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared

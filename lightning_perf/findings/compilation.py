@@ -5,25 +5,14 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
-from lightning_perf.findings.fit import MIN_SAVING_NS
+from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.fit import is_worth_it, of_fit
 from lightning_perf.findings.rules import compile_rule
 from lightning_perf.findings.savings import counted
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import format_count, format_duration
 
 NAMED = 3
 """Reasons or breaks that the evidence names."""
-
-
-def is_worth_it(time_ns: float, report: CompileReport) -> bool:
-    """Return whether a time is large enough to report: 1 s, and 3 % of the fit if that is known."""
-    return time_ns >= MIN_SAVING_NS and time_ns >= MIN_SHARE * (report.fit_ns or 0)
-
-
-def of_fit(time_ns: float, report: CompileReport) -> str:
-    """Return a time with its share of the fit, as text."""
-    share = f" ({format_share(time_ns / report.fit_ns)} of the fit)" if report.fit_ns else ""
-    return f"{format_duration(time_ns)}{share}"
 
 
 def line_name(file: str, line: int) -> str:
@@ -58,7 +47,7 @@ def compile_cost(report: CompileReport) -> Problem | None:
     Model: at most their time goes away. A warm cache saves the backend's part at most.
     """
     cost_ns = report.time_ns - report.avoidable_ns
-    if not is_worth_it(cost_ns, report) or not report.frames:
+    if not is_worth_it(cost_ns, report.fit_ns) or not report.frames:
         return None
     moments = (
         (report.before_ns, "before training"),
@@ -87,7 +76,7 @@ def compile_cost(report: CompileReport) -> Problem | None:
     misses = (report.cache_misses or 0) > 0
     keep = "Keep the compiled code between runs: set TORCHINDUCTOR_CACHE_DIR to a folder that lasts. " if misses else ""
     return Problem(
-        f"torch.compile takes {of_fit(cost_ns, report)}",
+        f"torch.compile takes {of_fit(cost_ns, report.fit_ns)}",
         evidence,
         f"{keep}Compile only the block that repeats: model.block.compile(). To see whether compilation pays, "
         "record the fit without it as well: lightning-perf diff WITHOUT WITH.",
@@ -118,7 +107,7 @@ def recompiles(report: CompileReport) -> Problem | None:
     Model: at most the time of these compilations goes away.
     """
     given_up = [frame for frame in report.frames if frame.limit_reached]
-    if not given_up and not is_worth_it(report.avoidable_ns, report):
+    if not given_up and not is_worth_it(report.avoidable_ns, report.fit_ns):
         return None
     rows = [(frame, group) for frame in report.frames for group in frame.recompilations if group.cause != "mode"]
     rows.sort(key=lambda row: -row[1].time_ns)
@@ -133,7 +122,7 @@ def recompiles(report: CompileReport) -> Problem | None:
         evidence.append(f"Compilation took {format_duration(report.recorded_ns_per_step)} per recorded step.")
     action = _recompile_fix(rows[0][1]) if rows else RECOMPILE_FIXES["other"]
     return Problem(
-        f"{counted(count, 'recompilation')}: {of_fit(report.avoidable_ns, report)}",
+        f"{counted(count, 'recompilation')}: {of_fit(report.avoidable_ns, report.fit_ns)}",
         evidence,
         action,
         SavingRange((0.0, float(report.avoidable_ns)), "At most the time of these compilations goes away."),

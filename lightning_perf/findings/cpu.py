@@ -11,7 +11,7 @@ from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, Hos
 from lightning_perf.analysis.host.pauses import PhasePause
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.contention import BUSY_WAIT, free_cores, is_busy
+from lightning_perf.findings.conditions import BUSY_WAIT, free_cores, is_busy
 from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
-from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
+from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.conditions import is_cold
 from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
-from lightning_perf.findings.kernels import is_benchmarking
-from lightning_perf.findings.precision import device_in_use, has_bf16
+from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmarking
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
@@ -182,74 +181,6 @@ def _kernel_saving(
         )
         return SavingRange((0.0, fusing_ns), model, "recording")
     return saving
-
-
-COLD_LAUNCH_NS = 100_000
-"""Mean idle time of the device per launch call from which kernels must be loading. A warm call takes 2 to 10 µs. A call
-that waits for room in a full queue takes longer, but then the device works."""
-
-
-COLD_STEP = 3.0
-"""Ratio of a training's first step to the median of the next recorded ones from which it starts up in that step."""
-
-LEAST_STEPS = 3
-"""Complete recorded steps that are needed to tell a slow first step."""
-
-
-def is_cold(analysis: RankAnalysis) -> bool:
-    """Return whether launches are so slow that they must be loading kernels, or the training's first step is slow."""
-    return _cold_launch_ns(analysis) > 0 or bool(_cold_step(analysis))
-
-
-def _cold_launch_ns(analysis: RankAnalysis) -> float:
-    """Return the time per launch if it is so long that launches must be loading kernels; otherwise 0."""
-    launch_ns = _launch_ns(analysis.launches) if analysis.launches is not None else 0.0
-    return launch_ns if launch_ns >= COLD_LAUNCH_NS else 0.0
-
-
-def _cold_step(analysis: RankAnalysis) -> str:
-    """Return a sentence about a slow first step of the training; empty if it was not recorded, or not slow."""
-    steps = [step for step in analysis.breakdown.steps if step.complete]
-    if not analysis.breakdown.marked or len(steps) < LEAST_STEPS or steps[0].number > 1:
-        return ""
-    first_ns, usual_ns = steps[0].wall_ns, median(step.wall_ns for step in steps[1:])
-    if first_ns < COLD_STEP * usual_ns:
-        return ""
-    return (
-        f"Step {steps[0].number} takes {format_duration(first_ns)}, the median of the other recorded steps "
-        f"{format_duration(usual_ns)}."
-    )
-
-
-def _launch_ns(launches: Launches) -> float:
-    """Return the mean time of a call that launches one kernel, as far as the device idles during it.
-
-    Graphs are left out: their calls take longer the more kernels they have, even if these are loaded.
-    """
-    graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
-    single = launches.calls - graphs
-    return min(launches.exposed_ns, launches.call_ns - graph_ns) / single if single > 0 else 0.0
-
-
-@rule("cold-start")
-def cold_start(analysis: RankAnalysis) -> Problem | None:
-    """Find recordings of the first steps, in which kernels load and cuDNN and cuBLAS initialize.
-
-    No saving is estimated, since only a few steps are slow.
-    """
-    launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
-    if not (launch_ns or step) or step_ns(analysis) <= 0:
-        return None
-    launch = (
-        f"The device idles {format_duration(launch_ns)} per launch on average. Once its kernel is loaded, a launch "
-        "takes 2 to 10 µs."
-    )
-    return Problem(
-        "Cold start: the recording covers the first steps, which are slower than later ones",
-        [*([launch] if launch_ns else []), *([step] if step else [])],
-        "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
-        severity="high",
-    )
 
 
 WAITING_CODE = {

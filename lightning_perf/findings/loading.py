@@ -9,7 +9,7 @@ from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.host.worker_count import LoadingCost
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.contention import BUSY_WAIT
+from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it

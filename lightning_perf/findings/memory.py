@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.conditions import is_cold
 from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
-from lightning_perf.findings.host import is_cold
-from lightning_perf.findings.precision import MAX_HALF_SHARE, device_in_use, has_bf16
+from lightning_perf.findings.kernels import MAX_HALF_SHARE, device_in_use, has_bf16
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     UNKNOWN_BATCHES,

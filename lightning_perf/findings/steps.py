@@ -9,7 +9,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
 from lightning_perf.analysis.steps.step_growth import StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
-from lightning_perf.findings.contention import is_busy
+from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import log_rule
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of

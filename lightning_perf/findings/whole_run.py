@@ -13,12 +13,10 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
+from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
-from lightning_perf.findings.host import is_cold
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
-from lightning_perf.findings.settings import blocks_launches
 from lightning_perf.findings.steps import describe_waits, explains_restarts, waits_of_long_steps_ns
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
@@ -39,12 +37,6 @@ PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
 )
 """Rules with savings that a probe measures. It alternates between settings, so other load hits all of them alike."""
-
-COLD = (
-    "Estimated from the first steps. Kernels load and caches fill in them, so their shares do not hold for later steps."
-)
-BLOCKED = "Estimated with CUDA_LAUNCH_BLOCKING, under which each launch waits for its kernel."
-"""Why findings beside `cold-start` and `debug-settings` are held back."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
@@ -187,7 +179,7 @@ def check_findings(
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
         own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
-        reason = _distortion(analysis) if analysis is not None and finding.kind not in LEADING else ""
+        reason = distortion(analysis) if analysis is not None and finding.kind not in LEADING else ""
         if reason:
             held_back.append(HeldBack(finding, reason))
             continue
@@ -231,11 +223,6 @@ def _one_per_cause(
         for finding in findings
         if finding.kind != "periodic-steps"
     ]
-
-
-def _distortion(analysis: RankAnalysis) -> str:
-    """Return why the recorded steps describe another training than the usual one; empty if they do not."""
-    return COLD if is_cold(analysis) else BLOCKED if blocks_launches(analysis) else ""
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:

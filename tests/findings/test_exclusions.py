@@ -10,7 +10,7 @@ import pytest
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import cpu_overhead
 from lightning_perf.findings.host import launch_bound, small_kernels
-from lightning_perf.findings.precision import autocast_tax
+from lightning_perf.findings.kernels import autocast_tax
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import DataLoading
 from tests.findings.recordings import Rule, analysis, finding_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.precision import autocast_tax, half_precision, tensor_cores, tf32_off
+from lightning_perf.findings.kernels import autocast_tax, half_precision, tensor_cores, tf32_off
 from tests.findings.recordings import FP32_GEMM, STEP_US, STEPS, V100, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import cpu_bf16, cpu_channels_last, cpu_overhead, cpu_threads
-from lightning_perf.findings.precision import half_precision
+from lightning_perf.findings.kernels import half_precision
 from lightning_perf.findings.savings import choose_graph_saving
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange

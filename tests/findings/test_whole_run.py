@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lightning_perf
-from lightning_perf.findings.contention import contention
+from lightning_perf.findings.conditions import contention
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.steps import STEPS, StepSample
