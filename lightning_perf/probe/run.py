@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,14 +23,17 @@ from lightning_perf.probe.estimate import (
     Saving,
     StepParts,
     estimate_calls,
+    estimate_compile,
     estimate_fixed,
+    estimate_graph,
     fit_into_step,
+    lower_quartile,
+    middle_half,
     pace_of_recording,
     usual_calls,
     usual_optimizer_ns,
     widen,
 )
-from lightning_perf.probe.noise import lower_quartile, middle_half
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import (
     CURRENT,
@@ -44,9 +46,7 @@ from lightning_perf.probe.replay.messages import (
     Task,
     TransferTimes,
 )
-from lightning_perf.probe.replay.selection import covered_share
-from lightning_perf.probe.whole_step import compile_calls, estimate_compile, estimate_graph
-from lightning_perf.probe.worker_process import ProbeWorker
+from lightning_perf.probe.worker_process import ProbeWorker, compile_calls
 from lightning_perf.run_files.probe import DEFAULT_SECONDS, Probe, ProbedCall, ProbedChange, ProbedTransfer
 from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
@@ -106,7 +106,7 @@ def probe_trace(
     if compiles:
         worker.end()
         compiled, reason = _compiled(plan.task)
-    probe = build_probe(trace, plan, Results(measured, graph, compiled), time.perf_counter() - begin)
+    probe = build_probe(trace, plan, measured, time.perf_counter() - begin, graph, compiled)
     return probe if reason is None else replace(probe, skipped={"torch.compile": reason, **probe.skipped})
 
 
@@ -137,29 +137,21 @@ def with_arguments(task: Task) -> Task:
 
     def grows(name: str) -> bool:
         grown = [place for place in made if name in bound[place] and bound[place][name] != bound[place][CURRENT]]
-        return covered_share(task.calls, grown) >= LEAST_GROWN * covered_share(task.calls, made)
+        return task.calls.share_of(grown) >= LEAST_GROWN * task.calls.share_of(made)
 
     settings = tuple(setting for setting in task.settings if setting.batch == 1 or grows(setting.name))
     return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped, settings=settings)
 
 
-class Results(NamedTuple):
-    """The results of the worker processes.
-
-    Attributes:
-        measured: Times of calls in all settings.
-        graph: Times of a replay from a CUDA graph; ``None`` without one.
-        compiled: Times of the compiled calls; ``None`` without them.
-    """
-
-    measured: Measured
-    graph: GraphTimes | None
-    compiled: CompiledTimes | None
-
-
-def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> Probe:
+def build_probe(
+    trace: Trace,
+    plan: Plan,
+    measured: Measured,
+    seconds: float,
+    graph: GraphTimes | None = None,
+    compiled: CompiledTimes | None = None,
+) -> Probe:
     """Make the result from the times of the worker processes."""
-    measured = results.measured
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
     parts = StepParts(usual_calls(plan.calls, measured.times, CURRENT), _usual_optimizer_ns(plan, measured, pace))
     if plan.host is not None and plan.usual_step_ns is not None:
@@ -173,11 +165,11 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         _optimizer_change(plan, measured, optimizer_ns),
     ]
     same_device = _is_same_device(trace, measured, on_device=calls.on_device)
-    if results.graph is not None and plan.floor is not None and same_device:
-        changes.append(estimate_graph(results.graph, calls, plan.floor, plan.step_ns, plan.added_ns))
-    if results.compiled is not None:
+    if graph is not None and plan.floor is not None and same_device:
+        changes.append(estimate_graph(graph, calls, plan.floor, plan.step_ns, plan.added_ns))
+    if compiled is not None:
         python_ns = max(0.0, plan.python_ns - (plan.added_ns or 0.0))
-        changes.append(estimate_compile(results.compiled, calls, python_ns))
+        changes.append(estimate_compile(compiled, calls, python_ns))
     return Probe(
         device=measured.device,
         rank=trace.metadata.rank if trace.metadata.rank is not None else rank_in_name(Path(trace.sources[0]).name),
@@ -190,7 +182,7 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         calls=tuple(sorted(rows, key=lambda row: -row.recorded_ns)[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
-        compile_s=results.compiled.compile_s if results.compiled is not None else None,
+        compile_s=compiled.compile_s if compiled is not None else None,
         same_device=same_device,
         transfer=_transfer(measured.transfer),
     )
@@ -207,7 +199,7 @@ def _rows(calls: OperatorCalls, measured: Measured, changes: Sequence[str]) -> l
             name=call.name.removeprefix("aten::"),
             shapes=call.shapes,
             calls=call.calls / calls.steps,
-            recorded_ns=(call.forward_ns + call.backward_ns) / calls.steps,
+            recorded_ns=call.time_ns / calls.steps,
             current_ns=probed_ns[place, CURRENT],
             changed_ns={name: probed_ns[place, name] for name in changes if (place, name) in probed_ns},
         )

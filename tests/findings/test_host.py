@@ -9,7 +9,8 @@ import pytest
 
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.host import cold_start, host_work, launch_bound, queued_stalls, small_kernels, sync_points
+from lightning_perf.findings.conditions import cold_start
+from lightning_perf.findings.host import host_work, launch_bound, queued_stalls, small_kernels, sync_points
 from lightning_perf.findings.kernels import cudnn_benchmark
 from lightning_perf.findings.memory import memory_spare
 from lightning_perf.run_files.probe import Probe, ProbedChange

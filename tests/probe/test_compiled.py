@@ -11,11 +11,11 @@ import torch
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls, operator_calls
 from lightning_perf.machine.environment import has_cpp_compiler
+from lightning_perf.probe.estimate import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph, time_compiled
 from lightning_perf.probe.replay.measure import Pool
 from lightning_perf.probe.replay.messages import CURRENT, CompiledTimes, Setting, Task
 from lightning_perf.probe.run import probe_trace, with_arguments
-from lightning_perf.probe.whole_step import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.worker_process import ProbeWorker
 from tests.probe.recorded import NETWORKS, recorded_training
 from tests.probe.test_graph import Counted, operators_of_a_step

@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf.analysis.host.host_pace import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls, operator_calls
+from lightning_perf.probe.estimate import estimate_graph
 from lightning_perf.probe.replay.graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph
 from lightning_perf.probe.replay.messages import CURRENT, GraphTimes, Setting, Task
 from lightning_perf.probe.replay.rounds import Rounds
 from lightning_perf.probe.run import with_arguments
-from lightning_perf.probe.whole_step import estimate_graph
 from tests.probe.recorded import NETWORKS, labels_of, loss_of, recorded_training
 
 

@@ -7,7 +7,7 @@ from statistics import pstdev
 import numpy as np
 import pytest
 
-from lightning_perf.probe.noise import NOISE_SDS, Part, lower_quartile, noise_ns
+from lightning_perf.probe.estimate import NOISE_SDS, Part, lower_quartile, noise_ns
 
 
 def quartile(values: tuple[float, ...]) -> float:

@@ -22,10 +22,9 @@ from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.measure import count_faults
 from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTask, Setting, Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
-from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
-from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
+from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, CALLING_NS, COVERAGE, select_calls
 from lightning_perf.probe.replay.worker import measure as measure_rounds
-from lightning_perf.probe.run import Results, build_probe, probe_trace, with_arguments
+from lightning_perf.probe.run import build_probe, probe_trace, with_arguments
 from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
 from tests.probe.recorded import NETWORKS, recorded_training
 from tests.support.trace_builder import TraceBuilder
@@ -75,7 +74,7 @@ def test_every_setting_is_measured_in_both_passes(name: str) -> None:
     assert not measured.skipped
     found = {(one.call, one.setting): one for one in measured.times}
     places = {place for place, _ in found}
-    assert covered_share(calls, places) > 0.5
+    assert calls.share_of(places) > 0.5
     for (place, setting), one in found.items():
         assert setting in {CURRENT, *(change.name for change in CHANGES)}
         assert len(one.forward_ns) == len(one.backward_ns) >= (2 if setting == CURRENT else 1)
@@ -192,14 +191,14 @@ def test_the_chosen_calls_cover_almost_as_much_as_the_best_choice(seed: int) -> 
     chosen = select_calls(calls, range(9), budget)
     assert sum(chances[place][1] for place in chosen) <= budget
     best = max(
-        covered_share(calls, places)
+        calls.share_of(places)
         for size in range(10)
         for places in combinations(range(9), size)
         if sum(chances[place][1] + CALLING_NS for place in places) <= budget
     )
-    largest = max(covered_share(calls, [place]) for place in range(9))
-    assert covered_share(calls, chosen) >= min(best, COVERAGE) - largest  # the bound of Dantzig's greedy choice
-    assert covered_share(calls, select_calls(calls, range(9), math.inf)) >= COVERAGE
+    largest = max(calls.share_of([place]) for place in range(9))
+    assert calls.share_of(chosen) >= min(best, COVERAGE) - largest  # the bound of Dantzig's greedy choice
+    assert calls.share_of(select_calls(calls, range(9), math.inf)) >= COVERAGE
 
 
 def test_a_busy_core_is_not_probed() -> None:
@@ -251,7 +250,7 @@ def test_page_faults_that_the_probe_lacks(in_the_probe: float | None, lacking_ns
         for place in range(len(plan.calls.calls))
         for setting in plan.task.settings
     )
-    probe = build_probe(trace, plan, Results(Measured(times, {}, {}, None, 1.0, "CPU", in_the_probe), None, None), 1.0)
+    probe = build_probe(trace, plan, Measured(times, {}, {}, None, 1.0, "CPU", in_the_probe), 1.0)
     assert probe.changes
     assert [change.faults_ns for change in probe.changes] == pytest.approx([lacking_ns] * len(probe.changes))
     assert all(change.low_ns <= change.saving_ns - lacking_ns / 2 for change in probe.changes)

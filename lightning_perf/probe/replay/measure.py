@@ -213,12 +213,7 @@ def wait_on_device(times: int = 1) -> None:
 
 
 class MadeCalls(NamedTuple):
-    """The calls of a pass, by their keys.
-
-    Attributes:
-        forward: Time of the forward pass of each call, as the timer returned it.
-        backward: Time of its backward pass, likewise.
-    """
+    """The calls of a pass by their keys: the times of both passes as the timer returned them, and reasons."""
 
     forward: dict[int, int]
     backward: dict[int, int]
@@ -232,11 +227,7 @@ def make_calls(
     hold_bytes: int,
     timed: Callable[[Callable[[], Any]], tuple[Any, int]],
 ) -> MadeCalls:
-    """Make calls once: all forward passes, then all backward passes.
-
-    Args:
-        calls: The calls by any keys, in the order of the step.
-    """
+    """Make calls once in the order of the step: all forward passes, then all backward passes."""
     made = MadeCalls({}, {}, {})
     held: list[tuple[int, list[Tensor], list[Tensor]]] = []
     held_bytes = 0
@@ -281,13 +272,9 @@ def make_calls(
 def run_pass(
     calls: Mapping[int, Prepared], setting: Setting, device: str, threads: int, hold_bytes: int
 ) -> tuple[dict[int, tuple[float, float]], dict[int, str]]:
-    """Make all calls once in one setting, and time them.
+    """Make all calls once in one setting.
 
-    Args:
-        calls: The calls by their places, in the order of the step.
-
-    Returns:
-        For each call, the times of its forward and backward pass in nanoseconds; and the reasons of calls that failed.
+    Returns the times of each call's forward and backward pass in nanoseconds, and the reasons of calls that failed.
     """
     threads = setting.threads or threads
     if torch.get_num_threads() != threads:
@@ -301,11 +288,7 @@ def run_pass(
 
 
 def count_faults(calls: Mapping[int, Prepared], setting: Setting, hold_bytes: int) -> dict[int, int]:
-    """Make all calls once on the processor, and return the page faults of each, forward and backward.
-
-    Args:
-        calls: The calls by their places, in the order of the step.
-    """
+    """Make all calls once on the processor, and return the page faults of each, forward and backward."""
 
     def counted(run: Callable[[], Any]) -> tuple[Any, int]:
         before = count_page_faults() or 0

@@ -44,10 +44,9 @@ class _Batches(Dataset[Any]):
 
 
 def time_transfer(batch: Batch, seconds: float) -> TransferTimes | None:
-    """Send batches from a worker process, first at leisure and then as fast as possible.
+    """Send batches from a worker process, first as fast as possible and then at leisure.
 
-    Returns:
-        The times; None if this machine cannot fork, or if the batch is too large or takes too long.
+    Returns ``None`` if this machine cannot fork, or if the batch is too large or takes too long.
     """
     sent_bytes = batch.tensor_bytes + batch.object_bytes
     if "fork" not in multiprocessing.get_all_start_methods() or sent_bytes > MOST_BYTES:
