@@ -12,15 +12,7 @@ from lightning_perf.tune.measurement import LEAST_ROUNDS, MOST_ROUNDS
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """Options of a tuning.
-
-    Attributes:
-        minutes: The budget. Levers without time left are listed as not tried.
-        levers: Names of levers or families; empty for all.
-        rounds: Windows of each side in a trial.
-        window_s: Seconds that a window should take.
-        seed: Seeds weights, order of samples, and order of windows.
-    """
+    """Options of a tuning. `PerfTuner` explains them."""
 
     minutes: float = 15.0
     levers: tuple[str, ...] = ()
@@ -47,7 +39,6 @@ class Budget:
     """The time budget of a tuning, which starts now.
 
     Attributes:
-        total_s: The budget in seconds.
         trial_s: Time of a trial of the unchanged training, including the start of its process.
     """
 

@@ -21,20 +21,17 @@ from tests.analysis.host.test_stop_flags import training as stopping
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import FP32_GEMM, holding, reducing, training
+from tests.findings.test_conditions import checking
 from tests.findings.test_cpu import calling, contended, loop, pausing
 from tests.findings.test_cpu import recording as faulting
 from tests.findings.test_host import waiting
-from tests.findings.test_kernels import converting
+from tests.findings.test_kernels import casting, converting
 from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
-from tests.findings.test_precision import casting
-from tests.findings.test_settings import checking
 from tests.findings.test_steps import growing, periodic_run
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
-
-__all__ = ["EXAMPLES", "PAGES", "Example", "example_text", "with_example"]
 
 PAGES = Path(lightning_perf.__file__).parent / "findings" / "pages"
 WIDTH = 76
@@ -154,10 +151,9 @@ def example_text(rule: str, report: PerfReport) -> str:
     return console_text(blocks, WIDTH).strip("\n")
 
 
-def with_example(page: str, rule: str, corpus: Path | None) -> str:
-    """Return the text of a page with its example put in place."""
-    example = EXAMPLES[rule]
-    block = f"\n{example.source}\n\n```text\n{example_text(rule, example.analyze(corpus))}\n```\n\n"
+def with_example(page: str, rule: str, report: PerfReport) -> str:
+    """Return the text of a page with its example, from the report of it, put in place."""
+    block = f"\n{EXAMPLES[rule].source}\n\n```text\n{example_text(rule, report)}\n```\n\n"
     return _PLACE.sub(lambda match: f"{match[1]}{block}{match[2]}", page)
 
 
@@ -172,7 +168,7 @@ def main() -> int:
     for rule in options.rules or EXAMPLES:
         page = PAGES / f"{rule}.md"
         before = page.read_text(encoding="utf-8")
-        after = with_example(before, rule, Path(corpus) if corpus else None)
+        after = with_example(before, rule, EXAMPLES[rule].analyze(Path(corpus) if corpus else None))
         if after != before:
             old += 1
             print(f"{'written' if options.write else 'out of date'}: {page.name}")

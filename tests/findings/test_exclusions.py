@@ -16,7 +16,7 @@ from lightning_perf.trace.description import DataLoading
 from tests.findings.recordings import Rule, analysis, finding_of
 from tests.findings.test_cpu import calling
 from tests.findings.test_host import eager, queued
-from tests.findings.test_precision import casting
+from tests.findings.test_kernels import casting
 from tests.support.trace_builder import TraceBuilder
 
 RULES: dict[str, tuple[Rule, Callable[[], TraceBuilder]]] = {

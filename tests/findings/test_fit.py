@@ -231,16 +231,6 @@ def test_a_damaged_account_becomes_a_note(tmp_path: Path) -> None:
         assert any("account of the fit is left out" in note and said in note for note in report.notes), report.notes
 
 
-def test_old_reports_stay_readable(tmp_path: Path) -> None:
-    import json
-
-    fields = json.loads(accounts.saving(tmp_path).to_json())
-    del fields["fit_time"], fields["fit_findings"]
-    old = PerfReport.from_json(json.dumps(fields))
-    assert old.fit_time is None
-    assert old.fit_findings == ()
-
-
 MIB = 2**20
 
 
