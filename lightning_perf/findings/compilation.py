@@ -42,10 +42,7 @@ def step_range(first: int | None, last: int | None) -> str:
 
 @compile_rule("compile-cost")
 def compile_cost(report: CompileReport) -> Problem | None:
-    """Find compilations that take a large part of the fit, without those that `recompiles` is about.
-
-    Model: at most their time goes away. A warm cache saves the backend's part at most.
-    """
+    """Find compilations that take a large part of the fit, without those that `recompiles` is about."""
     cost_ns = report.time_ns - report.avoidable_ns
     if not is_worth_it(cost_ns, report.fit_ns) or not report.frames:
         return None
@@ -103,8 +100,6 @@ def recompiles(report: CompileReport) -> Problem | None:
     """Find functions that are compiled again and again, and those on which torch gave up.
 
     The first version for another mode does not count: validation needs code of its own.
-
-    Model: at most the time of these compilations goes away.
     """
     given_up = [frame for frame in report.frames if frame.limit_reached]
     if not given_up and not is_worth_it(report.avoidable_ns, report.fit_ns):

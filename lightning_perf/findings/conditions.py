@@ -132,13 +132,10 @@ def cold_start(analysis: RankAnalysis) -> Problem | None:
     launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
     if not (launch_ns or step) or step_ns(analysis) <= 0:
         return None
-    launch = (
-        f"The device idles {format_duration(launch_ns)} per launch on average. Once its kernel is loaded, a launch "
-        "takes 2 to 10 µs."
-    )
+    launch = f"The device idles {format_duration(launch_ns)} per launch on average." if launch_ns else ""
     return Problem(
         "Cold start: the recording covers the first steps, which are slower than later ones",
-        [*([launch] if launch_ns else []), *([step] if step else [])],
+        [launch and f"{launch} Once its kernel is loaded, a launch takes 2 to 10 µs.", step],
         "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
         severity="high",
     )
@@ -177,11 +174,7 @@ VARIABLES = {
 
 @rule("debug-settings")
 def debug_settings(analysis: RankAnalysis) -> Problem | None:
-    """Find settings for debugging that are on: anomaly detection, by its checks in the trace, and variables.
-
-    Model for anomaly detection: the checks go away, as measured, and a stack for each node of the graph. For variables
-    no saving is estimated.
-    """
+    """Find settings for debugging that are on: anomaly detection, by its checks in the trace, and variables."""
     variables = dict(_variables(analysis))
     anomaly = _anomaly(analysis)
     if not variables and anomaly is None:

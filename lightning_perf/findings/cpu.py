@@ -16,9 +16,8 @@ from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     RECORD_STACKS,
-    UNKNOWN_BATCHES,
     batch_can_grow,
-    batches_per_epoch,
+    batch_doubt,
     choose_saving,
     compile_obstacle,
     counted,
@@ -92,11 +91,7 @@ PRODUCTS: tuple[HostKind, ...] = ("convolution", "convolution backward", "matrix
 
 @rule("cpu-bf16")
 def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
-    """Find FP32 trainings on a processor that mixed precision is sure to speed up.
-
-    Model: products get faster by a factor, and each call and each element of a weight costs casts. Other operators have
-    factors of their own, some of them below one.
-    """
+    """Find FP32 trainings on a processor that mixed precision is sure to speed up."""
     compute, processor = analysis.host_compute, processor_of(analysis)
     instruction = next((name for name in BF16_SPEED_UP if name in (processor.bf16 or ())), None)
     if compute is None or instruction is None:
@@ -280,7 +275,7 @@ def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | N
     """Return the fix of a larger batch; None if the batch is the whole data set."""
     if not batch_can_grow(analysis):
         return None
-    unknown = (UNKNOWN_BATCHES,) if batches_per_epoch(analysis) is None else ()
+    doubt = batch_doubt(analysis)
     saving = choose_saving(
         analysis,
         "batch",
@@ -293,19 +288,19 @@ def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | N
     probed = probed_change(analysis, "batch")
     if probed is not None and overhead_ns is None:
         action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
-        return _Fix(action, saving, f"Small batches: with {probed.setting}, each sample takes less time", unknown)
+        return _Fix(action, saving, f"Small batches: with {probed.setting}, each sample takes less time", (doubt,))
     action = "Give each step more work: raise batch_size two to four times and scale the learning rate with it."
     obstacle = compile_obstacle(analysis)
-    if obstacle is not None:
-        return _Fix(f"{action} lightning-perf tune measures it.", saving, "", (*unknown, obstacle))
+    if obstacle:
+        return _Fix(f"{action} lightning-perf tune measures it.", saving, "", (doubt, obstacle))
     action += " Or merge operators: model = torch.compile(model). lightning-perf tune measures both."
-    return _Fix(action, saving, "", unknown)
+    return _Fix(action, saving, "", (doubt,))
 
 
 def _compiled(analysis: RankAnalysis) -> _Fix | None:
     """Return the fix of compiling the model, if a probe compiled its calls."""
     saving = choose_saving(analysis, "compile", None, "")
-    if saving is None or analysis.probe is None or compile_obstacle(analysis) is not None:
+    if saving is None or analysis.probe is None or compile_obstacle(analysis):
         return None
     took = format_duration(1e9 * (analysis.probe.compile_s or 0.0))
     return _Fix(
@@ -317,7 +312,7 @@ def _compiled(analysis: RankAnalysis) -> _Fix | None:
 
 def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
     """Return the fix of compiling the model where the batch is the whole data set. No probe measured its saving."""
-    if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis) is not None:
+    if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis):
         return None
     if probed_change(analysis, "compile") is not None:
         return None
@@ -336,10 +331,7 @@ pages evict the step's own data from the caches."""
 
 @rule("cpu-page-faults")
 def cpu_page_faults(analysis: RankAnalysis) -> Problem | None:
-    """Find steps in which the system has to clear the same memory again.
-
-    Model: the faults counted before the recording go away, at the cost that was measured there.
-    """
+    """Find steps in which the system has to clear the same memory again."""
     processor = processor_of(analysis)
     if not processor.trains or processor.allocator != "glibc" or not analysis.breakdown.marked:
         return None
@@ -404,7 +396,7 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
     """Find long stretches of the step in which the training thread runs no operators.
 
     The median recorded step decides. On a busy machine the step with the shortest pauses decides, since the training
-    thread may lose its core in some steps. Model: half to all of the pauses go away.
+    thread may lose its core in some steps.
     """
     found = _longest_pause(analysis)
     if found is None:
@@ -503,8 +495,7 @@ long on two threads as on one: each operator waits for the thread that has no co
 def thread_contention(analysis: RankAnalysis) -> Problem | None:
     """Find trainings on more threads than cores are free, because other programs or the loader's workers use them.
 
-    Processor time decides, not the load. Model: each operator ends with its last thread, which waits for a core. Most
-    of that time goes away if each thread has a core.
+    Processor time decides, not the load.
     """
     compute, processor = analysis.host_compute, processor_of(analysis)
     workers = loader_of(analysis).workers or 0

@@ -106,7 +106,7 @@ class Problem:
 
     Attributes:
         title: The problem in one clause, with its main number.
-        evidence: A sentence with figures that show it, or several.
+        evidence: A sentence with figures that show it, or several. Empty ones are left out.
         action: The fix, with the line of code to change.
         saving: The estimated saving; None if no model gives one.
         severity: The severity; None for that of the estimate.
@@ -138,7 +138,7 @@ def make_finding(
         rule_id,
         problem.severity or "low",
         problem.title,
-        (problem.evidence,) if isinstance(problem.evidence, str) else tuple(problem.evidence),
+        (problem.evidence,) if isinstance(problem.evidence, str) else tuple(filter(None, problem.evidence)),
         problem.action,
         saving_low_ms=None,
         saving_high_ms=None,

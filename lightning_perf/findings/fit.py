@@ -195,10 +195,7 @@ WAITING_SHARE = 0.5
 
 @fit_rule("long-validation")
 def long_validation(fit: FitTime) -> Problem | None:
-    """Find fits with a large part of validation.
-
-    Model: validating half as often, or on half the batches, saves half of it.
-    """
+    """Find fits with a large part of validation."""
     validation = fit.group("validation")
     runs = fit.validations
     if not runs or validation.share < MIN_VALIDATION_SHARE:
@@ -316,10 +313,7 @@ def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
 
 @fit_rule("slow-checkpoints")
 def slow_checkpoints(fit: FitTime) -> Problem | None:
-    """Find checkpoints that hold the training up while they are gathered and written.
-
-    Model: saving half as often saves half of the time. Writing in the background saves the time of the writes.
-    """
+    """Find checkpoints that hold the training up while they are gathered and written."""
     group = fit.group("checkpoints")
     gather, write = group.part("gather"), group.part("write")
     if not gather.count or not is_worth_it(group.time_ns, fit.wall_ns):
@@ -346,10 +340,7 @@ MIN_COMPILE_SHARE = 0.5
 
 @fit_rule("slow-first-step")
 def slow_first_step(fit: FitTime) -> Problem | None:
-    """Find a first step that takes much longer than the later ones, and the reason.
-
-    Model: at most the time beyond a later step goes away.
-    """
+    """Find a first step that takes much longer than the later ones, and the reason."""
     first, later = fit.group("first step"), fit.group("training steps")
     others = fit.steps - 1
     extra_ns = _first_step_extra_ns(fit)
@@ -366,7 +357,7 @@ def slow_first_step(fit: FitTime) -> Problem | None:
                 f"A later step takes {format_duration(usual_ns)} on average. The largest part of the difference is "
                 f"{format_duration(extra_of_parts[top])} in {'the rest of the loop' if top == 'loop' else top}."
             ),
-            *((reason,) if reason else ()),
+            reason,
         ),
         action,
         SavingRange((0.0, extra_ns), "At most the time beyond a later step goes away."),
@@ -422,11 +413,7 @@ LOG_LESS = 10
 
 @fit_rule("slow-logger")
 def slow_logger(fit: FitTime) -> Problem | None:
-    """Find loggers that hold the training up.
-
-    Model: logging a tenth as often saves half to nine tenths of the periodic calls. Other calls may run in the
-    background.
-    """
+    """Find loggers that hold the training up."""
     group = fit.group("logging")
     if not group.parts or not is_worth_it(group.time_ns, fit.wall_ns):
         return None
@@ -462,10 +449,7 @@ RESTART_SHARE = 0.8
 
 @fit_rule("worker-restarts")
 def worker_restarts(fit: FitTime) -> Problem | None:
-    """Find data loaders that start their worker processes again in every epoch.
-
-    Model: persistent workers save most of each restart, and at most also the wait for the first batch after it.
-    """
+    """Find data loaders that start their worker processes again in every epoch."""
     evidence, low_ns, high_ns, stages = [], 0.0, 0.0, []
     for stage in ("training", "validation"):
         found = _restarts(fit, stage)

@@ -20,7 +20,6 @@ from lightning_perf.findings.savings import (
     compile_obstacle,
     counted,
     each,
-    graph_obstacle,
     step_ns,
     whole,
     worth_it,
@@ -36,9 +35,7 @@ GRAPHS_SAVE = 0.9
 def launch_bound(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which the device has an empty queue because the host is still issuing operators.
 
-    Model: fusing operators saves about a third of the host's work, replaying CUDA graphs nearly all of it. The work of
-    the device stays the same. A probe that replayed the calls from a CUDA graph narrows this range, and it may find a
-    gain where the waits are short.
+    A probe that replayed the calls from a CUDA graph narrows the range, and it may find a gain where waits are short.
     """
     launches = analysis.launches
     if launches is None or launches.launch_bound is None or not launches.calls or is_cold(analysis):
@@ -56,7 +53,6 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     saving = _launch_saving(analysis, waiting_ns if is_bound else None)
     if saving is None:
         return None
-    obstacle = compile_obstacle(analysis)
     between = "the Python between them" if analysis.operators is not None else "the host's unrecorded work"
     return Problem(
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
@@ -70,7 +66,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
                 f"{format_duration(operator_ns)} for operators and "
                 f"{format_duration(bound.python_ns / steps)} for {between}."
             ),
-            *((obstacle,) if obstacle is not None else ()),
+            compile_obstacle(analysis),
         ),
         _launch_fix(analysis, saving.basis),
         saving,
@@ -80,7 +76,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
 
 def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRange | None:
     """Return the saving, if it is worth reporting. Leave out a wait that is too short for a general range."""
-    if graph_obstacle(analysis) is not None:
+    if analysis.workload.second_derivative:
         # The calls of a probe are differentiated once, so its replay says nothing about this training.
         model = "Fewer operators and launches save time, by an unknown amount."
         return None if waiting_ns is None else SavingRange((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
@@ -94,11 +90,11 @@ def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRa
 def _launch_fix(analysis: RankAnalysis, basis: Basis) -> str:
     """Return the fix without excluded parts: CUDA graphs if a probe measured them or the model is compiled."""
     batch = " If memory and the data set allow, raise batch_size." if batch_can_grow(analysis) else ""
-    if graph_obstacle(analysis) is not None:
+    if analysis.workload.second_derivative:
         return f"Give the device more work per launch: use fewer, larger operators.{batch}"
     if basis == "probed":
         fix = f"Replay the model from CUDA graphs: {GRAPH_FIX}.{batch}"
-    elif compile_obstacle(analysis) is not None:
+    elif compile_obstacle(analysis):
         fix = f'Replay the compiled model from CUDA graphs: torch.compile(model, mode="reduce-overhead").{batch}'
     else:
         fix = (
@@ -132,12 +128,11 @@ another stream, or another process on the device."""
 def small_kernels(analysis: RankAnalysis) -> Problem | None:
     """Find steps of many short kernels with gaps that add up, although the host launches the kernels in time.
 
-    Model: fused or replayed from a graph, kernels leave no gaps. Fusing also saves up to half of the short kernels' own
-    time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only fusing
-    is left, and nothing if the model is compiled. A probe that replayed the calls from a CUDA graph narrows the range.
+    Fusing saves up to half of the short kernels' own time, since most of it is reading and writing memory. If most
+    kernels are replayed from a graph already, only fusing is left, and nothing if the model is compiled.
     """
     launches, idle = analysis.launches, analysis.idle
-    if launches is None or idle is None or not launches.kernels or graph_obstacle(analysis) is not None:
+    if launches is None or idle is None or not launches.kernels or analysis.workload.second_derivative:
         return None
     if launches.launch_bound is None or launches.launch_bound.bound:
         return None  # a truncated file, or the host is the reason: see `launch-bound`
@@ -147,7 +142,7 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
     gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
-    if replayed and compile_obstacle(analysis) is not None:
+    if replayed and compile_obstacle(analysis):
         return None  # fused and in a graph: nothing is left to do
     if short < MIN_SHORT_SHARE or not worth_it(gap_ns + kernel_ns / 2, analysis):
         return None
@@ -160,7 +155,7 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
         "are shorter than 10 µs",
         f"They run {format_duration(kernel_ns)} {each(analysis)}, and the device idles "
         f"{format_duration(gap_ns)} between kernels that were queued in time.",
-        KERNEL_FIXES[saving.basis] if compile_obstacle(analysis) is None else f"{REPLAY_FIX}.",
+        f"{REPLAY_FIX}." if compile_obstacle(analysis) else KERNEL_FIXES[saving.basis],
         saving,
     )
 
@@ -174,7 +169,7 @@ def _kernel_saving(
     if replayed:
         return SavingRange(general_ns, model, "recording")
     saving = choose_graph_saving(analysis, general_ns, model)
-    if saving is None and worth_it(fusing_ns, analysis) and compile_obstacle(analysis) is None:
+    if saving is None and worth_it(fusing_ns, analysis) and not compile_obstacle(analysis):
         model = (
             "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "
             "kernels' own time."
@@ -324,8 +319,7 @@ def _less_between_batches(analysis: RankAnalysis) -> str:
 def host_work(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which the device idles while the host runs nothing but Python.
 
-    Python between operators counts as launch-bound instead. Model: the work is done every tenth step and costs a tenth,
-    or half of it is needed.
+    Python between operators counts as launch-bound instead.
     """
     idle, launches = analysis.idle, analysis.launches
     if idle is None:
@@ -366,7 +360,7 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
     """Find long gaps in which the device idles although work was launched already.
 
     The device waits neither for the host nor for a launch. The recording does not show the reason, and may lack the
-    work that ran. Model: none to all of the gaps.
+    work that ran.
     """
     idle = analysis.idle
     if idle is None:

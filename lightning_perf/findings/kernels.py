@@ -103,10 +103,7 @@ such as MIG slices and laptop GPUs. Devices of compute capability 8.0, 9.0 and 1
 
 @rule("tf32-off")
 def tf32_off(analysis: RankAnalysis) -> Problem | None:
-    """Find FP32 matrix products that TF32 would put on Tensor Cores.
-
-    Model: only these products speed up, by at most 1.1 times the ratio of the device's peak rates.
-    """
+    """Find FP32 matrix products that TF32 would put on Tensor Cores."""
     arithmetic = analysis.arithmetic
     unused = [row for row in arithmetic.eligible_unused if row.reason == "tf32_off"] if arithmetic is not None else []
     if arithmetic is None or not unused:
@@ -175,10 +172,7 @@ TENSOR_CORE_SPEED_UP = (1.5, 3.0)
 
 @rule("tensor-cores")
 def tensor_cores(analysis: RankAnalysis) -> Problem | None:
-    """Find products that could use Tensor Cores, and the main reason against it.
-
-    Model: the products with that reason speed up 1.5 to 3 times.
-    """
+    """Find products that could use Tensor Cores, and the main reason against it."""
     arithmetic = analysis.arithmetic
     if arithmetic is None:
         return None
@@ -203,11 +197,7 @@ def tensor_cores(analysis: RankAnalysis) -> Problem | None:
 
 @rule("autocast-tax")
 def autocast_tax(analysis: RankAnalysis) -> Problem | None:
-    """Find repeated casts of autocast.
-
-    Model: with autocast's cache, a weight is cast once per step. Half to all of the tensors that are cast to FP32 and
-    back can stay in 16 bits.
-    """
+    """Find repeated casts of autocast: of weights, and of tensors that are cast to FP32 and back."""
     tax = analysis.autocast
     if tax is None or not tax.on_device or tax.missing is not None:
         return None
@@ -233,7 +223,7 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
             f"{format_duration(round_trip_ns)}."
         )
         avoid = "void operators that autocast keeps in FP32 between 16-bit ones."
-        can_fuse = compile_obstacle(analysis) is None
+        can_fuse = not compile_obstacle(analysis)
         actions.append(f"Fuse the casts: model = torch.compile(model). Or a{avoid}" if can_fuse else f"A{avoid}")
     return Problem(
         f"Avoidable casts: casts between floating types take {format_share(tax.share)} of device compute",
@@ -255,10 +245,7 @@ LAYOUT_CHANGE = re.compile(r"nchwTo?Nhwc|nhwcTo?Nchw|nchw2nhwc|nhwc2nchw|batched
 
 @rule("channels-last")
 def channels_last(analysis: RankAnalysis) -> Problem | None:
-    """Find kernels that only convert between channels first and channels last.
-
-    Model: in channels last they go away, or half of them if some operators insist on channels first.
-    """
+    """Find kernels that only convert between channels first and channels last."""
     if analysis.kernels is None:
         return None
     rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(matched_part(row.name))]
@@ -292,8 +279,7 @@ def is_benchmarking(point: SyncPoint) -> bool:
 def cudnn_benchmark(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which ``torch.backends.cudnn.benchmark`` measures algorithms.
 
-    It does so once per shape, so with fixed shapes it is over after the first step. Model: the waits of the host for
-    these measurements go away, and up to as much again for the work that is measured.
+    It does so once per shape, so with fixed shapes it is over after the first step.
     """
     syncs = analysis.sync_points
     if syncs is None:
@@ -345,11 +331,7 @@ def unfused_optimizer(analysis: RankAnalysis) -> Problem | None:
 
 
 def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem | None:
-    """Find an update on a device.
-
-    Model: a tenth to a half of the optimizer phase remains of a loop over parameters, and a half to four fifths of an
-    update in groups (foreach). The device time of the update itself stays.
-    """
+    """Find an update on a device. The device time of the update itself stays."""
     if optimizer.implementation not in REMAINS_ON_DEVICE:
         return None
     phase_ns = analysis.phases.phase("optimizer").mean_ns

@@ -43,10 +43,7 @@ def input_bound(analysis: RankAnalysis) -> Problem | None:
 def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Problem | None:
     """Find steps that wait for input, and whether the number of workers or the cost of a batch is the reason.
 
-    Only waits that no device work hides count. Model: if batches are made while the device computes, the wait ends, but
-    a step is never shorter than the loader needs for its batch. Sending batches between processes takes the training
-    thread time. On a processor, cold caches after the wait may cost another tenth of it. If workers share cores with
-    the training process, half of the wait may stay.
+    Only waits that no device work hides count.
     """
     loading = analysis.loading
     if loading is None or analysis.breakdown.truncated or not wait_ns or not step_ns:
@@ -514,8 +511,7 @@ with 16 lanes. Copies from pageable memory reach about half of it on PCIe 3.0 an
 def pageable_copies(analysis: RankAnalysis) -> Problem | None:
     """Find copies to the device that the host has to wait for, because their source is pageable.
 
-    Only the part that no compute hides counts. Model: from pinned memory a copy is faster, and the host issues work
-    meanwhile. Lightning copies on the stream that computes, so no compute hides the copy then either.
+    Lightning copies on the stream that computes, so no compute hides the copies from pinned memory either.
     """
     loading = analysis.loading
     if loading is None or not loading.pageable_ns:

@@ -13,9 +13,8 @@ from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem,
 from lightning_perf.findings.kernels import MAX_HALF_SHARE, device_in_use, has_bf16
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
-    UNKNOWN_BATCHES,
     batch_can_grow,
-    batches_per_epoch,
+    batch_doubt,
     each,
     whole,
     worth_it,
@@ -25,11 +24,7 @@ from lightning_perf.units import format_bytes, format_duration, format_share
 
 @rule("allocator")
 def allocator(analysis: RankAnalysis) -> Problem | None:
-    """Find steps that wait for ``cudaMalloc``, ``cudaFree`` or their like.
-
-    PyTorch's allocator keeps its memory, so a steady training calls neither. Model: all of the exposed time goes away
-    once memory has settled, or half of it if batches still grow.
-    """
+    """Find steps that wait for ``cudaMalloc``, ``cudaFree`` or their like."""
     row = analysis.breakdown.category("runtime_alloc")
     spent_ns = row.mean_ns or 0.0
     if not analysis.breakdown.has_device or not worth_it(spent_ns, analysis):
@@ -126,7 +121,7 @@ def memory_spare(analysis: RankAnalysis) -> Problem | None:
         f"Spare memory: {format_share(1 - peak / total)} of device memory is never used, so the batch can grow",
         (
             f"At its peak the run uses {format_bytes(peak)} of {format_bytes(total)}, and it is launch-bound.",
-            *((UNKNOWN_BATCHES,) if batches_per_epoch(analysis) is None else ()),
+            batch_doubt(analysis),
         ),
         "Double batch_size in DataLoader(…) as long as samples/s rise, and scale the learning rate with it.",
         severity="low",

@@ -50,9 +50,7 @@ def exposed_ns(analysis: RankAnalysis) -> float:
 def exposed_communication(analysis: RankAnalysis) -> Problem | None:
     """Find communication that the step waits for.
 
-    Model: compute can hide as much of it as there is compute, or a quarter of that if the step waits for the last
-    bucket or a slower rank. On the host, collectives use the processor that computes, so only sending less often helps:
-    a quarter as often saves three quarters, but nothing of the wait for another rank.
+    On the host, collectives use the processor that computes, so only sending less often helps.
     """
     waits_ns, step = exposed_ns(analysis), step_ns(analysis)
     if not step or waits_ns < MIN_EXPOSED_SHARE * step:
@@ -98,11 +96,7 @@ IMBALANCE_FIX = (
 
 @run_rule("rank-imbalance")
 def rank_imbalance(distributed: Distributed) -> Problem | None:
-    """Find ranks that hold the others up.
-
-    Model: with evenly spread work a step takes the mean work of the ranks instead of the longest. Half of the
-    difference is saved if some of its causes stay.
-    """
+    """Find ranks that hold the others up."""
     straggler = distributed.straggler
     if straggler is None or not distributed.ranks:
         return None
@@ -164,7 +158,7 @@ def stop_flags(analysis: RankAnalysis) -> Problem | None:
     """Find the time of Lightning's broadcast of a stop flag.
 
     All ranks meet there, so it includes the wait for slower ranks, which would come at the next collective anyway. The
-    rank that waits least therefore decides. Model: half to all of its wait in which no device works.
+    rank that waits least therefore decides.
     """
     flags = analysis.stop_flags
     if flags is None:

@@ -21,10 +21,7 @@ EXPLAINED = 0.5
 
 @log_rule("periodic-steps")
 def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
-    """Find steps at regular distances that take longer, and the work that takes their time.
-
-    Model: the extra time goes away, or half of it if the work is needed.
-    """
+    """Find steps at regular distances that take longer, and the work that takes their time."""
     periodic = run.periodic
     if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
         return None
@@ -205,8 +202,6 @@ def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None
     """Find steps that take longer and longer, and the phase or hook that grows.
 
     On a busy machine the load may grow, and it slows all phases down.
-
-    Model: steps stay as short as the first ones, or half of the growth is needed.
     """
     growth = run.growth
     if growth is None or growth.excess_ns < MIN_SHARE * run.mean_ns:
