@@ -146,25 +146,28 @@ def _tf32_speed_up(device: DeviceProperties | None) -> tuple[float, float] | Non
 
 TENSOR_CORE_FIXES = {
     "dimensions": (
-        "Make the sizes of layers, vocabularies and batches multiples of 8 (FP16, BF16) or 16 (INT8, FP8), e.g. "
-        "torch.nn.Embedding(50304, …) instead of 50257 and batch_size=32 instead of 30."
+        (
+            "Make the sizes of layers, vocabularies and batches multiples of 8 (FP16, BF16) or 16 (INT8, FP8), e.g. "
+            "torch.nn.Embedding(50304, …) instead of 50257 and batch_size=32 instead of 30."
+        ),
+        ANOTHER_MODEL,
     ),
     "fp32_only_operator": (
-        "Autocast keeps these operators in FP32 for its range. If you do not need that, call them on 16-bit inputs "
-        'inside torch.autocast("cuda", enabled=False).'
+        (
+            "Autocast keeps these operators in FP32 for its range. If you do not need that, call them on 16-bit inputs "
+            'inside torch.autocast("cuda", enabled=False).'
+        ),
+        SIXTEEN_BITS,
     ),
     "library_choice": (
-        "Types and sizes fit, but the library chose another kernel. Try channels last, a larger batch, or "
-        "Trainer(benchmark=True)."
+        (
+            "Types and sizes fit, but the library chose another kernel. Try channels last, a larger batch, or "
+            "Trainer(benchmark=True)."
+        ),
+        ONLY_LARGER_BATCH,
     ),
 }
-"""Fixes by reason. Other reasons have separate rules."""
-
-TENSOR_CORE_CHANGES = {
-    "dimensions": ANOTHER_MODEL,
-    "fp32_only_operator": SIXTEEN_BITS,
-    "library_choice": ONLY_LARGER_BATCH,
-}
+"""Fixes by reason, and how they change results. Other reasons have separate rules."""
 
 TENSOR_CORE_SPEED_UP = (1.5, 3.0)
 """Least and most speed-up of a product by Tensor Cores. Large square products gain more."""
@@ -185,13 +188,14 @@ def tensor_cores(analysis: RankAnalysis) -> Problem | None:
     saving_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in TENSOR_CORE_SPEED_UP))
     if not worth_it(saving_ns[1], analysis):
         return None
+    action, changes = TENSOR_CORE_FIXES[main.reason]
     return Problem(
         f"Tensor Cores unused: matrix products take {format_duration(time_ns)} {each(analysis)} without them",
         f"{counted(main.kernels / steps, 'kernel')} {each(analysis)}, launched by "
         f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}.",
-        TENSOR_CORE_FIXES[main.reason],
+        action,
         SavingRange(saving_ns, "These products speed up 1.5 to 3 times."),
-        changes=TENSOR_CORE_CHANGES[main.reason],
+        changes=changes,
     )
 
 
@@ -303,7 +307,7 @@ def cudnn_benchmark(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
+FUSED_OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of ``torch.optim`` with ``fused=True`` (https://docs.pytorch.org/docs/stable/optim.html#algorithms)."""
 
 REMAINS_ON_DEVICE = {"loop": (0.5, 0.1), "foreach": (0.8, 0.5)}
@@ -323,7 +327,7 @@ which the system no longer has to clear fresh memory.
 def unfused_optimizer(analysis: RankAnalysis) -> Problem | None:
     """Find optimizers that a fused implementation would speed up."""
     optimizer = analysis.optimizer
-    if optimizer is None or optimizer.name not in FUSED:
+    if optimizer is None or optimizer.name not in FUSED_OPTIMIZERS:
         return None
     if analysis.breakdown.has_device:
         return _on_device(analysis, optimizer)

@@ -13,23 +13,25 @@ MIN_EXPOSED_SHARE = 0.05
 
 SEND_LESS = {
     "DistributedDataParallel": (
-        "Send less often: Trainer(accumulate_grad_batches=4). Send fewer bytes and overlap more: DDPStrategy("
-        "static_graph=True, gradient_as_bucket_view=True, ddp_comm_hook=bf16_compress_hook). Check that ranks get "
-        "equal work."
+        (
+            "Send less often: Trainer(accumulate_grad_batches=4). Send fewer bytes and overlap more: DDPStrategy("
+            "static_graph=True, gradient_as_bucket_view=True, ddp_comm_hook=bf16_compress_hook). Check that ranks get "
+            "equal work."
+        ),
+        (
+            "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds gradients to "
+            "BF16"
+        ),
     ),
     "FullyShardedDataParallel": (
-        'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is off '
-        "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
+        (
+            'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is off '
+            "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
+        ),
+        SIXTEEN_BITS,
     ),
 }
-SENT_LESS = {
-    "DistributedDataParallel": (
-        "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds gradients to "
-        "BF16"
-    ),
-    "FullyShardedDataParallel": SIXTEEN_BITS,
-}
-"""How the fixes of `SEND_LESS` change results."""
+"""The fix by wrapper, and how it changes results."""
 
 SEND_EARLIER = "Issue collectives earlier, so that compute hides them, send less, and check that ranks get equal work."
 SEND_LESS_ON_HOST = (
@@ -60,7 +62,7 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         compute_ns = analysis.breakdown.category("device_compute").mean_ns or 0.0
         best_ns = min(waits_ns, compute_ns)
         wrapper = next((name for name in analysis.wrappers if name in SEND_LESS), None)
-        action, changes = (SEND_LESS[wrapper], SENT_LESS[wrapper]) if wrapper else (SEND_EARLIER, "")
+        action, changes = SEND_LESS[wrapper] if wrapper else (SEND_EARLIER, "")
         model = "Compute can hide at most its own time, or a quarter if the step waits for the last bucket."
     else:
         title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, SEND_LESS_ON_HOST

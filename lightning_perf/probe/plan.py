@@ -16,19 +16,15 @@ from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_s
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
+from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES
+from lightning_perf.findings.kernels import FUSED_OPTIMIZERS
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch, DeviceSettings
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
-OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
-"""Optimizers of ``torch.optim`` with ``fused=True``."""
-
 FUSABLE = ("loop", "foreach")
-
-FEW, IDLE = 0.5, 0.3
-"""Share of the cores up to which threads count as few, and share that must be idle, as for the rule `cpu-threads`."""
 
 LEAST_FETCH = 0.05
 """Share of the step in fetching a batch from which its transfer between processes is measured."""
@@ -142,7 +138,7 @@ def _settings(
         found.append(Setting("fp16", "float16"))
     if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
         found.append(Setting("channels-last", autocast, channels_last=True))
-    if not calls.on_device and threads <= FEW * cores:
+    if not calls.on_device and threads <= FEW_THREADS * cores:
         found.append(Setting("threads", autocast, threads=cores))
     if calls.on_device and autocast is None and not (on.tf32_matmul and on.tf32_convolution):
         found.append(Setting("tf32"))
@@ -173,7 +169,7 @@ def without_busy_cores(plan: Plan, others: float) -> Plan:
     settings = tuple(
         setting
         for setting in task.settings
-        if setting.threads is None or setting.threads - others - task.threads >= IDLE * setting.threads
+        if setting.threads is None or setting.threads - others - task.threads >= IDLE_CORES * setting.threads
     )
     return replace(plan, task=msgspec.structs.replace(task, settings=settings))
 
@@ -191,7 +187,7 @@ def _is_channels_first(name: str, shapes: str, strides: str) -> bool:
 
 
 def _optimizer(steps: OptimizerSteps | None) -> OptimizerTask | None:
-    if steps is None or steps.name not in OPTIMIZERS or steps.implementation not in FUSABLE:
+    if steps is None or steps.name not in FUSED_OPTIMIZERS or steps.implementation not in FUSABLE:
         return None
     names = {name.removeprefix("aten::").removeprefix("_foreach_") for name in steps.operator_names}
     return OptimizerTask(

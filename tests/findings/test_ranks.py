@@ -98,7 +98,7 @@ def test_a_rule_fires_from_its_threshold_on(rule: Rule, recorded: TraceBuilder, 
 def test_no_fsdp_setting_is_advised_that_is_a_default() -> None:
     fsdp = pytest.importorskip("torch.distributed.fsdp").FullyShardedDataParallel
     defaults = inspect.signature(fsdp).parameters
-    for name, value in re.findall(r"(\w+)=(True|False|\w+)", SEND_LESS["FullyShardedDataParallel"]):
+    for name, value in re.findall(r"(\w+)=(True|False|\w+)", SEND_LESS["FullyShardedDataParallel"][0]):
         assert name not in defaults or str(defaults[name].default) != value
-    assert "backward_prefetch" not in SEND_LESS["FullyShardedDataParallel"]
-    assert "limit_all_gathers" not in SEND_LESS["FullyShardedDataParallel"]
+    assert "backward_prefetch" not in SEND_LESS["FullyShardedDataParallel"][0]
+    assert "limit_all_gathers" not in SEND_LESS["FullyShardedDataParallel"][0]
