@@ -19,14 +19,14 @@ SEND_LESS = {
             "equal work."
         ),
         (
-            "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds gradients to "
-            "BF16"
+            "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds "
+            "gradients to BF16"
         ),
     ),
     "FullyShardedDataParallel": (
         (
-            'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is off '
-            "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
+            'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is '
+            "off by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
         ),
         SIXTEEN_BITS,
     ),

@@ -46,8 +46,7 @@ LEAST_COVERAGE = 0.5
 
 def profile(train: Callable[..., None], folder: str) -> Profile:
     """Record a few steps of a fit into a folder, and probe their operators."""
-    from lightning_perf.estimates.followed import source_of  # trials start faster without these
-    from lightning_perf.report.build import analyze
+    from lightning_perf.report.build import analyze  # trials start faster without it
 
     callback = PerfCallback(
         skip_first=SKIPPED_STEPS,
@@ -75,7 +74,7 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
             finding.kind,
             min(finding.saving_low_ms / finding.step_ms, MOST_SAVING),
             min(finding.saving_high_ms / finding.step_ms, MOST_SAVING),
-            source_of(finding),
+            finding.basis,
         )
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
