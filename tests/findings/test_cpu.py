@@ -196,6 +196,7 @@ def test_no_more_is_saved_than_operators_take() -> None:
     finding = finding_of(cpu_page_faults, recording(page_faults=50_000.0))
     assert finding.saving_low_ms == finding.saving_high_ms
     assert finding.saving_high_ms == pytest.approx(10, abs=0.5)
+    assert ": 9.90 ms per step, 99.0 %" in finding.evidence[0]  # measured: "145.9 %"
 
 
 STEP_US = 100_000
@@ -336,20 +337,6 @@ def test_threads_that_compete_are_told_from_their_rivals(
     assert saving_of(finding)[1] == pytest.approx(0.9 * 10, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "recorded",
-    [contended(0.05, 7.8), contended(0.3, 0.1), contended(0.3, 7.8, threads=1), convolving(on_processor(threads=8))],
-)
-def test_threads_with_cores_of_their_own(recorded: TraceBuilder) -> None:
-    assert thread_contention(analysis(recorded)) is None
-
-
-def test_contended_cores_get_no_more_threads() -> None:
-    assert cpu_threads(analysis(contended(0.3, 7.0, threads=1))) is None
-    assert cpu_threads(analysis(contended(0.0, 7.0, threads=1))) is None
-    assert cpu_threads(analysis(contended(0.0, 0.0, threads=1))) is not None
-
-
 def test_contention_leads_on_a_busy_machine(tmp_path: Path) -> None:
     builder = contended(0.3, 7.8)
     report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
@@ -443,6 +430,13 @@ def on_gpu(builder: TraceBuilder) -> TraceBuilder:
         (cpu_pauses, pausing("forward").rank(0, 2, backend="gloo"), True),
         (cpu_pauses, foreign(), False),
         (cpu_pauses, short_gaps(), False),
+        (thread_contention, contended(0.05, 7.8), False),
+        (thread_contention, contended(0.3, 0.1), False),
+        (thread_contention, contended(0.3, 7.8, threads=1), False),
+        (thread_contention, convolving(on_processor(threads=8)), False),
+        (cpu_threads, contended(0.3, 7.0, threads=1), False),
+        (cpu_threads, contended(0.0, 7.0, threads=1), False),
+        (cpu_threads, contended(0.0, 0.0, threads=1), True),
         (cpu_threads, convolving(on_processor(threads=5)), False),
         (cpu_threads, convolving(on_processor(threads=16)), False),
         (cpu_threads, convolving(on_processor(threads=1, load=5.5)), True),
