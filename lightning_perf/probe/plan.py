@@ -131,25 +131,23 @@ def _settings(
     calls: OperatorCalls, threads: int, cores: int, batch_size: int | None, on: DeviceSettings
 ) -> tuple[Setting, ...]:
     autocast = calls.autocast
-    found = [Setting(CURRENT, autocast)]
-    if autocast is None and (calls.on_device or (cpu_flags() or frozenset()) & BF16_FLAGS):
-        found.append(Setting("bf16", "bfloat16"))
-    if autocast is None and calls.on_device:
-        found.append(Setting("fp16", "float16"))
-    if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
-        found.append(Setting("channels-last", autocast, channels_last=True))
-    if not calls.on_device and threads <= FEW_THREADS * cores:
-        found.append(Setting("threads", autocast, threads=cores))
-    if calls.on_device and autocast is None and not (on.tf32_matmul and on.tf32_convolution):
-        found.append(Setting("tf32"))
-    if batch_size is not None:
-        found.append(Setting("batch", autocast, batch=2))
-    flags = bool(on.tf32_matmul), on.tf32_convolution is not False
-    return tuple(
-        replace(setting, tf32_matmul=matmul, tf32_convolution=convolution)
-        for setting in found
-        for matmul, convolution in ((True, True) if setting.name == "tf32" else flags,)
+    current = Setting(
+        CURRENT, autocast, tf32_matmul=bool(on.tf32_matmul), tf32_convolution=on.tf32_convolution is not False
     )
+    found = [current]
+    if autocast is None and (calls.on_device or (cpu_flags() or frozenset()) & BF16_FLAGS):
+        found.append(replace(current, name="bf16", autocast="bfloat16"))
+    if autocast is None and calls.on_device:
+        found.append(replace(current, name="fp16", autocast="float16"))
+    if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
+        found.append(replace(current, name="channels-last", channels_last=True))
+    if not calls.on_device and threads <= FEW_THREADS * cores:
+        found.append(replace(current, name="threads", threads=cores))
+    if calls.on_device and autocast is None and not (on.tf32_matmul and on.tf32_convolution):
+        found.append(replace(current, name="tf32", tf32_matmul=True, tf32_convolution=True))
+    if batch_size is not None:
+        found.append(replace(current, name="batch", batch=2))
+    return tuple(found)
 
 
 def _device_settings(trace: Trace) -> DeviceSettings:

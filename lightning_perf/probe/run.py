@@ -85,8 +85,7 @@ def probe_trace(
 ) -> Probe:
     """Probe a recording on this machine, in the worker process.
 
-    Args:
-        compiles: Whether to compile the calls of a step, too. This takes minutes, which do not count as seconds.
+    Compiling the calls of a step takes minutes, which do not count as seconds.
     """
     begin = time.perf_counter()
     plan = plan_probe(trace, seconds, has_cuda=has_cuda)
@@ -153,10 +152,14 @@ def build_probe(
 ) -> Probe:
     """Make the result from the times of the worker processes."""
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
-    parts = StepParts(usual_calls(plan.calls, measured.times, CURRENT), _usual_optimizer_ns(plan, measured, pace))
+    updates, optimizer = plan.optimizer, plan.task.optimizer
+    recorded = StepParts(plan.calls, updates.host_ns / max(1, updates.steps) if updates is not None else 0.0)
+    probed_ns = measured.optimizer.get(optimizer.implementation, ()) if optimizer is not None else ()
+    parts = StepParts(
+        usual_calls(plan.calls, measured.times, CURRENT), usual_optimizer_ns(recorded.optimizer_ns, probed_ns, pace)
+    )
     if plan.host is not None and plan.usual_step_ns is not None:
-        as_recorded = StepParts(plan.calls, _recorded_optimizer_ns(plan))
-        parts = fit_into_step(as_recorded, parts, plan.gaps_ns, plan.usual_step_ns)
+        parts = fit_into_step(recorded, parts, plan.gaps_ns, plan.usual_step_ns)
     calls, optimizer_ns = parts
     plan = replace(plan, calls=calls)
     rows = _rows(calls, measured, [setting.name for setting in plan.task.settings[1:]])
@@ -248,27 +251,11 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
 
 
 def _lacking_faults_ns(plan: Plan, measured: Measured) -> float:
-    """Return the cost per step of page faults that the training had and the probe lacks.
-
-    Returns:
-        The cost; 0 if it is a small share of the step, or if faults were not counted.
-    """
+    """Return the cost per step of page faults that the probe lacks; 0 if it is small, or if they were not counted."""
     if measured.page_faults is None:
         return 0.0
     cost_ns = plan.page_fault_ns * max(0.0, plan.page_faults - measured.page_faults)
     return cost_ns if cost_ns >= MANY_FAULTS * (plan.usual_step_ns or plan.step_ns) else 0.0
-
-
-def _recorded_optimizer_ns(plan: Plan) -> float:
-    """Return the recorded time of an optimizer step; 0 if the recording marks none."""
-    return plan.optimizer.host_ns / max(1, plan.optimizer.steps) if plan.optimizer is not None else 0.0
-
-
-def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
-    """Return the time that an optimizer step usually takes; 0 if the recording marks none."""
-    task = plan.task.optimizer
-    probed = measured.optimizer.get(task.implementation, ()) if task is not None else ()
-    return usual_optimizer_ns(_recorded_optimizer_ns(plan), probed, pace)
 
 
 def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -212,6 +212,11 @@ def wait_on_device(times: int = 1) -> None:
     torch.cuda._sleep(times * WAIT_CYCLES)  # type: ignore[no-untyped-call]
 
 
+def autocast(setting: Setting, device: str) -> AbstractContextManager[Any]:
+    """Return the context of a setting's autocast."""
+    return torch.autocast(device, getattr(torch, setting.autocast)) if setting.autocast else nullcontext()
+
+
 class MadeCalls(NamedTuple):
     """The calls of a pass by their keys: the times of both passes as the timer returned them, and reasons."""
 
@@ -231,7 +236,6 @@ def make_calls(
     made = MadeCalls({}, {}, {})
     held: list[tuple[int, list[Tensor], list[Tensor]]] = []
     held_bytes = 0
-    dtype = getattr(torch, setting.autocast) if setting.autocast else None
 
     def flush() -> None:
         nonlocal held_bytes
@@ -248,7 +252,7 @@ def make_calls(
     if device == "cuda":  # the worker process is this package's own, so the flags need not be restored
         torch.backends.cuda.matmul.allow_tf32 = setting.tf32_matmul
         torch.backends.cudnn.allow_tf32 = setting.tf32_convolution
-    with torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext():
+    with autocast(setting, device):
         for key, call in calls.items():
             try:
                 with torch.set_grad_enabled(call.has_backward):
