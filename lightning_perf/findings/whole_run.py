@@ -106,15 +106,7 @@ class Checked:
 
 
 def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | None) -> Stretch | None:
-    """Compare the recorded steps with those of the run.
-
-    Args:
-        lead: The rank that the report describes first.
-        run: The steps of the run that were not recorded.
-
-    Returns:
-        The comparison, or None if there is nothing to compare.
-    """
+    """Compare the recorded steps with those of the run; None if there is nothing to compare."""
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
     if run.steps < LEAST_STRETCH_STEPS:

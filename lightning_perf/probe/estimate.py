@@ -275,13 +275,9 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
 
 
 def first_settled_round(times: Sequence[Times]) -> int:
-    """Return the first round of a setting that no longer warms up.
+    """Return the first round of a setting that no longer warms up: it takes at most 1.05 times the median of its calls.
 
-    The first rounds of a setting may meet fresh memory, and code that is not in the caches yet.
-
-    Returns:
-        The first round that takes at most 1.05 times the median of its calls, but at least two rounds remain; 0 without
-        any times.
+    The first rounds may meet fresh memory, and code that is not in the caches yet. At least two rounds remain.
     """
     numbers = sorted({one.first_round + at for one in times for at in range(len(one.forward_ns))})
     usual = [(one, median(_call_ns(one))) for one in times if one.forward_ns]
@@ -329,11 +325,7 @@ class _Similar(NamedTuple):
 
 
 def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) -> _Similar:
-    """Estimate calls by other calls of the same operator, like the unsampled part of a ratio estimator.
-
-    Args:
-        measured: Time and saving per step of the calls that were measured, by their places.
-    """
+    """Estimate calls by measured calls of the same operator, like the unsampled part of a ratio estimator."""
     sampled: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     left: defaultdict[str, list[float]] = defaultdict(list)
     for place, call in enumerate(calls.calls):

@@ -73,11 +73,7 @@ class Plan:
 
 
 def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
-    """Plan a probe.
-
-    Returns:
-        The plan. ``None`` if the recording has no operator calls with shapes, or is of a device that is not here.
-    """
+    """Plan a probe; ``None`` if no operator call has shapes, or if the recording is of a device that is not here."""
     calls = operator_calls(trace)
     step_ns = breakdown(trace).wall.mean_ns or 0.0
     if calls is None or not any(call.shapes for call in calls.calls) or (calls.on_device and not has_cuda):

@@ -29,15 +29,9 @@ MIN_WINDOW_STEPS = 2
 class Runner:
     """A training in its own process, which is measured window by window.
 
-    Args:
-        time_left_s: Returns the seconds that it may still take.
-
     Attributes:
         losses: The loss of each optimizer step so far.
         start_s: Time that its process took to start, up to the first window that may be timed.
-
-    Raises:
-        TrialError: The training fails before its first timed window.
     """
 
     def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:

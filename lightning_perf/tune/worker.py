@@ -200,12 +200,7 @@ def main(channel: Channel) -> None:
 
 
 def work(channel: Channel) -> None:
-    """Carry out one order.
-
-    Raises:
-        NotApplicableError: A lever turned out not to apply.
-        TrialError: The training cannot be used for trials, or a lever failed.
-    """
+    """Carry out one order."""
     order = channel.receive(Order)
     if order.scout:
         channel.send(_scout(order))

@@ -42,11 +42,7 @@ class NotCallableError(Exception):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor without its values.
-
-    Attributes:
-        shape: Its shape.
-    """
+    """A tensor without its values."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -39,11 +39,7 @@ CURRENT = "current"
 
 
 class OptimizerTask(Message, frozen=True):
-    """An optimizer to measure in its recorded implementation and in others.
-
-    Attributes:
-        amsgrad: Whether Adam keeps the maximum of its second moments.
-    """
+    """An optimizer to measure in its recorded implementation and in others."""
 
     name: str
     implementation: str

@@ -35,11 +35,7 @@ advised to use it. A larger batch warms up for longer than one round."""
 
 
 class Rounds:
-    """Measures the calls of a task until a deadline.
-
-    Args:
-        optimizer: Steps after each pass; ``None`` without one.
-    """
+    """Measures the calls of a task until a deadline. The optimizer steps after each pass."""
 
     def __init__(
         self,

@@ -36,8 +36,7 @@ FETCH_SAMPLES = 64
 def fetch_cpu_share(training: Training) -> float | None:
     """Measure for which share of the time the processor works while samples are loaded.
 
-    Returns:
-        The share, or None for a data set without an index or with samples in memory.
+    Returns ``None`` for a data set without an index or with samples in memory.
     """
     loader = training_loader(training)
     if isinstance(loader, str) or isinstance(loader.dataset, IterableDataset):
@@ -125,11 +124,7 @@ def _owner(training: Training) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """Batches made by worker processes that stay alive over epochs.
-
-    Attributes:
-        prefetch: Batches that each of them prepares in advance.
-    """
+    """Batches made by worker processes that stay alive over epochs, some of them in advance."""
 
     count: int
     prefetch: int = 2
@@ -179,11 +174,7 @@ class PinnedMemory:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """More samples per step. This is another training, so the user has to choose its learning rate again.
-
-    Attributes:
-        factor: Samples per batch, relative to the user's batch size.
-    """
+    """More samples per batch. This is another training, so the user has to choose its learning rate again."""
 
     factor: int
 
