@@ -44,9 +44,11 @@ def one(*args: Any, **kwargs: Any) -> Finding:
     return finding
 
 
-def test_a_healthy_fit_has_no_finding() -> None:
+def test_a_healthy_or_short_fit_has_no_finding() -> None:
     assert found() == []
     assert find_in_fit(None) == ()
+    small = dict.fromkeys(accounts.USUAL, (0.001, 1))  # 90 % of the fit, but less than a second
+    assert found(small | {("callbacks", "Images.on_train_batch_end"): (0.9, 10)}) == []
 
 
 def test_every_rule_takes_an_empty_account() -> None:
@@ -67,13 +69,9 @@ def test_worker_restarts_are_those_after_the_first_start() -> None:
     assert found(entries, starts=starts(1)) == []
 
 
-def test_worker_restarts_beyond_the_list_count_as_well() -> None:
-    entries = {("worker start-up", "training"): (202.0, 101)}
-    finding = one(entries, starts=starts(51))
-    assert finding.saving_low_ms == pytest.approx(0.8 * 100 * 2000)
-
-
-def test_worker_restarts_of_both_loops_add_up() -> None:
+def test_worker_restarts_beyond_the_list_and_of_both_loops_count() -> None:
+    beyond = one({("worker start-up", "training"): (202.0, 101)}, starts=starts(51))
+    assert beyond.saving_low_ms == pytest.approx(0.8 * 100 * 2000)
     entries = {("worker start-up", "training"): (20.0, 10), ("worker start-up", "validation"): (10.0, 10)}
     finding = one(entries, starts=(*starts(10), *starts(10, stage="validation", seconds=1.0)))
     assert finding.saving_low_ms == pytest.approx(0.8 * 27_000)
@@ -98,20 +96,13 @@ def test_long_validation(facts: dict[str, Any], runs: int, setting: str) -> None
     assert finding.saving_high_ms == pytest.approx(70_500 / 2)
 
 
-def test_long_validation_that_waits_for_data() -> None:
-    finding = one({("validation", "fetch"): (70.0, 500)})
-    assert "num_workers" in finding.action
-
-
-def test_long_validation_has_a_threshold() -> None:
+def test_long_validation_has_a_threshold_and_may_wait_for_data() -> None:
+    assert "num_workers" in one({("validation", "fetch"): (70.0, 500)}).action
     rest_s = sum(seconds for seconds, _ in accounts.USUAL.values()) - 3.5
     assert found({("validation", "compute"): (rest_s * 0.098 / 0.902 - 0.5, 100)}) == []
     assert len(found({("validation", "compute"): (rest_s * 0.102 / 0.898 - 0.5, 100)})) == 1
-
-
-def test_an_odd_number_of_validations_keeps_the_larger_half() -> None:
-    finding = one({("validation", "compute"): (29.5, 100)}, validations=3)
-    assert finding.saving_high_ms == pytest.approx(10_000)
+    # An odd number of validations keeps the larger half.
+    assert one({("validation", "compute"): (29.5, 100)}, validations=3).saving_high_ms == pytest.approx(10_000)
 
 
 def test_slow_checkpoints() -> None:
@@ -174,20 +165,9 @@ def test_a_first_step_like_the_others_is_not_slow() -> None:
     assert found({("first step", "forward"): (50.0, 1)}, steps=1) == []
 
 
-def test_short_fits_have_no_finding() -> None:
-    """90 % of the fit, but less than a second."""
-    small = dict.fromkeys(accounts.USUAL, (0.001, 1))
-    assert found(small | {("callbacks", "Images.on_train_batch_end"): (0.9, 10)}) == []
-
-
 def test_the_largest_saving_comes_first() -> None:
-    kinds = [
-        finding.kind
-        for finding in found(
-            {("callbacks", "Images.on_train_batch_end"): (20.0, 1000), ("checkpoints", "write"): (60.0, 10)}
-        )
-    ]
-    assert kinds == ["slow-checkpoints", "slow-callback"]
+    both = found({("callbacks", "Images.on_train_batch_end"): (20.0, 1000), ("checkpoints", "write"): (60.0, 10)})
+    assert [finding.kind for finding in both] == ["slow-checkpoints", "slow-callback"]
 
 
 def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None:

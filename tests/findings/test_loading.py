@@ -98,26 +98,24 @@ def text(finding: Finding) -> str:
     return " ".join((*finding.evidence, finding.action))
 
 
-def test_a_stream_gets_no_workers() -> None:
-    finding = on_cpu(20_000, 20_000, kind="iterable")
-    assert "num_workers" not in finding.action
-    assert "each worker process would yield all of it again" in text(finding)
-    assert finding.saving_low_ms == 0
-
-
-@pytest.mark.parametrize("kind", ["map", "iterable"])
-def test_data_that_depend_on_the_model_stay_in_its_process(kind: str) -> None:
-    # Measured: with 4 workers PPO trained on 256 steps instead of 64, and its rewards froze.
-    finding = on_cpu(20_000, 20_000, kind=kind, uses_model=True)
-    assert finding.action.endswith("Leave num_workers=0.")
-    assert "a copy of it that never learns" in text(finding)
-    assert finding.saving_low_ms == 0
-
-
-def test_a_loader_of_another_make() -> None:
-    finding = on_cpu(20_000, 20_000, kind="other", workers=None)
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"kind": "iterable"}, "each worker process would yield all of it again"),
+        # Measured: with 4 workers PPO trained on 256 steps instead of 64, and its rewards froze.
+        ({"kind": "map", "uses_model": True}, "a copy of it that never learns"),
+        ({"kind": "iterable", "uses_model": True}, "a copy of it that never learns"),
+        ({"kind": "other", "workers": None}, "do not come from a torch DataLoader"),
+    ],
+)
+def test_loaders_that_get_no_workers(facts: dict[str, Any], said: str) -> None:
+    finding = on_cpu(20_000, 20_000, **facts)
+    assert said in text(finding)
     assert "DataLoader(…" not in finding.action
-    assert "do not come from a torch DataLoader" in text(finding)
+    assert (
+        ("num_workers" in finding.action) == finding.action.endswith(" Leave num_workers=0.") == ("uses_model" in facts)
+    )
+    assert finding.saving_low_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -202,17 +200,13 @@ def test_workers_that_compete_for_cores_are_warned_of() -> None:
     assert "torch.set_num_threads(1)" in text(finding)
 
 
-def test_pinned_memory_is_for_a_gpu_only() -> None:
+def test_pinned_memory_is_for_a_gpu_and_what_is_set_is_not_advised() -> None:
     assert "pin_memory" not in text(on_cpu(20_000, 20_000))
-    finding = finding_of(input_bound, training(fetch_us=2500, loader=IN_PROCESS))
-    assert "num_workers=4, pin_memory=True, persistent_workers=True" in finding.action
-
-
-def test_what_is_set_is_not_advised() -> None:
     builder = training(fetch_us=2500, loader=IN_PROCESS)
-    builder.top_level[LOADER_KEY] = MAP | {"pin_memory": True}
     finding = finding_of(input_bound, builder)
-    assert "pin_memory" not in text(finding)
+    assert "num_workers=4, pin_memory=True, persistent_workers=True" in finding.action
+    builder.top_level[LOADER_KEY] = MAP | {"pin_memory": True}
+    assert "pin_memory" not in text(finding_of(input_bound, builder))
     finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=2, persistent_workers=True)
     assert "persistent_workers" not in text(finding)
     assert finding.action.startswith("Raise num_workers")
@@ -220,10 +214,15 @@ def test_what_is_set_is_not_advised() -> None:
 
 def test_workers_on_all_cores_are_not_raised() -> None:
     finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=7)
-    assert "num_workers" not in finding.action
     assert finding.action.startswith("Set persistent_workers=True, and make each batch cheaper")
     assert "7 worker processes already use all of the 8 cores." in finding.evidence
-    assert finding.saving_low_ms == 0
+    computing = on_cpu(48_000, 2_000, cores=2, threads=1, loader=WORKERS, workers=2, use={"worker_cpu": 0.97})
+    assert (
+        "Each of the 2 worker processes computes for 97.0 % of the time, and there are 2 cores." in computing.evidence
+    )
+    for one in (finding, computing):
+        assert "num_workers" not in one.action
+        assert one.saving_low_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -239,12 +238,6 @@ def test_processor_time_of_workers_decides_how_many_more(worker_cpu: float, work
     assert finding.saving_high_ms == pytest.approx(min(48.0, 50 * (1 - 2 / advised)))
 
 
-def test_computing_workers_on_all_cores_are_not_raised() -> None:
-    finding = on_cpu(48_000, 2_000, cores=2, threads=1, loader=WORKERS, workers=2, use={"worker_cpu": 0.97})
-    assert "num_workers" not in finding.action
-    assert "Each of the 2 worker processes computes for 97.0 % of the time, and there are 2 cores." in finding.evidence
-
-
 def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:
     # The training thread has a core for 12 % of the time: 8 of 50 ms in the step, and nothing in the fetch.
     finding = on_cpu(400_000, 50_000, cores=2, threads=1, use={"thread_cpu": 0.12, "core_wait": 0.0})
@@ -253,18 +246,15 @@ def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:
     assert "num_workers=1, " in busy.action
 
 
-def test_tensors_in_memory_are_fetched_by_the_batch() -> None:
+def test_fast_data_are_fetched_by_the_batch() -> None:
+    plain = on_cpu(600, 2000, batch_size=64)
+    assert plain.action.startswith("Fetch whole batches: give the dataset a method __getitems__")
+    assert plain.saving_low_ms == 0
     finding = on_cpu(600, 2000, in_memory=True, batch_size=64)
     assert "num_workers" not in finding.action
     assert "batch_size=None, sampler=BatchSampler(RandomSampler(dataset), batch_size=64" in finding.action
     assert "A batch takes 600 µs, 9.38 µs per sample" in text(finding)
     assert finding.saving_low_ms == pytest.approx(0.3)
-
-
-def test_a_fast_dataset_of_another_kind_is_given_a_fetch_of_whole_batches() -> None:
-    finding = on_cpu(600, 2000, batch_size=64)
-    assert finding.action.startswith("Fetch whole batches: give the dataset a method __getitems__")
-    assert finding.saving_low_ms == 0
 
 
 def test_the_advice_for_whole_batches_is_sound() -> None:

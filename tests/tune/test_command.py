@@ -124,16 +124,6 @@ def test_json_is_the_document(tuned, capsys):
     assert set(document) == set(TuneResult.__dataclass_fields__)
 
 
-def test_markdown_goes_to_a_file(tuned, tmp_path, capsys):
-    written = tmp_path / "new" / "tune.md"  # parents are made
-    assert main(["tune", "any:thing", "--markdown", str(written)]) == 0
-    assert written.read_text() == result().to_markdown()
-    assert main(["tune", "any:thing", "--markdown", str(written / "below_a_file.md")]) == 2
-    streams = capsys.readouterr()
-    assert "below_a_file.md: cannot be written" in streams.err
-    assert "Kept" in streams.out  # what took minutes is not lost
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [(["--levers", "warp-drive"], "unknown lever 'warp-drive'; choose from bf16-mixed"), (["--rounds", "2"], "from 6")],

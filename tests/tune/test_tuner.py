@@ -55,7 +55,6 @@ def test_what_cannot_be_copied_is_told(given):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"minutes": 0}, "positive"),
         ({"minutes": float("inf")}, "positive"),
         ({"window_s": float("nan")}, "positive"),
         ({"rounds": 5}, "from 6"),
