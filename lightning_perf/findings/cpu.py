@@ -1,4 +1,4 @@
-"""Rules for trainings on a processor: arithmetic, layout, overhead, page faults, pauses and idle cores."""
+"""Rules for trainings on a processor: arithmetic, layout, overhead, pauses and idle cores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from lightning_perf.findings.savings import (
     whole,
     worth_it,
 )
-from lightning_perf.machine.page_faults import KEEP_MEMORY
 from lightning_perf.units import format_count, format_duration, format_share
 
 
@@ -321,44 +320,6 @@ def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
         SavingRange((0.0, overhead_ns), "Merged operators need fewer calls, at best none.", "general"),
         "",
         ("The batch is the whole data set, so it cannot grow.",),
-    )
-
-
-LEAST_FAULTS, MOST_FAULTS = 0.5, 1.25
-"""Shares of the faults' cost on one thread that a step saves. Several threads share the faults, and freshly cleared
-pages evict the step's own data from the caches."""
-
-
-@rule("cpu-page-faults")
-def cpu_page_faults(analysis: RankAnalysis) -> Problem | None:
-    """Find steps in which the system has to clear the same memory again."""
-    processor = processor_of(analysis)
-    if not processor.trains or processor.allocator != "glibc" or not analysis.breakdown.marked:
-        return None
-    if not processor.page_faults or not processor.page_fault_ns:
-        return None
-    cost_ns = processor.page_faults * processor.page_fault_ns
-    busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
-    high_ns = min(MOST_FAULTS * cost_ns, busy_ns)
-    if not worth_it(high_ns, analysis):
-        return None
-    shown_ns = min(cost_ns, busy_ns)  # measured one by one they may cost more than all operators of the step
-    settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
-    return Problem(
-        f"Page faults: {format_count(processor.page_faults)} per step, because freed memory is returned to the system",
-        (
-            (
-                f"The system clears each page at its first use, in {format_duration(processor.page_fault_ns)} on this "
-                f"machine: {format_duration(shown_ns)} per step, {share_of_step(shown_ns, analysis)}."
-            ),
-            "glibc returns large blocks when they are freed, and every step frees its activations.",
-        ),
-        f"Start the training with these environment variables: {settings}. glibc then keeps freed memory, and the "
-        "process stays as large as its peak. Or preload jemalloc or tcmalloc.",
-        SavingRange(
-            (min(LEAST_FAULTS * cost_ns, high_ns), high_ns),
-            "The faults go away, which saves half to five quarters of their cost on one thread.",
-        ),
     )
 
 

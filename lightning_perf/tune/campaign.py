@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import tempfile
 import time
@@ -302,43 +301,36 @@ def checked_estimates(result: TuneResult) -> tuple[EstimateOutcome, ...]:
 
     If several levers of a family address a finding, e.g. different numbers of workers, the fastest one counts.
     """
-    fastest: dict[tuple[str, str], Trial] = {}
+    fastest: dict[tuple[str, str], EstimateOutcome] = {}
+    versions = {
+        name.removeprefix("version."): str(value) for name, value in version_facts().items() if value is not None
+    }
     for trial in result.trials:
         if trial.rule is None or trial.predicted is None or trial.measured is None or trial.measured.value is None:
             continue
         if (trial.rule, trial.lever) in _OTHER_PRECISION:
             continue
+        low, high = sorted(trial.predicted)
+        gain = trial.measured.map(lambda ratio: result.baseline_ms * (1 - ratio))
+        outcome = EstimateOutcome(
+            rule=trial.rule,
+            setting=trial.lever,
+            step_ms=result.baseline_ms,
+            low_ms=result.baseline_ms * (1 - high),
+            high_ms=result.baseline_ms * (1 - low),
+            source=trial.source or "general",
+            gain_ms=gain.value or 0.0,
+            gain_low_ms=gain.low,
+            gain_high_ms=gain.high,
+            method="tune",
+            measurement=result.tuning,
+            on_top_of=trial.on_top_of,
+            network=result.network,
+            machine=result.machine.name,
+            versions=versions,
+            measured_unix_s=time.time(),
+        )
         key = trial.rule, find_lever(trial.lever).family
-        if key not in fastest or _ratio(trial) < _ratio(fastest[key]):
-            fastest[key] = trial
-    return tuple(_outcome(trial, result) for trial in fastest.values())
-
-
-def _ratio(trial: Trial) -> float:
-    value = trial.measured.value if trial.measured is not None else None
-    return math.inf if value is None else value
-
-
-def _outcome(trial: Trial, result: TuneResult) -> EstimateOutcome:
-    low, high = sorted(trial.predicted or (1.0, 1.0))
-    gain = None if trial.measured is None else trial.measured.map(lambda ratio: result.baseline_ms * (1 - ratio))
-    return EstimateOutcome(
-        rule=trial.rule or "",
-        setting=trial.lever,
-        step_ms=result.baseline_ms,
-        low_ms=result.baseline_ms * (1 - high),
-        high_ms=result.baseline_ms * (1 - low),
-        source=trial.source or "general",
-        gain_ms=(gain.value if gain is not None else None) or 0.0,
-        gain_low_ms=gain.low if gain is not None else None,
-        gain_high_ms=gain.high if gain is not None else None,
-        method="tune",
-        measurement=result.tuning,
-        on_top_of=trial.on_top_of,
-        network=result.network,
-        machine=result.machine.name,
-        versions={
-            name.removeprefix("version."): str(value) for name, value in version_facts().items() if value is not None
-        },
-        measured_unix_s=time.time(),
-    )
+        if key not in fastest or outcome.gain_ms > fastest[key].gain_ms:
+            fastest[key] = outcome
+    return tuple(fastest.values())

@@ -12,11 +12,11 @@ from lightning_perf.findings.cpu import (
     cpu_bf16,
     cpu_channels_last,
     cpu_overhead,
-    cpu_page_faults,
     cpu_pauses,
     cpu_threads,
     thread_contention,
 )
+from lightning_perf.findings.memory import cpu_page_faults
 from lightning_perf.trace.description import LOADER_KEY, LOOP_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import ACTIVATIONS, WEIGHTS, convolving, on_processor, strides
 from tests.findings.recordings import A100, Rule, analysis, finding_of, saving_of
