@@ -29,7 +29,7 @@ from lightning_perf.run_files.fit.memory_growth import (
 )
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
-from tests.findings.recordings import saving_of
+from tests.findings.recordings import finding_of, saving_of
 from tests.support.shown import console_text
 
 
@@ -253,8 +253,7 @@ def test_the_slope_is_that_of_the_leak() -> None:
     found = growth_of(lambda step: 500 + 0.5 * step)
     assert found.bytes_per_step == pytest.approx(0.5 * MIB, rel=1e-3)
     assert leak(found) is None  # no tensor or object is known to grow
-    finding = memory_growth(found)
-    assert finding is not None
+    finding = finding_of(memory_growth, found)
     assert finding.title == "Memory grows by 512 KiB per step"
     assert "were not counted twice" in finding.evidence[0]
     assert (finding.per, finding.saving_high_ms, finding.severity) == ("fit", None, "low")
@@ -273,8 +272,7 @@ def test_the_kind_of_tensor_that_grows() -> None:
         100,
         [("Tensor float32 [128]", 100, 50 * MIB), ("Tensor float32 [9]", 3, 9), ("Tensor float32 []", 1, 0)],
     )
-    finding = leak(found)
-    assert finding is not None
+    finding = finding_of(leak, found)
     expected = "In 100 steps, 100 more Tensor float32 [128] on cpu hold 50.0 MiB, 512 KiB per step."
     assert finding.evidence[1] == expected
     assert "clear it in on_train_epoch_end" in finding.action
@@ -282,8 +280,7 @@ def test_the_kind_of_tensor_that_grows() -> None:
 
 def test_losses_that_keep_their_graphs() -> None:
     before, after = (TensorCensus(step, (group(step, size=4 * step, graph=True),)) for step in (50, 150))
-    finding = leak(growth_of(lambda step: 500 + 0.5 * step, before, after))
-    assert finding is not None
+    finding = finding_of(leak, growth_of(lambda step: 500 + 0.5 * step, before, after))
     assert "100 more Tensor float32 []" in finding.evidence[1]
     assert "keep their graphs of autograd alive" in finding.evidence[1]
     assert "loss.detach()" in finding.action
@@ -296,8 +293,7 @@ def test_growth_outside_of_tensors() -> None:
         found = summarize_growth(record, 100 + np.arange(1000) % lengths)
         assert found is not None
         assert (leak(found), found.batch_lengths) == (None, lengths)
-        finding = memory_growth(found)
-        assert finding is not None
+        finding = finding_of(memory_growth, found)
         assert "neither tensors nor a list, dictionary or set grew with it" in finding.evidence[0]
         assert finding.action.startswith(advice)
 
@@ -326,8 +322,7 @@ def test_workers_that_copy_the_data_set(last_mib: int, resident_mib: int, contai
 def test_objects_that_each_step_keeps_are_a_leak() -> None:
     before, after = (TensorCensus(step, (), items) for step, items in ((50, 0), (150, 100)))
     found = growth_of(lambda step: 500 + 0.5 * step, before, after)
-    finding = leak(found)
+    finding = finding_of(leak, found)
     assert memory_growth(found) is None
-    assert finding is not None
     assert "In 100 steps one list, dictionary or set got 100 more items" in finding.evidence[1]
     assert "list, dictionary or cache" in finding.action

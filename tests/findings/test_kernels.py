@@ -111,11 +111,7 @@ def test_fp32_on_an_a100() -> None:
 
 
 def test_a_v100_has_no_bf16() -> None:
-    finding = half_precision(
-        analysis(training(kernel="volta_sgemm_128x64_nn", dtype="float", gpu="Tesla V100-SXM2-16GB", properties=V100))
-    )
-    assert finding is not None
-    assert 'precision="16-mixed"' in finding.action
+    assert 'precision="16-mixed"' in finding_of(half_precision, VOLTA).action
 
 
 def test_a_loss_that_is_read_in_each_step_keeps_nothing_back() -> None:
@@ -159,10 +155,8 @@ AMPERE_GRAPHICS = {"computeMajor": 8, "computeMinor": 6, "numSms": 82, "totalGlo
 
 def test_an_h100_multiplies_8_times_as_fast_in_tf32() -> None:
     """At 8192³ an H100 SXM reaches 52.1 TFLOP/s in FP32 and 416.6 in TF32."""
-    finding = tf32_off(
-        analysis(training(kernel=FP32_GEMM, dtype="float", gpu="NVIDIA H100 80GB HBM3", properties=H100))
-    )
-    assert finding is not None
+    recorded = training(kernel=FP32_GEMM, dtype="float", gpu="NVIDIA H100 80GB HBM3", properties=H100)
+    finding = finding_of(tf32_off, recorded)
     low_ms, high_ms = saving_of(finding)
     assert low_ms <= 9.98 * (1 - 52.1 / 416.6) <= high_ms
     assert finding.model == "These products speed up 2 to 8.1 times, by the device's peak rates."

@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ def record(step: Callable[[], None]) -> Trace:
         return read_trace(path)
 
 
+@cache
 def recorded_training(name: str, batch: int = 6, autocast: torch.dtype | None = None) -> Trace:
     """Record a forward and a backward pass and a step of an optimizer of a network."""
     torch.manual_seed(0)
