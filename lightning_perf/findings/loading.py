@@ -227,9 +227,7 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     evidence = list[str]()
     fetch_ns = step.batch_ns * step.fetches
     busy = _busy_in_fetch(processor, fetch_ns, step.step_ns)
-    cost = LoadingCost(
-        fetch_ns, 1.0 if busy is None else busy, step.rest_ns, processor.cores, _training_cores(processor)
-    )
+    cost = _loading_cost(analysis, fetch_ns, step.step_ns, step.rest_ns)
     if processor.cores:
         needed, count = cost.needed, cost.advised
         waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
@@ -313,10 +311,7 @@ def _without_workers(analysis: RankAnalysis, wait_ns: float, evidence: list[str]
 def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
     facts, processor = loader_of(analysis), processor_of(analysis)
     workers = facts.workers or 1
-    # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
-    cost = LoadingCost(
-        workers * step_ns, _busy_worker(processor), step_ns - wait_ns, processor.cores, _training_cores(processor)
-    )
+    cost = _loading_cost(analysis, None, step_ns, step_ns - wait_ns)
     advised = cost.advised
     # The loader needs a whole step for a batch. Twice the workers at best halve that.
     best_ns = min(wait_ns, step_ns / 2)
@@ -356,9 +351,28 @@ def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step
     return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, tuple(evidence))
 
 
-def _training_cores(processor: Processor) -> int:
-    """Return the cores that torch computes on; 0 if a device trains, or if they are unknown."""
-    return (processor.threads or 0) if processor.trains else 0
+def _loading_cost(analysis: RankAnalysis, fetch_ns: float | None, step_ns: float, rest_ns: float) -> LoadingCost:
+    """Return the cost of loading the data of a step in the training thread, or in worker processes without a fetch."""
+    processor = processor_of(analysis)
+    training_cores = (processor.threads or 0) if processor.trains else 0
+    if fetch_ns is None:
+        # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
+        fetch_ns, busy = (loader_of(analysis).workers or 1) * step_ns, _busy_worker(processor)
+    else:
+        found = _busy_in_fetch(processor, fetch_ns, step_ns)
+        busy = 1.0 if found is None else found
+    return LoadingCost(fetch_ns, busy, rest_ns, processor.cores, training_cores)
+
+
+def advised_workers(analysis: RankAnalysis) -> int | None:
+    """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
+    loading, facts = analysis.loading, loader_of(analysis)
+    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
+    if loading is None or not step_ns or not loading.fetch_ns:
+        return None
+    by_workers = loading.loader == "workers" or bool(facts.workers)
+    fetch_ns = None if by_workers else _batch_ns(analysis, loading, wait_ns) * _fetches(loading)
+    return _loading_cost(analysis, fetch_ns, step_ns, max(0.0, step_ns - wait_ns)).advised
 
 
 def _busy_worker(processor: Processor) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lightning_perf import __version__
@@ -22,6 +23,7 @@ from lightning_perf.tune.errors import (
     trial_errors,
 )
 from lightning_perf.tune.levers.lever import Lever
+from lightning_perf.tune.levers.loader import Workers
 from lightning_perf.tune.levers.registry import find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss
 from lightning_perf.tune.messages import Order, Scouted
@@ -155,15 +157,22 @@ class _Campaign:
             # A loss is worth trying last: it may turn into a gain on top of another lever.
             return (found.low + found.high) / (lever.cost if profile.probed else 1) if found is not None else 0.0
 
+        def distance(lever: Lever) -> float:
+            count = lever.change.count if isinstance(lever.change, Workers) else 1
+            return abs(math.log2(count / (profile.workers or 1)))
+
+        # All numbers of workers have the same prediction, so the one that keeps up with the steps is tried first.
+        workers = iter(sorted((lever for lever in self._levers if lever.family == "workers"), key=distance))
+        levers = [next(workers) if lever.family == "workers" else lever for lever in self._levers]
         # Memory comes first: if glibc returns freed memory to the system, processes of one training differ by more than
         # most levers gain. Levers that change the training come last, on top of everything that is kept.
-        return sorted(
-            self._levers, key=lambda lever: (lever.changes_training, lever.family != "memory", -saving(lever))
-        )
+        return sorted(levers, key=lambda lever: (lever.changes_training, lever.family != "memory", -saving(lever)))
 
     def _try_all(self, scouted: Scouted) -> list[Trial]:
         trials: list[Trial] = []
-        for lever in self._in_order(scouted):
+        levers = self._in_order(scouted)
+        self._say_what_fits([lever for lever in levers if scouted.missing[lever.name] is None])
+        for lever in levers:
             try:
                 trials.append(self._try(lever, scouted))
             except KeyboardInterrupt:  # noqa: PERF203
@@ -173,6 +182,20 @@ class _Campaign:
                 self._interrupted = True
                 trials.append(self._try(lever, scouted))
         return [_with_successor(trial, self._kept) for trial in trials]
+
+    def _say_what_fits(self, levers: Sequence[Lever]) -> None:
+        """Name the levers that the budget has time for, if it does not suffice for all."""
+        costs = [lever.cost for lever in levers]
+        fitting = self._budget.fitting(costs)
+        if fitting == len(levers):
+            return
+        names = f": {', '.join(lever.name for lever in levers[:fitting])}" if fitting else ""
+        note = (
+            f"The budget has time for about {fitting} of {len(levers)} levers{names}. All of them need at least "
+            f"{math.ceil(self._budget.minutes_for(costs))} minutes."
+        )
+        self._notes.append(note)
+        self._progress.say(f"  {note}")
 
     def _try(self, lever: Lever, scouted: Scouted) -> Trial:
         kept = self._kept

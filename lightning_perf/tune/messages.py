@@ -46,6 +46,7 @@ class Profile(Message, frozen=True):
 
     Attributes:
         note: Why there are no predictions, or None.
+        workers: Worker processes that keep up with the steps; None if unknown.
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
         probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
             of the step; negative for a loss.
@@ -55,6 +56,7 @@ class Profile(Message, frozen=True):
     note: str | None = None
     step_ms: float | None = None
     probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    workers: int | None = None
 
     def prediction(self, lever: Lever) -> Prediction | None:
         """Return the predicted saving of a lever: the probed one, or that of a finding. Without a finding, no kind."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.measurement import LEAST_ROUNDS, MOST_ROUNDS
@@ -72,6 +74,15 @@ class Budget:
     def allows_a_trial(self) -> bool:
         """Return whether there is time for a trial, apart from the time that is set aside."""
         return self.left_s() >= self._reserve_s + self.trial_s
+
+    def fitting(self, costs: Sequence[float]) -> int:
+        """Return how many trials there is time for, given their times relative to one of the unchanged training."""
+        left_s = self.left_s() - self._reserve_s
+        return sum(spent * self.trial_s <= left_s for spent in accumulate(costs))
+
+    def minutes_for(self, costs: Sequence[float]) -> float:
+        """Return the minutes that a budget for all of these trials would have, if no lever is kept."""
+        return (self.spent_s() + self._reserve_s + sum(costs) * self.trial_s) / 60
 
     def allows_pairs(self, count: int, trial_s: float) -> bool:
         """Return whether there is time for some pairs of fresh processes, apart from the time that is set aside.

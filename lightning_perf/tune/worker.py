@@ -46,7 +46,8 @@ LEAST_COVERAGE = 0.5
 
 def profile(train: Callable[..., None], folder: str) -> Profile:
     """Record a few steps of a fit into a folder, and probe their operators."""
-    from lightning_perf.report.build import analyze  # trials start faster without it
+    from lightning_perf.findings.loading import advised_workers  # trials start faster without these
+    from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
         skip_first=SKIPPED_STEPS,
@@ -79,7 +80,7 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
     )
-    return Profile(predictions, None, step_ms, probed_savings(lead.probe))
+    return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead))
 
 
 def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.loading import input_bound, pageable_copies
+from lightning_perf.findings.loading import advised_workers, input_bound, pageable_copies
 from lightning_perf.run_files.probe import Probe, ProbedTransfer
 from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import convolving, on_processor
@@ -57,7 +58,7 @@ MAP = {
 }  # fmt: skip
 
 
-def on_cpu(
+def recorded_on_cpu(
     fetch_us: float,
     rest_us: float,
     *,
@@ -68,8 +69,8 @@ def on_cpu(
     transfer: ProbedTransfer | None = None,
     use: dict[str, float] | None = None,
     **facts: Any,
-) -> Finding:
-    """The finding of a training on a processor that waits for each batch and then computes."""
+) -> RankAnalysis:
+    """A training on a processor that waits for each batch and then computes."""
     processor = {
         "name": "A CPU", "cores": cores, "threads": threads, "cpus": cores, "machine_cpus": cores, "trains": True,
         "load": 1.0, **(use or {}),
@@ -83,7 +84,12 @@ def on_cpu(
     recorded = analysis(builder)
     if transfer is not None:
         recorded = replace(recorded, probe=Probe("A CPU", 0, (), 1e7, 1e7, 1e7, 5.0, (), transfer=transfer))
-    return finding_of(input_bound, recorded)
+    return recorded
+
+
+def on_cpu(fetch_us: float, rest_us: float, **options: Any) -> Finding:
+    """The finding of such a training."""
+    return finding_of(input_bound, recorded_on_cpu(fetch_us, rest_us, **options))
 
 
 def sending(sent_ms: float, received_ms: float) -> ProbedTransfer:
@@ -125,7 +131,9 @@ def test_loaders_that_get_no_workers(facts: dict[str, Any], said: str) -> None:
 def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
     fetch_us: float, rest_us: float, cores: int, workers: int
 ) -> None:
-    finding = on_cpu(fetch_us, rest_us, cores=cores, threads=1)
+    recorded = recorded_on_cpu(fetch_us, rest_us, cores=cores, threads=1)
+    assert advised_workers(recorded) == workers
+    finding = finding_of(input_bound, recorded)
     assert finding.action.startswith(
         f"Load in worker processes: DataLoader(…, num_workers={workers}, persistent_workers=True)"
     )
@@ -232,7 +240,9 @@ def test_workers_on_all_cores_are_not_raised() -> None:
 def test_processor_time_of_workers_decides_how_many_more(worker_cpu: float, worker_wait: float, advised: int) -> None:
     # 102, 49, 16 ms with 0, 2, 6 workers that sleep: two of them need 100 ms for a batch, and the rest of a step 2 ms.
     use = {"worker_cpu": worker_cpu, "worker_wait": worker_wait}
-    finding = on_cpu(48_000, 2_000, cores=4, threads=1, loader=WORKERS, workers=2, use=use)
+    recorded = recorded_on_cpu(48_000, 2_000, cores=4, threads=1, loader=WORKERS, workers=2, use=use)
+    assert advised_workers(recorded) == advised
+    finding = finding_of(input_bound, recorded)
     assert finding.action.startswith(f"Raise num_workers from 2 to {advised}")
     assert ("waits for the rest" in text(finding)) == (worker_cpu + worker_wait < 0.5)
     assert finding.saving_high_ms == pytest.approx(min(48.0, 50 * (1 - 2 / advised)))

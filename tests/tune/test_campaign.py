@@ -42,6 +42,7 @@ class Planted:
     draws: random.Random = field(default_factory=lambda: random.Random(0))
     predictions: tuple = ()
     probed: dict = field(default_factory=dict)
+    workers: int | None = None
     orders: list = field(default_factory=list)
     alive: int = 0
     most: int = 0
@@ -83,7 +84,7 @@ def planted(monkeypatch):
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
-            profile = Profile(plan.predictions, probed=plan.probed)
+            profile = Profile(plan.predictions, probed=plan.probed, workers=plan.workers)
             return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, profile)
 
         def ready(self, timeout_s):
@@ -207,6 +208,21 @@ def test_the_largest_predicted_saving_is_tried_first(planted):
     assert result.tuning
 
 
+@pytest.mark.parametrize(
+    ("workers", "order"),
+    [
+        (None, ["workers-1", "workers-2", "workers-4", "workers-4-prefetch-4", "workers-8"]),
+        (3, ["workers-4", "workers-4-prefetch-4", "workers-2", "workers-8", "workers-1"]),
+        (16, ["workers-8", "workers-4", "workers-4-prefetch-4", "workers-2", "workers-1"]),
+    ],
+)
+def test_the_number_of_workers_that_keeps_up_is_tried_first(planted, workers, order):
+    planted.workers = workers
+    planted.predictions = (Prediction("input-bound", 0.1, 0.3),)
+    result, _ = tuned("workers", "channels-last")
+    assert [trial.lever for trial in result.trials] == [*order, "channels-last"]
+
+
 def test_probed_savings_decide_the_order_and_certain_losses_are_not_tried(planted):
     planted.predictions = (Prediction("cpu-channels-last", 0.0, 0.9), Prediction("launch-bound", 0.2, 0.4))
     planted.probed = {"bf16-mixed": (-0.4, -0.2), "channels-last": (0.1, 0.12), "fused-optimizer": (0.2, 0.21)}
@@ -237,8 +253,12 @@ def test_a_probed_loss_is_tried_on_top_of_another_lever(planted):
 
 def test_the_budget_is_kept_and_leaves_time_for_the_last_measurement(planted):
     planted.factors = {"bf16-mixed": 0.5}
-    result, _ = tuned(minutes=2.5)
+    result, said = tuned(minutes=2.5)
     found = outcomes(result)
+    (note,) = (note for note in result.notes if note.startswith("The budget has time for about "))
+    assert f"  {note}" in said
+    fitting = "keep-memory, bf16-mixed, 16-mixed, channels-last"
+    assert note == (f"The budget has time for about 4 of 18 levers: {fitting}. All of them need at least 12 minutes.")
     assert found["bf16-mixed"] is Outcome.KEPT
     assert found["batch-size-x4"] is Outcome.NOT_TRIED
     assert result.combined is not None
