@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, HostWork, Layout
 from lightning_perf.analysis.host.pauses import PhasePause
@@ -235,46 +235,29 @@ def cpu_overhead(analysis: RankAnalysis) -> Problem | None:
     share = overhead_ns / step_ns(analysis)
     large_ns = overhead_ns if share >= MIN_OVERHEAD else None
     fixes = [_larger_batch(analysis, large_ns), _compiled(analysis), _merged(analysis, large_ns)]
-    fix = max((one for one in fixes if one is not None), key=_Fix.order, default=None)
+    fix = max(filter(None, fixes), key=_order, default=None)
     if fix is None:
         return None
-    part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
-    title = f"Overhead: {part} is Python and short operators" if share >= MIN_OVERHEAD else fix.title
-    return Problem(
-        title,
-        (
-            (
-                f"{format_count(compute.short_calls / compute.steps)} of "
-                f"{counted(compute.calls / compute.steps, 'operator')} {each(analysis)} are shorter than 10 µs, "
-                f"{format_duration(short_ns)} together. Python and the framework around them take "
-                f"{format_duration(python_ns)}."
-            ),
-            *fix.evidence,
-        ),
-        fix.action,
-        fix.saving,
-        changes=LARGER_BATCH if "batch" in fix.action else "",
+    if share >= MIN_OVERHEAD:
+        part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
+        fix = replace(fix, title=f"Overhead: {part} is Python and short operators")
+    evidence = (
+        f"{format_count(compute.short_calls / compute.steps)} of {counted(compute.calls / compute.steps, 'operator')} "
+        f"{each(analysis)} are shorter than 10 µs, {format_duration(short_ns)} together. Python and the framework "
+        f"around them take {format_duration(python_ns)}."
     )
+    return replace(fix, evidence=(evidence, *fix.evidence))
 
 
-class _Fix(NamedTuple):
-    """A fix with its saving, and the title that it gives a finding without much overhead."""
-
-    action: str
-    saving: SavingRange
-    title: str
-    evidence: tuple[str, ...] = ()
-
-    def order(self) -> tuple[bool, float]:
-        """Return the key by which the fix to give is the largest: a probed one, with the larger saving."""
-        return self.saving.basis == "probed", sum(self.saving.ns)
+def _order(fix: Problem) -> tuple[bool, float]:
+    """Return the key by which the fix to give is the largest: a probed one, with the larger saving."""
+    return (fix.saving.basis == "probed", sum(fix.saving.ns)) if fix.saving is not None else (False, 0.0)
 
 
-def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> Problem | None:
     """Return the fix of a larger batch; None if the batch is the whole data set."""
     if not batch_can_grow(analysis):
         return None
-    doubt = batch_doubt(analysis)
     saving = choose_saving(
         analysis,
         "batch",
@@ -284,42 +267,45 @@ def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | N
     if saving is None:
         return None
     saving = replace(saving, model=f"{saving.model} The saving is for as many samples as a step has now.")
-    probed = probed_change(analysis, "batch")
-    if probed is not None and overhead_ns is None:
-        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
-        return _Fix(action, saving, f"Small batches: with {probed.setting}, each sample takes less time", (doubt,))
+    probed, obstacle = probed_change(analysis, "batch"), compile_obstacle(analysis)
+    title, evidence = "", [batch_doubt(analysis), obstacle]
     action = "Give each step more work: raise batch_size two to four times and scale the learning rate with it."
-    obstacle = compile_obstacle(analysis)
-    if obstacle:
-        return _Fix(f"{action} lightning-perf tune measures it.", saving, "", (doubt, obstacle))
-    action += " Or merge operators: model = torch.compile(model). lightning-perf tune measures both."
-    return _Fix(action, saving, "", (doubt,))
+    if probed is not None and overhead_ns is None:
+        title = f"Small batches: with {probed.setting}, each sample takes less time"
+        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
+        evidence = evidence[:1]
+    elif obstacle:
+        action += " lightning-perf tune measures it."
+    else:
+        action += " Or merge operators: model = torch.compile(model). lightning-perf tune measures both."
+    return Problem(title, evidence, action, saving, changes=LARGER_BATCH)
 
 
-def _compiled(analysis: RankAnalysis) -> _Fix | None:
+def _compiled(analysis: RankAnalysis) -> Problem | None:
     """Return the fix of compiling the model, if a probe compiled its calls."""
     saving = choose_saving(analysis, "compile", None, "")
     if saving is None or analysis.probe is None or compile_obstacle(analysis):
         return None
     took = format_duration(1e9 * (analysis.probe.compile_s or 0.0))
-    return _Fix(
+    return Problem(
+        "Separate operators: compiled, the step takes less time",
+        (),
         "Merge operators: model = torch.compile(model).",
         replace(saving, model=f"{saving.model} Compiling took {took} here."),
-        "Separate operators: compiled, the step takes less time",
     )
 
 
-def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> Problem | None:
     """Return the fix of compiling the model where the batch is the whole data set. No probe measured its saving."""
     if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis):
         return None
     if probed_change(analysis, "compile") is not None:
         return None
-    return _Fix(
-        "Merge operators: model = torch.compile(model). lightning-perf tune measures it.",
-        SavingRange((0.0, overhead_ns), "Merged operators need fewer calls, at best none.", "general"),
+    return Problem(
         "",
         ("The batch is the whole data set, so it cannot grow.",),
+        "Merge operators: model = torch.compile(model). lightning-perf tune measures it.",
+        SavingRange((0.0, overhead_ns), "Merged operators need fewer calls, at best none.", "general"),
     )
 
 
