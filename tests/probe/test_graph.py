@@ -81,13 +81,10 @@ def test_a_replay_has_the_operators_of_the_step(name: str) -> None:
     assert counted.has_the_work_of(name)
 
 
-def test_little_time_repeats_a_replay_less_often() -> None:
+def test_little_time_repeats_a_replay_less_often_and_a_failed_capture_never() -> None:
     times = replayed(calls_of("convolutions"), Processor(), seconds=0.0)
     assert times is not None
     assert len(times.replayed_ns) == LEAST_REPETITIONS
-
-
-def test_what_cannot_be_captured_is_not_estimated() -> None:
     error = RuntimeError("operation not permitted when stream is capturing")
     assert replayed(calls_of("convolutions"), Processor(error)) is None
 

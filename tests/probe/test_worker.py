@@ -66,14 +66,10 @@ def test_every_setting_is_measured_in_both_passes(name: str) -> None:
     assert {setting for _, setting in found} == {setting.name for setting in SETTINGS}
 
 
-def test_memory_beyond_the_limit_is_shared() -> None:
-    assert measure(calls_of("convolutions"), memory_bytes=1000, seconds=0.2).times
-
-
-def test_a_call_that_fails_is_left_out() -> None:
+def test_a_call_that_fails_is_left_out_and_memory_beyond_the_limit_is_shared() -> None:
     calls = calls_of("convolutions")
     broken = [replace(call, name="my::op") if call.name == "aten::conv2d" else call for call in calls.calls]
-    measured = measure(replace(calls, calls=tuple(broken)), seconds=0.2)
+    measured = measure(replace(calls, calls=tuple(broken)), memory_bytes=1000, seconds=0.2)
     assert "it is no operator of PyTorch" in measured.skipped.values()
     assert measured.times
 
@@ -117,6 +113,8 @@ def test_page_faults_of_both_passes_are_counted() -> None:
 def test_optimizers_are_measured_in_both_implementations(name: str) -> None:
     measured = measure(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), seconds=0.2)
     assert set(measured.optimizer) == {"loop", "fused", "threads"}
+    with pytest.raises(ValueError, match="too much memory"):
+        OptimizerTimer(task_of(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), memory_bytes=10))
 
 
 def test_the_variants_of_an_optimizer_alternate() -> None:
@@ -149,11 +147,6 @@ def test_sampled_parameters_keep_the_share_of_large_ones(seed: int) -> None:
     assert sampled_small <= expected * sum(small) + 1
     assert sampled_small >= expected * sum(small) - len(small) or expected >= 1
     assert sample_sizes(sizes, sum(sizes), large) == sizes
-
-
-def test_an_optimizer_that_needs_too_much_memory_is_left_out() -> None:
-    optimizer = OptimizerTask("SGD", "loop")
-    assert not measure(calls_of("convolutions"), optimizer=optimizer, memory_bytes=10, seconds=0.2).optimizer
 
 
 def test_a_larger_batch_is_measured_less_often() -> None:
