@@ -38,14 +38,11 @@ def test_a_module_goes_as_a_copy(given, capsys):
     assert capsys.readouterr().out == "halfway\n"
 
 
-def test_a_name_goes_as_it_is(given):
+def test_a_name_goes_as_it_is_and_what_cannot_be_copied_is_told(given):
     PerfTuner().tune("package.module:name")
     assert given[0][0] == "package.module:name"
     with pytest.raises(TuneError, match="leave them out"):
         PerfTuner().tune("package.module:name", Data())
-
-
-def test_what_cannot_be_copied_is_told(given):
     module = Tiny()
     module.lock = (value for value in ())
     with pytest.raises(TuneError, match=r"cannot be copied .*Give a function that makes them"):
