@@ -184,10 +184,13 @@ def graph_breaks(report: CompileReport) -> Problem | None:
     breaks = [each for each in report.breaks if each.in_training]
     if not breaks:
         return None
+    known = (fix for words, fix in BREAK_FIXES if any(word in breaks[0].reason for word in words))
+    hint = f"torch's hint: {breaks[0].hint}" if breaks[0].hint else ""
+    action = next(known, hint) or "Set TORCH_LOGS=graph_breaks to see the whole reason."
     return Problem(
         f"{counted(len(breaks), 'graph break')} in the training step",
         tuple(map(_break_evidence, breaks[:NAMED])),
-        _break_fix(breaks[0]),
+        action,
     )
 
 
@@ -200,12 +203,6 @@ def _break_evidence(each: BreakPlace) -> str:
             f"{format_duration(each.check_ns_per_step)} per step."
         )
     return " ".join(parts)
-
-
-def _break_fix(each: BreakPlace) -> str:
-    known = (fix for words, fix in BREAK_FIXES if any(word in each.reason for word in words))
-    hint = f"torch's hint: {each.hint}" if each.hint else ""
-    return next(known, hint) or "Set TORCH_LOGS=graph_breaks to see the whole reason."
 
 
 SKIP_FIXES = (

@@ -138,7 +138,9 @@ def _advise(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: f
     if loading.loader == "workers" or facts.workers:
         return _more_workers(analysis, loading, wait_ns, step_ns)
     batch_ns = _batch_ns(analysis, loading, wait_ns)
-    if analysis.metadata.loader is not None and not facts.batched and _is_fast(facts, batch_ns):
+    # The loader, and not the making of samples, takes the time of a fast batch.
+    is_fast = batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
+    if analysis.metadata.loader is not None and not facts.batched and is_fast:
         return _whole_batches(facts, batch_ns, (wait_ns / 2, _most_ns(analysis, wait_ns)))
     return _workers(analysis, _Step(wait_ns, step_ns, batch_ns, _fetches(loading)))
 
@@ -171,11 +173,6 @@ def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evid
         evidence,
         OTHER_DATA,
     )
-
-
-def _is_fast(facts: DataLoading, batch_ns: float) -> bool:
-    """Return whether the loader, and not the making of samples, takes the time of a batch."""
-    return batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
 
 
 def _fetches(loading: Loading) -> float:

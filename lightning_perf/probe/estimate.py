@@ -263,10 +263,12 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
         return Saving(0.0, 0.0, 0.0, 0.0, 0.0, whole_ns, 0)
     measured_ns = sum(recorded for recorded, _ in measured.values())
     similar = _similar(calls, measured)
+    savings = [*(saved for _, saved in measured.values()), similar.saving_ns]
+    gains_ns = sum(saving for saving in savings if saving > 0)
     return Saving(
-        saving_ns=sum(saved for _, saved in measured.values()) + similar.saving_ns,
+        saving_ns=sum(savings),
         noise_ns=math.hypot(noise_ns(parts), NOISE_SDS * similar.error_ns),
-        changed_ns=_changed_ns([saved for _, saved in measured.values()] + [similar.saving_ns]),
+        changed_ns=math.hypot(gains_ns, sum(savings) - gains_ns),
         measured_ns=measured_ns,
         similar_ns=similar.recorded_ns,
         other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
@@ -309,11 +311,6 @@ def _same_rounds(before: Times, after: Times, settled: int) -> tuple[Times, Time
         )
 
     return cut(before), cut(after)
-
-
-def _changed_ns(savings: Sequence[float]) -> float:
-    gains = sum(saving for saving in savings if saving > 0)
-    return math.hypot(gains, sum(savings) - gains)
 
 
 class _Similar(NamedTuple):
