@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lightning_perf
@@ -102,13 +103,7 @@ EXAMPLES = {
     "cudagraph-skips": Example(MADE, run=compilations.skipping),
     "graph-breaks": Example(MADE, run=compilations.breaking),
     "recompiles": Example(MADE, run=compilations.recompiling),
-    "long-validation": Example(MADE, run=accounts.validating),
-    "slow-callback": Example(MADE, run=accounts.calling_back),
-    "slow-checkpoints": Example(MADE, run=accounts.saving),
-    "slow-first-step": Example(MADE, run=accounts.compiling),
-    "slow-logger": Example(MADE, run=accounts.logging),
     "worker-memory": Example(MADE, run=accounts.copying),
-    "worker-restarts": Example(MADE, run=accounts.restarting),
     "growing-steps": Example(MADE, run=growing),
     "host-work": Example(
         published("gaunernst_bert-small-uncased"),
@@ -141,6 +136,7 @@ EXAMPLES = {
     "tensor-cores": Example(MADE, lambda: [training(kernel="ampere_hgemm_128x64_nn", dtype="c10::Half", dims=1023)]),
     "tf32-off": Example(MADE, lambda: [training(kernel=FP32_GEMM, dtype="float")]),
     "unfused-optimizer": Example(published("step_based_trace"), corpus="hta/with_gpu_user_annotation"),
+    **{rule: Example(MADE, run=partial(accounts.faulty, rule)) for rule in accounts.FAULTS},
 }
 
 

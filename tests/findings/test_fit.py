@@ -171,7 +171,7 @@ def test_the_largest_saving_comes_first() -> None:
 
 
 def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None:
-    report = accounts.saving(tmp_path)
+    report = accounts.faulty("slow-checkpoints", tmp_path)
     assert [finding.kind for finding in report.fit_findings] == ["slow-checkpoints"]
     file = io.StringIO()
     report.print(file=file, width=100)
@@ -187,7 +187,7 @@ def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None
 
 
 def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:
-    report = accounts.validating(tmp_path)
+    report = accounts.faulty("long-validation", tmp_path)
     assert report.fit_time is not None
     assert sum(group.time_ns for group in report.fit_time.groups) == report.fit_time.wall_ns
     assert sum(part.time_ns for group in report.fit_time.groups for part in group.parts) == report.fit_time.wall_ns
@@ -195,7 +195,7 @@ def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:
 
 
 def test_a_damaged_account_becomes_a_note(tmp_path: Path) -> None:
-    accounts.saving(tmp_path)
+    accounts.faulty("slow-checkpoints", tmp_path)
     (path,) = account_paths(tmp_path)
     whole = path.read_bytes()
     assert read_account(path).steps == 1001
