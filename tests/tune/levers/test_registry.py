@@ -1,6 +1,3 @@
-from pathlib import Path
-
-import lightning_perf.findings
 from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 
 
@@ -15,10 +12,3 @@ def test_names_and_families_find_levers_in_the_order_of_the_catalogue():
     assert found == ["bf16-mixed", "16-mixed", "channels-last"]
     assert find_levers([]) == LEVERS
     assert find_lever("compile").name == "compile"
-
-
-def test_what_levers_mend_are_findings_that_exist():
-    folder = Path(lightning_perf.findings.__file__).parent
-    written = "".join(path.read_text() for path in folder.rglob("*.py"))
-    for lever in LEVERS:
-        assert all(f'"{kind}"' in written for kind in lever.addresses), lever.name
