@@ -29,7 +29,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     ),
     "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff", "lightning_perf.inference.results.sweep:Sweep"),
     "explain": (
-        "lightning_perf.findings.explanation:Explanation",
+        "lightning_perf.findings.pages:Explanation",
         "lightning_perf.report.nan_diagnosis:NanDiagnosis",
         "lightning_perf.estimates.calibration:Calibration",
     ),

@@ -18,8 +18,8 @@ import lightning_perf
 from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.compare.support import write_run
 from tests.findings import accounts
+from tests.findings.test_conditions import checking
 from tests.findings.test_cpu import contended
-from tests.findings.test_settings import checking
 from tests.findings.test_steps import every, growing, growing_forward, logged, restarted
 from tests.support.lightning_profiler import recording as lightning_recording
 from tests.support.trace_builder import FETCH, TraceBuilder

@@ -44,7 +44,6 @@ from benchmarks.savings.networks import SETS, Network
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import estimate_width, verdict_of
-from lightning_perf.estimates.followed import source_of
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.atomic import replace_file
@@ -123,7 +122,7 @@ class Profile:
         finding = self.findings.get(rule)
         if finding is None or finding.saving_low_ms is None or finding.saving_high_ms is None:
             return None
-        return Given(finding.saving_low_ms / self.step_ms, finding.saving_high_ms / self.step_ms, source_of(finding))
+        return Given(finding.saving_low_ms / self.step_ms, finding.saving_high_ms / self.step_ms, finding.basis)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import nn
 
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.networks import ALL, Network, RandomBatches, Training
-from lightning_perf.probe.noise import lower_quartile
+from lightning_perf.probe.estimate import lower_quartile
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.memory_limit import free_bytes
 

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from lightning_perf.estimates.followed import save_outcomes
     from lightning_perf.lazy_imports import import_extra
-    from lightning_perf.tune.checked_estimates import checked_estimates
+    from lightning_perf.tune.campaign import checked_estimates
     from lightning_perf.tune.tuner import PerfTuner
 
     import_extra("torch", "train")

@@ -124,6 +124,10 @@ ADVICE: tuple[Advice, ...] = (
 """Every change that a run record shows. Advice without a row, such as on synchronization, changes the user's code."""
 
 
+RULES = {advice.name: advice.rules for advice in ADVICE}
+"""The rules that advise each change."""
+
+
 @dataclass(frozen=True)
 class Followed:
     """The one advice that a run followed.

@@ -48,7 +48,7 @@ def _summary_row(summary: Summary) -> TableRow:
         Cell(str(summary.above), summary.above),
         Cell(str(summary.below), summary.below),
         Cell(str(summary.undecided), summary.undecided),
-        _width(summary.median_width),
+        NOT_AVAILABLE if summary.median_width is None else f"{summary.median_width:.2f}",
         _coverage(summary.coverage),
     )
 
@@ -97,10 +97,6 @@ def _footnotes(calibration: Calibration) -> tuple[str, ...]:
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:.0f}" if abs(milliseconds) >= 100 else f"{milliseconds:.3g}"
-
-
-def _width(width: float | None) -> str:
-    return NOT_AVAILABLE if width is None else f"{width:.2f}"
 
 
 def _coverage(coverage: Estimate) -> str:

@@ -133,11 +133,6 @@ def estimate_width(outcome: EstimateOutcome) -> float | None:
     return outcome.high_ms / outcome.low_ms if outcome.low_ms > 0 else None
 
 
-def check_estimate(outcome: EstimateOutcome) -> CheckedEstimate:
-    """Return an outcome with its verdict and the width of its range."""
-    return CheckedEstimate(outcome, verdict_of(outcome), estimate_width(outcome))
-
-
 def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: Source) -> Summary:
     """Count the verdicts of estimates."""
     verdicts = [estimate.verdict for estimate in estimates]
@@ -164,7 +159,9 @@ def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: So
 
 def calibrate(outcomes: Iterable[EstimateOutcome], folders: Sequence[str] = ()) -> Calibration:
     """Build the document from outcomes."""
-    estimates = tuple(map(check_estimate, without_repeats(outcomes)))
+    estimates = tuple(
+        CheckedEstimate(outcome, verdict_of(outcome), estimate_width(outcome)) for outcome in without_repeats(outcomes)
+    )
     by_rule: dict[tuple[str, Source], list[CheckedEstimate]] = defaultdict(list)
     by_source: dict[Source, list[CheckedEstimate]] = defaultdict(list)
     for estimate in estimates:

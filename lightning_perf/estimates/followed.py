@@ -14,13 +14,12 @@ from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.estimates.advice import Facts, Followed, find_followed
-from lightning_perf.findings.contention import is_busy
-from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.conditions import is_busy
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
-from lightning_perf.run_files.estimates import EstimateOutcome, Method, Source, add_outcomes
+from lightning_perf.run_files.estimates import EstimateOutcome, Method, add_outcomes
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, FactsAdded, FactValue, RunStarted
 from lightning_perf.statistics.values import Estimate
@@ -34,12 +33,7 @@ PREVIOUS_RUNS = 5
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A run with its report.
-
-    Attributes:
-        name: Names the run, e.g. by its run ID or its trace files.
-        facts: The facts of its run record; empty without a record.
-    """
+    """A run with its report, its run ID or its trace files as its name, and the facts of its run record."""
 
     report: PerfReport
     name: str
@@ -82,19 +76,10 @@ def read_facts(folder: Path) -> tuple[str | None, Facts]:
     return run_id, facts
 
 
-def source_of(finding: Finding) -> Source:
-    """Return the source of a finding's estimate."""
-    return finding.basis
-
-
 def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple[EstimateOutcome, ...]:
     """Check the estimates of one run against the step time of a later one, unless the machine was busy.
 
-    Step times come from the always-on timer if both runs have it, otherwise from the recorded steps. One run of each
-    gives no interval.
-
-    Args:
-        after: The run that may have followed one of them.
+    Step times come from the always-on timer if both runs have it, otherwise from the recorded steps.
     """
     first, second = _lead(before.report), _lead(after.report)
     if first is None or second is None or before.name == after.name or is_busy(second.metadata.processor):
@@ -141,6 +126,8 @@ def check_ratio(
         and finding.step_ms
     ]
     saved = ratio.map(lambda value: 1 - value * followed.time_factor)
+    processor = lead.metadata.processor
+    machine = " and ".join(lead.workload.devices) or (processor.name if processor is not None else None) or ""
     return tuple(
         EstimateOutcome(
             rule=finding.kind,
@@ -148,12 +135,12 @@ def check_ratio(
             step_ms=finding.step_ms or 0.0,
             low_ms=finding.saving_low_ms or 0.0,
             high_ms=finding.saving_high_ms or 0.0,
-            source=source_of(finding),
+            source=finding.basis,
             method=method,
             measurement=measurement,
             network=_network(before.facts),
             fingerprint=_fingerprint(lead.workload),
-            machine=_machine(lead),
+            machine=machine,
             versions={
                 name.removeprefix("version."): str(value)
                 for name, value in before.facts.items()
@@ -250,8 +237,8 @@ def _recorded_facts(rank: RankAnalysis) -> dict[str, FactValue]:
         facts["device.threads"] = rank.metadata.processor.threads
     if rank.optimizer is not None:
         facts["train.optimizer"] = f"{rank.optimizer.name}, fused={rank.optimizer.implementation == 'fused'}"
-    if (last := _is_channels_last(rank)) is not None:
-        facts["model.channels_last"] = last
+    if (last := _share_of_work(rank, lambda row: row.layout, ("channels last",))) is not None:
+        facts["model.channels_last"] = last > 0.5
     return facts
 
 
@@ -260,11 +247,6 @@ def _sixteen_bit_share(rank: RankAnalysis) -> float | None:
         half_ns = rank.arithmetic.row("fp16").time_ns + rank.arithmetic.row("bf16").time_ns
         return half_ns / rank.arithmetic.compute_ns
     return _share_of_work(rank, lambda row: row.arithmetic, ("bf16", "fp16"))
-
-
-def _is_channels_last(rank: RankAnalysis) -> bool | None:
-    share = _share_of_work(rank, lambda row: row.layout, ("channels last",))
-    return None if share is None else share > 0.5
 
 
 def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: Sequence[str]) -> float | None:
@@ -291,13 +273,6 @@ def _fingerprint(workload: Workload) -> str | None:
     steps = max(workload.steps, 1)
     layers = sorted(f"{layer.operator} {layer.weight} {layer.calls / steps:.4g}" for layer in workload.layers)
     return hashlib.sha256("\n".join(layers).encode()).hexdigest()[:12]
-
-
-def _machine(rank: RankAnalysis) -> str:
-    if rank.workload.devices:
-        return " and ".join(rank.workload.devices)
-    processor = rank.metadata.processor
-    return processor.name or "" if processor is not None else ""
 
 
 def diff_runs(

@@ -1,1 +1,1 @@
-"""Rules: each module has one, and turns the analyses of a rank into a `Finding` or nothing."""
+"""Rules by topic, which turn analyses into findings, and the check of findings against the whole run."""

@@ -5,25 +5,14 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
-from lightning_perf.findings.fit import MIN_SAVING_NS
+from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.findings.fit import is_worth_it, of_fit
 from lightning_perf.findings.rules import compile_rule
 from lightning_perf.findings.savings import counted
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import format_count, format_duration
 
 NAMED = 3
 """Reasons or breaks that the evidence names."""
-
-
-def is_worth_it(time_ns: float, report: CompileReport) -> bool:
-    """Return whether a time is large enough to report: 1 s, and 3 % of the fit if that is known."""
-    return time_ns >= MIN_SAVING_NS and time_ns >= MIN_SHARE * (report.fit_ns or 0)
-
-
-def of_fit(time_ns: float, report: CompileReport) -> str:
-    """Return a time with its share of the fit, as text."""
-    share = f" ({format_share(time_ns / report.fit_ns)} of the fit)" if report.fit_ns else ""
-    return f"{format_duration(time_ns)}{share}"
 
 
 def line_name(file: str, line: int) -> str:
@@ -53,12 +42,9 @@ def step_range(first: int | None, last: int | None) -> str:
 
 @compile_rule("compile-cost")
 def compile_cost(report: CompileReport) -> Problem | None:
-    """Find compilations that take a large part of the fit, without those that `recompiles` is about.
-
-    Model: at most their time goes away. A warm cache saves the backend's part at most.
-    """
+    """Find compilations that take a large part of the fit, without those that `recompiles` is about."""
     cost_ns = report.time_ns - report.avoidable_ns
-    if not is_worth_it(cost_ns, report) or not report.frames:
+    if not is_worth_it(cost_ns, report.fit_ns) or not report.frames:
         return None
     moments = (
         (report.before_ns, "before training"),
@@ -87,7 +73,7 @@ def compile_cost(report: CompileReport) -> Problem | None:
     misses = (report.cache_misses or 0) > 0
     keep = "Keep the compiled code between runs: set TORCHINDUCTOR_CACHE_DIR to a folder that lasts. " if misses else ""
     return Problem(
-        f"torch.compile takes {of_fit(cost_ns, report)}",
+        f"torch.compile takes {of_fit(cost_ns, report.fit_ns)}",
         evidence,
         f"{keep}Compile only the block that repeats: model.block.compile(). To see whether compilation pays, "
         "record the fit without it as well: lightning-perf diff WITHOUT WITH.",
@@ -114,11 +100,9 @@ def recompiles(report: CompileReport) -> Problem | None:
     """Find functions that are compiled again and again, and those on which torch gave up.
 
     The first version for another mode does not count: validation needs code of its own.
-
-    Model: at most the time of these compilations goes away.
     """
     given_up = [frame for frame in report.frames if frame.limit_reached]
-    if not given_up and not is_worth_it(report.avoidable_ns, report):
+    if not given_up and not is_worth_it(report.avoidable_ns, report.fit_ns):
         return None
     rows = [(frame, group) for frame in report.frames for group in frame.recompilations if group.cause != "mode"]
     rows.sort(key=lambda row: -row[1].time_ns)
@@ -133,7 +117,7 @@ def recompiles(report: CompileReport) -> Problem | None:
         evidence.append(f"Compilation took {format_duration(report.recorded_ns_per_step)} per recorded step.")
     action = _recompile_fix(rows[0][1]) if rows else RECOMPILE_FIXES["other"]
     return Problem(
-        f"{counted(count, 'recompilation')}: {of_fit(report.avoidable_ns, report)}",
+        f"{counted(count, 'recompilation')}: {of_fit(report.avoidable_ns, report.fit_ns)}",
         evidence,
         action,
         SavingRange((0.0, float(report.avoidable_ns)), "At most the time of these compilations goes away."),
@@ -200,10 +184,13 @@ def graph_breaks(report: CompileReport) -> Problem | None:
     breaks = [each for each in report.breaks if each.in_training]
     if not breaks:
         return None
+    known = (fix for words, fix in BREAK_FIXES if any(word in breaks[0].reason for word in words))
+    hint = f"torch's hint: {breaks[0].hint}" if breaks[0].hint else ""
+    action = next(known, hint) or "Set TORCH_LOGS=graph_breaks to see the whole reason."
     return Problem(
         f"{counted(len(breaks), 'graph break')} in the training step",
         tuple(map(_break_evidence, breaks[:NAMED])),
-        _break_fix(breaks[0]),
+        action,
     )
 
 
@@ -216,12 +203,6 @@ def _break_evidence(each: BreakPlace) -> str:
             f"{format_duration(each.check_ns_per_step)} per step."
         )
     return " ".join(parts)
-
-
-def _break_fix(each: BreakPlace) -> str:
-    known = (fix for words, fix in BREAK_FIXES if any(word in each.reason for word in words))
-    hint = f"torch's hint: {each.hint}" if each.hint else ""
-    return next(known, hint) or "Set TORCH_LOGS=graph_breaks to see the whole reason."
 
 
 SKIP_FIXES = (

@@ -1,24 +1,23 @@
-"""Rules for trainings on a processor: arithmetic, layout, overhead, page faults, pauses and idle cores."""
+"""Rules for trainings on a processor: arithmetic, layout, overhead, pauses and idle cores."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, HostWork, Layout
 from lightning_perf.analysis.host.pauses import PhasePause
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.contention import BUSY_WAIT, free_cores, is_busy
+from lightning_perf.findings.conditions import BUSY_WAIT, free_cores, is_busy
 from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     RECORD_STACKS,
-    UNKNOWN_BATCHES,
     batch_can_grow,
-    batches_per_epoch,
+    batch_doubt,
     choose_saving,
     compile_obstacle,
     counted,
@@ -31,7 +30,6 @@ from lightning_perf.findings.savings import (
     whole,
     worth_it,
 )
-from lightning_perf.machine.page_faults import KEEP_MEMORY
 from lightning_perf.units import format_count, format_duration, format_share
 
 
@@ -92,11 +90,7 @@ PRODUCTS: tuple[HostKind, ...] = ("convolution", "convolution backward", "matrix
 
 @rule("cpu-bf16")
 def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
-    """Find FP32 trainings on a processor that mixed precision is sure to speed up.
-
-    Model: products get faster by a factor, and each call and each element of a weight costs casts. Other operators have
-    factors of their own, some of them below one.
-    """
+    """Find FP32 trainings on a processor that mixed precision is sure to speed up."""
     compute, processor = analysis.host_compute, processor_of(analysis)
     instruction = next((name for name in BF16_SPEED_UP if name in (processor.bf16 or ())), None)
     if compute is None or instruction is None:
@@ -241,46 +235,29 @@ def cpu_overhead(analysis: RankAnalysis) -> Problem | None:
     share = overhead_ns / step_ns(analysis)
     large_ns = overhead_ns if share >= MIN_OVERHEAD else None
     fixes = [_larger_batch(analysis, large_ns), _compiled(analysis), _merged(analysis, large_ns)]
-    fix = max((one for one in fixes if one is not None), key=_Fix.order, default=None)
+    fix = max(filter(None, fixes), key=_order, default=None)
     if fix is None:
         return None
-    part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
-    title = f"Overhead: {part} is Python and short operators" if share >= MIN_OVERHEAD else fix.title
-    return Problem(
-        title,
-        (
-            (
-                f"{format_count(compute.short_calls / compute.steps)} of "
-                f"{counted(compute.calls / compute.steps, 'operator')} {each(analysis)} are shorter than 10 µs, "
-                f"{format_duration(short_ns)} together. Python and the framework around them take "
-                f"{format_duration(python_ns)}."
-            ),
-            *fix.evidence,
-        ),
-        fix.action,
-        fix.saving,
-        changes=LARGER_BATCH if "batch" in fix.action else "",
+    if share >= MIN_OVERHEAD:
+        part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
+        fix = replace(fix, title=f"Overhead: {part} is Python and short operators")
+    evidence = (
+        f"{format_count(compute.short_calls / compute.steps)} of {counted(compute.calls / compute.steps, 'operator')} "
+        f"{each(analysis)} are shorter than 10 µs, {format_duration(short_ns)} together. Python and the framework "
+        f"around them take {format_duration(python_ns)}."
     )
+    return replace(fix, evidence=(evidence, *fix.evidence))
 
 
-class _Fix(NamedTuple):
-    """A fix with its saving, and the title that it gives a finding without much overhead."""
-
-    action: str
-    saving: SavingRange
-    title: str
-    evidence: tuple[str, ...] = ()
-
-    def order(self) -> tuple[bool, float]:
-        """Return the key by which the fix to give is the largest: a probed one, with the larger saving."""
-        return self.saving.basis == "probed", sum(self.saving.ns)
+def _order(fix: Problem) -> tuple[bool, float]:
+    """Return the key by which the fix to give is the largest: a probed one, with the larger saving."""
+    return (fix.saving.basis == "probed", sum(fix.saving.ns)) if fix.saving is not None else (False, 0.0)
 
 
-def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> Problem | None:
     """Return the fix of a larger batch; None if the batch is the whole data set."""
     if not batch_can_grow(analysis):
         return None
-    unknown = (UNKNOWN_BATCHES,) if batches_per_epoch(analysis) is None else ()
     saving = choose_saving(
         analysis,
         "batch",
@@ -290,83 +267,45 @@ def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | N
     if saving is None:
         return None
     saving = replace(saving, model=f"{saving.model} The saving is for as many samples as a step has now.")
-    probed = probed_change(analysis, "batch")
-    if probed is not None and overhead_ns is None:
-        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
-        return _Fix(action, saving, f"Small batches: with {probed.setting}, each sample takes less time", unknown)
+    probed, obstacle = probed_change(analysis, "batch"), compile_obstacle(analysis)
+    title, evidence = "", [batch_doubt(analysis), obstacle]
     action = "Give each step more work: raise batch_size two to four times and scale the learning rate with it."
-    obstacle = compile_obstacle(analysis)
-    if obstacle is not None:
-        return _Fix(f"{action} lightning-perf tune measures it.", saving, "", (*unknown, obstacle))
-    action += " Or merge operators: model = torch.compile(model). lightning-perf tune measures both."
-    return _Fix(action, saving, "", unknown)
+    if probed is not None and overhead_ns is None:
+        title = f"Small batches: with {probed.setting}, each sample takes less time"
+        action = f"Use DataLoader({probed.setting}), and scale the learning rate with it."
+        evidence = evidence[:1]
+    elif obstacle:
+        action += " lightning-perf tune measures it."
+    else:
+        action += " Or merge operators: model = torch.compile(model). lightning-perf tune measures both."
+    return Problem(title, evidence, action, saving, changes=LARGER_BATCH)
 
 
-def _compiled(analysis: RankAnalysis) -> _Fix | None:
+def _compiled(analysis: RankAnalysis) -> Problem | None:
     """Return the fix of compiling the model, if a probe compiled its calls."""
     saving = choose_saving(analysis, "compile", None, "")
-    if saving is None or analysis.probe is None or compile_obstacle(analysis) is not None:
+    if saving is None or analysis.probe is None or compile_obstacle(analysis):
         return None
     took = format_duration(1e9 * (analysis.probe.compile_s or 0.0))
-    return _Fix(
+    return Problem(
+        "Separate operators: compiled, the step takes less time",
+        (),
         "Merge operators: model = torch.compile(model).",
         replace(saving, model=f"{saving.model} Compiling took {took} here."),
-        "Separate operators: compiled, the step takes less time",
     )
 
 
-def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> _Fix | None:
+def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> Problem | None:
     """Return the fix of compiling the model where the batch is the whole data set. No probe measured its saving."""
-    if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis) is not None:
+    if overhead_ns is None or batch_can_grow(analysis) or compile_obstacle(analysis):
         return None
     if probed_change(analysis, "compile") is not None:
         return None
-    return _Fix(
-        "Merge operators: model = torch.compile(model). lightning-perf tune measures it.",
-        SavingRange((0.0, overhead_ns), "Merged operators need fewer calls, at best none.", "general"),
+    return Problem(
         "",
         ("The batch is the whole data set, so it cannot grow.",),
-    )
-
-
-LEAST_FAULTS, MOST_FAULTS = 0.5, 1.25
-"""Shares of the faults' cost on one thread that a step saves. Several threads share the faults, and freshly cleared
-pages evict the step's own data from the caches."""
-
-
-@rule("cpu-page-faults")
-def cpu_page_faults(analysis: RankAnalysis) -> Problem | None:
-    """Find steps in which the system has to clear the same memory again.
-
-    Model: the faults counted before the recording go away, at the cost that was measured there.
-    """
-    processor = processor_of(analysis)
-    if not processor.trains or processor.allocator != "glibc" or not analysis.breakdown.marked:
-        return None
-    if not processor.page_faults or not processor.page_fault_ns:
-        return None
-    cost_ns = processor.page_faults * processor.page_fault_ns
-    busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
-    high_ns = min(MOST_FAULTS * cost_ns, busy_ns)
-    if not worth_it(high_ns, analysis):
-        return None
-    shown_ns = min(cost_ns, busy_ns)  # measured one by one they may cost more than all operators of the step
-    settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
-    return Problem(
-        f"Page faults: {format_count(processor.page_faults)} per step, because freed memory is returned to the system",
-        (
-            (
-                f"The system clears each page at its first use, in {format_duration(processor.page_fault_ns)} on this "
-                f"machine: {format_duration(shown_ns)} per step, {share_of_step(shown_ns, analysis)}."
-            ),
-            "glibc returns large blocks when they are freed, and every step frees its activations.",
-        ),
-        f"Start the training with these environment variables: {settings}. glibc then keeps freed memory, and the "
-        "process stays as large as its peak. Or preload jemalloc or tcmalloc.",
-        SavingRange(
-            (min(LEAST_FAULTS * cost_ns, high_ns), high_ns),
-            "The faults go away, which saves half to five quarters of their cost on one thread.",
-        ),
+        "Merge operators: model = torch.compile(model). lightning-perf tune measures it.",
+        SavingRange((0.0, overhead_ns), "Merged operators need fewer calls, at best none.", "general"),
     )
 
 
@@ -404,7 +343,7 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
     """Find long stretches of the step in which the training thread runs no operators.
 
     The median recorded step decides. On a busy machine the step with the shortest pauses decides, since the training
-    thread may lose its core in some steps. Model: half to all of the pauses go away.
+    thread may lose its core in some steps.
     """
     found = _longest_pause(analysis)
     if found is None:
@@ -503,8 +442,7 @@ long on two threads as on one: each operator waits for the thread that has no co
 def thread_contention(analysis: RankAnalysis) -> Problem | None:
     """Find trainings on more threads than cores are free, because other programs or the loader's workers use them.
 
-    Processor time decides, not the load. Model: each operator ends with its last thread, which waits for a core. Most
-    of that time goes away if each thread has a core.
+    Processor time decides, not the load.
     """
     compute, processor = analysis.host_compute, processor_of(analysis)
     workers = loader_of(analysis).workers or 0

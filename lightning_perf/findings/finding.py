@@ -88,12 +88,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class SavingRange:
-    """A saving with the model that it comes from.
-
-    Attributes:
-        ns: Least and most saving in nanoseconds per step, or of the fit.
-        model: How it was estimated: the share that can shrink, and its factor.
-    """
+    """A saving in nanoseconds per step, or of the fit, and how it was estimated."""
 
     ns: tuple[float, float]
     model: str
@@ -105,10 +100,7 @@ class Problem:
     """A cause of lost time as a rule returns it. The rule's decorator makes a `Finding` of it.
 
     Attributes:
-        title: The problem in one clause, with its main number.
-        evidence: A sentence with figures that show it, or several.
-        action: The fix, with the line of code to change.
-        saving: The estimated saving; None if no model gives one.
+        evidence: A sentence with figures that show it, or several. Empty ones are left out.
         severity: The severity; None for that of the estimate.
         changes: How the fix may change results, as a clause without a full stop; empty if it does not.
     """
@@ -138,7 +130,7 @@ def make_finding(
         rule_id,
         problem.severity or "low",
         problem.title,
-        (problem.evidence,) if isinstance(problem.evidence, str) else tuple(problem.evidence),
+        (problem.evidence,) if isinstance(problem.evidence, str) else tuple(filter(None, problem.evidence)),
         problem.action,
         saving_low_ms=None,
         saving_high_ms=None,

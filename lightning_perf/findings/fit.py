@@ -16,15 +16,14 @@ MIN_SAVING_NS = 1_000_000_000
 """Least saving of a fit that is worth a finding. In shorter fits, a few milliseconds would be a large share."""
 
 
-def is_worth_it(saving_ns: float, fit: FitTime) -> bool:
-    """Return whether a saving of the fit is large enough to report: 1 s, and 3 % of the fit."""
-    return saving_ns >= MIN_SAVING_NS and saving_ns >= MIN_SHARE * fit.wall_ns
+def is_worth_it(saving_ns: float, fit_ns: float | None) -> bool:
+    """Return whether a saving of the fit is large enough to report: 1 s, and 3 % of the fit if that is known."""
+    return saving_ns >= MIN_SAVING_NS and saving_ns >= MIN_SHARE * (fit_ns or 0)
 
 
-def of_fit(time_ns: float, fit: FitTime) -> str:
-    """Return a time with its share of the fit, as text."""
-    share = format_share(time_ns / fit.wall_ns if fit.wall_ns else None)
-    return f"{format_duration(time_ns)} ({share} of the fit)"
+def of_fit(time_ns: float, fit_ns: float | None) -> str:
+    """Return a time with its share of the fit, if that is known, as text."""
+    return format_duration(time_ns) + (f" ({format_share(time_ns / fit_ns)} of the fit)" if fit_ns else "")
 
 
 NAMED_TENSOR_SHARE = 0.2
@@ -196,16 +195,13 @@ WAITING_SHARE = 0.5
 
 @fit_rule("long-validation")
 def long_validation(fit: FitTime) -> Problem | None:
-    """Find fits with a large part of validation.
-
-    Model: validating half as often, or on half the batches, saves half of it.
-    """
+    """Find fits with a large part of validation."""
     validation = fit.group("validation")
     runs = fit.validations
     if not runs or validation.share < MIN_VALIDATION_SHARE:
         return None
     saved_ns = validation.time_ns * ((runs // 2) / runs if runs > 1 else 0.5)
-    if not is_worth_it(saved_ns, fit):
+    if not is_worth_it(saved_ns, fit.wall_ns):
         return None
     batches = validation.part("compute").count / runs
     fetch_ns = validation.part("fetch").time_ns
@@ -217,14 +213,14 @@ def long_validation(fit: FitTime) -> Problem | None:
             f"{counted(runs, 'validation run')} of {format_count(round(batches))} batches take "
             f"{format_duration(validation.time_ns / runs)} each: {parts}."
         ),
-        f"The training steps take {of_fit(fit.group('training steps').time_ns, fit)}.",
+        f"The training steps take {of_fit(fit.group('training steps').time_ns, fit.wall_ns)}.",
     ]
     action = _validate_less(fit, runs)
     if fetch_ns >= WAITING_SHARE * validation.time_ns:
         evidence.append("Validation mostly waits for its batches.")
         action = f"Load the validation set in worker processes: DataLoader(…, num_workers=4). {action}"
     return Problem(
-        f"Long validation: it takes {of_fit(validation.time_ns, fit)}",
+        f"Long validation: it takes {of_fit(validation.time_ns, fit.wall_ns)}",
         evidence,
         action,
         SavingRange((0.8 * saved_ns, saved_ns), "Half of the validation goes away, or nearly so."),
@@ -275,7 +271,9 @@ def slow_callback(fit: FitTime) -> Problem | None:
         else:
             once.append(part)
     sums_ns = {name: sum(part.time_ns for part in parts) for name, parts in by_class.items()}
-    slow = sorted((name for name in sums_ns if is_worth_it(sums_ns[name], fit)), key=lambda name: -sums_ns[name])
+    slow = sorted(
+        (name for name in sums_ns if is_worth_it(sums_ns[name], fit.wall_ns)), key=lambda name: -sums_ns[name]
+    )
     if not slow:
         return _slow_once(fit, once)
     name = slow[0]
@@ -286,11 +284,11 @@ def slow_callback(fit: FitTime) -> Problem | None:
             f"{top.name} takes {format_duration(top.time_ns)} in {counted(top.count, 'call')}, "
             f"{format_duration(top.time_ns / max(top.count, 1))} each."
         ),
-        *(f"{other} takes {of_fit(sums_ns[other], fit)}." for other in slow[1:3]),
+        *(f"{other} takes {of_fit(sums_ns[other], fit.wall_ns)}." for other in slow[1:3]),
     ]
     rarely = "every 10th batch" if "batch" in hook or "step" in hook else "every 10th epoch"
     return Problem(
-        f"Slow callback: {name} takes {of_fit(sums_ns[name], fit)}",
+        f"Slow callback: {name} takes {of_fit(sums_ns[name], fit.wall_ns)}",
         evidence,
         CALLBACK_FIXES.get(name, f"Run the work of {top.name} less often, e.g. {rarely}, or in a background thread."),
         SavingRange(
@@ -303,10 +301,10 @@ def slow_callback(fit: FitTime) -> Problem | None:
 def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
     """Name the longest hook that ran once; None if it is short."""
     top = max(parts, key=lambda part: part.time_ns, default=None)
-    if top is None or not is_worth_it(top.time_ns, fit):
+    if top is None or not is_worth_it(top.time_ns, fit.wall_ns):
         return None
     return Problem(
-        f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit)}, once per fit",
+        f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit.wall_ns)}, once per fit",
         f"It ran {counted(top.count, 'time')}, so a longer fit makes its share smaller.",
         f"Look for work in {top.name} that you can cache between fits or leave out.",
         SavingRange((0.0, float(top.time_ns)), "At most all of it goes away."),
@@ -315,17 +313,14 @@ def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
 
 @fit_rule("slow-checkpoints")
 def slow_checkpoints(fit: FitTime) -> Problem | None:
-    """Find checkpoints that hold the training up while they are gathered and written.
-
-    Model: saving half as often saves half of the time. Writing in the background saves the time of the writes.
-    """
+    """Find checkpoints that hold the training up while they are gathered and written."""
     group = fit.group("checkpoints")
     gather, write = group.part("gather"), group.part("write")
-    if not gather.count or not is_worth_it(group.time_ns, fit):
+    if not gather.count or not is_worth_it(group.time_ns, fit.wall_ns):
         return None
     half_ns = group.time_ns / 2
     return Problem(
-        f"Slow checkpoints: training waits {of_fit(group.time_ns, fit)} for them",
+        f"Slow checkpoints: training waits {of_fit(group.time_ns, fit.wall_ns)} for them",
         f"{counted(gather.count, 'checkpoint')} take {format_duration(group.time_ns / gather.count)} each: "
         f"{format_duration(gather.time_ns / gather.count)} to gather the state and "
         f"{format_duration(write.time_ns / gather.count)} to write it.",
@@ -345,27 +340,24 @@ MIN_COMPILE_SHARE = 0.5
 
 @fit_rule("slow-first-step")
 def slow_first_step(fit: FitTime) -> Problem | None:
-    """Find a first step that takes much longer than the later ones, and the reason.
-
-    Model: at most the time beyond a later step goes away.
-    """
+    """Find a first step that takes much longer than the later ones, and the reason."""
     first, later = fit.group("first step"), fit.group("training steps")
     others = fit.steps - 1
     extra_ns = _first_step_extra_ns(fit)
-    if others < 1 or not is_worth_it(extra_ns, fit):
+    if others < 1 or not is_worth_it(extra_ns, fit.wall_ns):
         return None
     usual_ns = later.time_ns / others
     extra_of_parts = {part.name: part.time_ns - later.part(part.name).time_ns / others for part in first.parts}
     top = max(extra_of_parts, key=lambda name: extra_of_parts[name])
     reason, action = _first_step_reason(fit, top)
     return Problem(
-        f"Slow first step: it takes {of_fit(first.time_ns, fit)}",
+        f"Slow first step: it takes {of_fit(first.time_ns, fit.wall_ns)}",
         (
             (
                 f"A later step takes {format_duration(usual_ns)} on average. The largest part of the difference is "
                 f"{format_duration(extra_of_parts[top])} in {'the rest of the loop' if top == 'loop' else top}."
             ),
-            *((reason,) if reason else ()),
+            reason,
         ),
         action,
         SavingRange((0.0, extra_ns), "At most the time beyond a later step goes away."),
@@ -421,13 +413,9 @@ LOG_LESS = 10
 
 @fit_rule("slow-logger")
 def slow_logger(fit: FitTime) -> Problem | None:
-    """Find loggers that hold the training up.
-
-    Model: logging a tenth as often saves half to nine tenths of the periodic calls. Other calls may run in the
-    background.
-    """
+    """Find loggers that hold the training up."""
     group = fit.group("logging")
-    if not group.parts or not is_worth_it(group.time_ns, fit):
+    if not group.parts or not is_worth_it(group.time_ns, fit.wall_ns):
         return None
     top = group.parts[0]
     logger, _, method = top.name.rpartition(".")
@@ -445,7 +433,7 @@ def slow_logger(fit: FitTime) -> Problem | None:
     else:
         action = f"Let {logger} do this work in the background, or upload after the training, e.g. in its offline mode."
     return Problem(
-        f"Slow logger: training waits {of_fit(group.time_ns, fit)} for {logger}",
+        f"Slow logger: training waits {of_fit(group.time_ns, fit.wall_ns)} for {logger}",
         evidence,
         action,
         SavingRange(
@@ -461,10 +449,7 @@ RESTART_SHARE = 0.8
 
 @fit_rule("worker-restarts")
 def worker_restarts(fit: FitTime) -> Problem | None:
-    """Find data loaders that start their worker processes again in every epoch.
-
-    Model: persistent workers save most of each restart, and at most also the wait for the first batch after it.
-    """
+    """Find data loaders that start their worker processes again in every epoch."""
     evidence, low_ns, high_ns, stages = [], 0.0, 0.0, []
     for stage in ("training", "validation"):
         found = _restarts(fit, stage)
@@ -479,10 +464,11 @@ def worker_restarts(fit: FitTime) -> Problem | None:
         low_ns += RESTART_SHARE * start_ns
         high_ns += start_ns + first_ns
         stages.append(stage)
-    if not stages or not is_worth_it(high_ns, fit):
+    if not stages or not is_worth_it(high_ns, fit.wall_ns):
         return None
     return Problem(
-        f"Restarted workers: {' and '.join(stages)} start worker processes in every epoch, for {of_fit(high_ns, fit)}",
+        f"Restarted workers: {' and '.join(stages)} start worker processes in every epoch, for "
+        f"{of_fit(high_ns, fit.wall_ns)}",
         evidence,
         "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True).",
         SavingRange(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
-from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE, Launches
+from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.conditions import is_cold
 from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
-from lightning_perf.findings.kernels import is_benchmarking
-from lightning_perf.findings.precision import device_in_use, has_bf16
+from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmarking
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
@@ -21,7 +20,6 @@ from lightning_perf.findings.savings import (
     compile_obstacle,
     counted,
     each,
-    graph_obstacle,
     step_ns,
     whole,
     worth_it,
@@ -37,9 +35,7 @@ GRAPHS_SAVE = 0.9
 def launch_bound(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which the device has an empty queue because the host is still issuing operators.
 
-    Model: fusing operators saves about a third of the host's work, replaying CUDA graphs nearly all of it. The work of
-    the device stays the same. A probe that replayed the calls from a CUDA graph narrows this range, and it may find a
-    gain where the waits are short.
+    A probe that replayed the calls from a CUDA graph narrows the range, and it may find a gain where waits are short.
     """
     launches = analysis.launches
     if launches is None or launches.launch_bound is None or not launches.calls or is_cold(analysis):
@@ -57,7 +53,6 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     saving = _launch_saving(analysis, waiting_ns if is_bound else None)
     if saving is None:
         return None
-    obstacle = compile_obstacle(analysis)
     between = "the Python between them" if analysis.operators is not None else "the host's unrecorded work"
     return Problem(
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
@@ -71,7 +66,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
                 f"{format_duration(operator_ns)} for operators and "
                 f"{format_duration(bound.python_ns / steps)} for {between}."
             ),
-            *((obstacle,) if obstacle is not None else ()),
+            compile_obstacle(analysis),
         ),
         _launch_fix(analysis, saving.basis),
         saving,
@@ -81,7 +76,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
 
 def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRange | None:
     """Return the saving, if it is worth reporting. Leave out a wait that is too short for a general range."""
-    if graph_obstacle(analysis) is not None:
+    if analysis.workload.second_derivative:
         # The calls of a probe are differentiated once, so its replay says nothing about this training.
         model = "Fewer operators and launches save time, by an unknown amount."
         return None if waiting_ns is None else SavingRange((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
@@ -95,11 +90,11 @@ def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRa
 def _launch_fix(analysis: RankAnalysis, basis: Basis) -> str:
     """Return the fix without excluded parts: CUDA graphs if a probe measured them or the model is compiled."""
     batch = " If memory and the data set allow, raise batch_size." if batch_can_grow(analysis) else ""
-    if graph_obstacle(analysis) is not None:
+    if analysis.workload.second_derivative:
         return f"Give the device more work per launch: use fewer, larger operators.{batch}"
     if basis == "probed":
         fix = f"Replay the model from CUDA graphs: {GRAPH_FIX}.{batch}"
-    elif compile_obstacle(analysis) is not None:
+    elif compile_obstacle(analysis):
         fix = f'Replay the compiled model from CUDA graphs: torch.compile(model, mode="reduce-overhead").{batch}'
     else:
         fix = (
@@ -133,12 +128,11 @@ another stream, or another process on the device."""
 def small_kernels(analysis: RankAnalysis) -> Problem | None:
     """Find steps of many short kernels with gaps that add up, although the host launches the kernels in time.
 
-    Model: fused or replayed from a graph, kernels leave no gaps. Fusing also saves up to half of the short kernels' own
-    time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only fusing
-    is left, and nothing if the model is compiled. A probe that replayed the calls from a CUDA graph narrows the range.
+    Fusing saves up to half of the short kernels' own time, since most of it is reading and writing memory. If most
+    kernels are replayed from a graph already, only fusing is left, and nothing if the model is compiled.
     """
     launches, idle = analysis.launches, analysis.idle
-    if launches is None or idle is None or not launches.kernels or graph_obstacle(analysis) is not None:
+    if launches is None or idle is None or not launches.kernels or analysis.workload.second_derivative:
         return None
     if launches.launch_bound is None or launches.launch_bound.bound:
         return None  # a truncated file, or the host is the reason: see `launch-bound`
@@ -148,7 +142,7 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
     gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
-    if replayed and compile_obstacle(analysis) is not None:
+    if replayed and compile_obstacle(analysis):
         return None  # fused and in a graph: nothing is left to do
     if short < MIN_SHORT_SHARE or not worth_it(gap_ns + kernel_ns / 2, analysis):
         return None
@@ -161,7 +155,7 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
         "are shorter than 10 µs",
         f"They run {format_duration(kernel_ns)} {each(analysis)}, and the device idles "
         f"{format_duration(gap_ns)} between kernels that were queued in time.",
-        KERNEL_FIXES[saving.basis] if compile_obstacle(analysis) is None else f"{REPLAY_FIX}.",
+        f"{REPLAY_FIX}." if compile_obstacle(analysis) else KERNEL_FIXES[saving.basis],
         saving,
     )
 
@@ -175,81 +169,13 @@ def _kernel_saving(
     if replayed:
         return SavingRange(general_ns, model, "recording")
     saving = choose_graph_saving(analysis, general_ns, model)
-    if saving is None and worth_it(fusing_ns, analysis) and compile_obstacle(analysis) is None:
+    if saving is None and worth_it(fusing_ns, analysis) and not compile_obstacle(analysis):
         model = (
             "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "
             "kernels' own time."
         )
         return SavingRange((0.0, fusing_ns), model, "recording")
     return saving
-
-
-COLD_LAUNCH_NS = 100_000
-"""Mean idle time of the device per launch call from which kernels must be loading. A warm call takes 2 to 10 µs. A call
-that waits for room in a full queue takes longer, but then the device works."""
-
-
-COLD_STEP = 3.0
-"""Ratio of a training's first step to the median of the next recorded ones from which it starts up in that step."""
-
-LEAST_STEPS = 3
-"""Complete recorded steps that are needed to tell a slow first step."""
-
-
-def is_cold(analysis: RankAnalysis) -> bool:
-    """Return whether launches are so slow that they must be loading kernels, or the training's first step is slow."""
-    return _cold_launch_ns(analysis) > 0 or bool(_cold_step(analysis))
-
-
-def _cold_launch_ns(analysis: RankAnalysis) -> float:
-    """Return the time per launch if it is so long that launches must be loading kernels; otherwise 0."""
-    launch_ns = _launch_ns(analysis.launches) if analysis.launches is not None else 0.0
-    return launch_ns if launch_ns >= COLD_LAUNCH_NS else 0.0
-
-
-def _cold_step(analysis: RankAnalysis) -> str:
-    """Return a sentence about a slow first step of the training; empty if it was not recorded, or not slow."""
-    steps = [step for step in analysis.breakdown.steps if step.complete]
-    if not analysis.breakdown.marked or len(steps) < LEAST_STEPS or steps[0].number > 1:
-        return ""
-    first_ns, usual_ns = steps[0].wall_ns, median(step.wall_ns for step in steps[1:])
-    if first_ns < COLD_STEP * usual_ns:
-        return ""
-    return (
-        f"Step {steps[0].number} takes {format_duration(first_ns)}, the median of the other recorded steps "
-        f"{format_duration(usual_ns)}."
-    )
-
-
-def _launch_ns(launches: Launches) -> float:
-    """Return the mean time of a call that launches one kernel, as far as the device idles during it.
-
-    Graphs are left out: their calls take longer the more kernels they have, even if these are loaded.
-    """
-    graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
-    single = launches.calls - graphs
-    return min(launches.exposed_ns, launches.call_ns - graph_ns) / single if single > 0 else 0.0
-
-
-@rule("cold-start")
-def cold_start(analysis: RankAnalysis) -> Problem | None:
-    """Find recordings of the first steps, in which kernels load and cuDNN and cuBLAS initialize.
-
-    No saving is estimated, since only a few steps are slow.
-    """
-    launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
-    if not (launch_ns or step) or step_ns(analysis) <= 0:
-        return None
-    launch = (
-        f"The device idles {format_duration(launch_ns)} per launch on average. Once its kernel is loaded, a launch "
-        "takes 2 to 10 µs."
-    )
-    return Problem(
-        "Cold start: the recording covers the first steps, which are slower than later ones",
-        [*([launch] if launch_ns else []), *([step] if step else [])],
-        "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
-        severity="high",
-    )
 
 
 WAITING_CODE = {
@@ -393,8 +319,7 @@ def _less_between_batches(analysis: RankAnalysis) -> str:
 def host_work(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which the device idles while the host runs nothing but Python.
 
-    Python between operators counts as launch-bound instead. Model: the work is done every tenth step and costs a tenth,
-    or half of it is needed.
+    Python between operators counts as launch-bound instead.
     """
     idle, launches = analysis.idle, analysis.launches
     if idle is None:
@@ -435,7 +360,7 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
     """Find long gaps in which the device idles although work was launched already.
 
     The device waits neither for the host nor for a launch. The recording does not show the reason, and may lack the
-    work that ran. Model: none to all of the gaps.
+    work that ran.
     """
     idle = analysis.idle
     if idle is None:

@@ -8,7 +8,7 @@ from math import prod
 from lightning_perf.analysis.host.loading import Loading, LoadingCost
 from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.contention import BUSY_WAIT
+from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
@@ -42,10 +42,7 @@ def input_bound(analysis: RankAnalysis) -> Problem | None:
 def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Problem | None:
     """Find steps that wait for input, and whether the number of workers or the cost of a batch is the reason.
 
-    Only waits that no device work hides count. Model: if batches are made while the device computes, the wait ends, but
-    a step is never shorter than the loader needs for its batch. Sending batches between processes takes the training
-    thread time. On a processor, cold caches after the wait may cost another tenth of it. If workers share cores with
-    the training process, half of the wait may stay.
+    Only waits that no device work hides count.
     """
     loading = analysis.loading
     if loading is None or analysis.breakdown.truncated or not wait_ns or not step_ns:
@@ -140,7 +137,9 @@ def _advise(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: f
     if loading.loader == "workers" or facts.workers:
         return _more_workers(analysis, loading, wait_ns, step_ns)
     batch_ns = _batch_ns(analysis, loading, wait_ns)
-    if analysis.metadata.loader is not None and not facts.batched and _is_fast(facts, batch_ns):
+    # The loader, and not the making of samples, takes the time of a fast batch.
+    is_fast = batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
+    if analysis.metadata.loader is not None and not facts.batched and is_fast:
         return _whole_batches(facts, batch_ns, (wait_ns / 2, _most_ns(analysis, wait_ns)))
     return _workers(analysis, _Step(wait_ns, step_ns, batch_ns, _fetches(loading)))
 
@@ -173,11 +172,6 @@ def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evid
         evidence,
         OTHER_DATA,
     )
-
-
-def _is_fast(facts: DataLoading, batch_ns: float) -> bool:
-    """Return whether the loader, and not the making of samples, takes the time of a batch."""
-    return batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
 
 
 def _fetches(loading: Loading) -> float:
@@ -229,9 +223,7 @@ def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
     evidence = list[str]()
     fetch_ns = step.batch_ns * step.fetches
     busy = _busy_in_fetch(processor, fetch_ns, step.step_ns)
-    cost = LoadingCost(
-        fetch_ns, 1.0 if busy is None else busy, step.rest_ns, processor.cores, _training_cores(processor)
-    )
+    cost = _loading_cost(analysis, fetch_ns, step.step_ns, step.rest_ns)
     if processor.cores:
         needed, count = cost.needed, cost.advised
         waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
@@ -315,10 +307,7 @@ def _without_workers(analysis: RankAnalysis, wait_ns: float, evidence: list[str]
 def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
     facts, processor = loader_of(analysis), processor_of(analysis)
     workers = facts.workers or 1
-    # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
-    cost = LoadingCost(
-        workers * step_ns, _busy_worker(processor), step_ns - wait_ns, processor.cores, _training_cores(processor)
-    )
+    cost = _loading_cost(analysis, None, step_ns, step_ns - wait_ns)
     advised = cost.advised
     # The loader needs a whole step for a batch. Twice the workers at best halve that.
     best_ns = min(wait_ns, step_ns / 2)
@@ -358,9 +347,28 @@ def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step
     return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, tuple(evidence))
 
 
-def _training_cores(processor: Processor) -> int:
-    """Return the cores that torch computes on; 0 if a device trains, or if they are unknown."""
-    return (processor.threads or 0) if processor.trains else 0
+def _loading_cost(analysis: RankAnalysis, fetch_ns: float | None, step_ns: float, rest_ns: float) -> LoadingCost:
+    """Return the cost of loading the data of a step in the training thread, or in worker processes without a fetch."""
+    processor = processor_of(analysis)
+    training_cores = (processor.threads or 0) if processor.trains else 0
+    if fetch_ns is None:
+        # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
+        fetch_ns, busy = (loader_of(analysis).workers or 1) * step_ns, _busy_worker(processor)
+    else:
+        found = _busy_in_fetch(processor, fetch_ns, step_ns)
+        busy = 1.0 if found is None else found
+    return LoadingCost(fetch_ns, busy, rest_ns, processor.cores, training_cores)
+
+
+def advised_workers(analysis: RankAnalysis) -> int | None:
+    """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
+    loading, facts = analysis.loading, loader_of(analysis)
+    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
+    if loading is None or not step_ns or not loading.fetch_ns:
+        return None
+    by_workers = loading.loader == "workers" or bool(facts.workers)
+    fetch_ns = None if by_workers else _batch_ns(analysis, loading, wait_ns) * _fetches(loading)
+    return _loading_cost(analysis, fetch_ns, step_ns, max(0.0, step_ns - wait_ns)).advised
 
 
 def _busy_worker(processor: Processor) -> float:
@@ -513,8 +521,7 @@ with 16 lanes. Copies from pageable memory reach about half of it on PCIe 3.0 an
 def pageable_copies(analysis: RankAnalysis) -> Problem | None:
     """Find copies to the device that the host has to wait for, because their source is pageable.
 
-    Only the part that no compute hides counts. Model: from pinned memory a copy is faster, and the host issues work
-    meanwhile. Lightning copies on the stream that computes, so no compute hides the copy then either.
+    Lightning copies on the stream that computes, so no compute hides the copies from pinned memory either.
     """
     loading = analysis.loading
     if loading is None or not loading.pageable_ns:

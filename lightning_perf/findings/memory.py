@@ -1,4 +1,4 @@
-"""Rules about memory: requests to the driver, full and spare devices, and the contents of a scarce memory."""
+"""Rules about memory: requests to the driver, page faults, full and spare devices, and the contents of memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.conditions import is_cold
 from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
-from lightning_perf.findings.host import is_cold
-from lightning_perf.findings.precision import MAX_HALF_SHARE, device_in_use, has_bf16
+from lightning_perf.findings.kernels import MAX_HALF_SHARE, device_in_use, has_bf16
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
-    UNKNOWN_BATCHES,
     batch_can_grow,
-    batches_per_epoch,
+    batch_doubt,
     each,
+    processor_of,
+    share_of_step,
     whole,
     worth_it,
 )
-from lightning_perf.units import format_bytes, format_duration, format_share
+from lightning_perf.machine.page_faults import KEEP_MEMORY
+from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 
 @rule("allocator")
 def allocator(analysis: RankAnalysis) -> Problem | None:
-    """Find steps that wait for ``cudaMalloc``, ``cudaFree`` or their like.
-
-    PyTorch's allocator keeps its memory, so a steady training calls neither. Model: all of the exposed time goes away
-    once memory has settled, or half of it if batches still grow.
-    """
+    """Find steps that wait for ``cudaMalloc``, ``cudaFree`` or their like."""
     row = analysis.breakdown.category("runtime_alloc")
     spent_ns = row.mean_ns or 0.0
     if not analysis.breakdown.has_device or not worth_it(spent_ns, analysis):
@@ -44,6 +42,44 @@ def allocator(analysis: RankAnalysis) -> Problem | None:
         SavingRange(
             (spent_ns / 2, spent_ns),
             "These calls end once memory has settled. Half of them stay if shapes keep changing.",
+        ),
+    )
+
+
+LEAST_FAULTS, MOST_FAULTS = 0.5, 1.25
+"""Shares of the faults' cost on one thread that a step saves. Several threads share the faults, and freshly cleared
+pages evict the step's own data from the caches."""
+
+
+@rule("cpu-page-faults")
+def cpu_page_faults(analysis: RankAnalysis) -> Problem | None:
+    """Find steps in which the system has to clear the same memory again."""
+    processor = processor_of(analysis)
+    if not processor.trains or processor.allocator != "glibc" or not analysis.breakdown.marked:
+        return None
+    if not processor.page_faults or not processor.page_fault_ns:
+        return None
+    cost_ns = processor.page_faults * processor.page_fault_ns
+    busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
+    high_ns = min(MOST_FAULTS * cost_ns, busy_ns)
+    if not worth_it(high_ns, analysis):
+        return None
+    shown_ns = min(cost_ns, busy_ns)  # measured one by one they may cost more than all operators of the step
+    settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
+    return Problem(
+        f"Page faults: {format_count(processor.page_faults)} per step, because freed memory is returned to the system",
+        (
+            (
+                f"The system clears each page at its first use, in {format_duration(processor.page_fault_ns)} on this "
+                f"machine: {format_duration(shown_ns)} per step, {share_of_step(shown_ns, analysis)}."
+            ),
+            "glibc returns large blocks when they are freed, and every step frees its activations.",
+        ),
+        f"Start the training with these environment variables: {settings}. glibc then keeps freed memory, and the "
+        "process stays as large as its peak. Or preload jemalloc or tcmalloc.",
+        SavingRange(
+            (min(LEAST_FAULTS * cost_ns, high_ns), high_ns),
+            "The faults go away, which saves half to five quarters of their cost on one thread.",
         ),
     )
 
@@ -126,7 +162,7 @@ def memory_spare(analysis: RankAnalysis) -> Problem | None:
         f"Spare memory: {format_share(1 - peak / total)} of device memory is never used, so the batch can grow",
         (
             f"At its peak the run uses {format_bytes(peak)} of {format_bytes(total)}, and it is launch-bound.",
-            *((UNKNOWN_BATCHES,) if batches_per_epoch(analysis) is None else ()),
+            batch_doubt(analysis),
         ),
         "Double batch_size in DataLoader(…) as long as samples/s rise, and scale the learning rate with it.",
         severity="low",

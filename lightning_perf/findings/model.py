@@ -43,11 +43,7 @@ HEAD_ALIGNMENT = {"float": 4, "c10::Half": 8, "c10::BFloat16": 8}
 
 @rule("attention-math", part=in_phases("forward", "backward"))
 def attention_math(analysis: RankAnalysis) -> Problem | None:
-    """Find attention that writes all scores to memory, and the reason why no fused kernel runs.
-
-    Model: of the time outside of products, a quarter to all goes away. In causal attention, up to half of the products
-    goes away, too.
-    """
+    """Find attention that writes all scores to memory, and the reason why no fused kernel runs."""
     found = analysis.attention
     kinds = [kind for kind in found.kinds if kind.implementation in UNFUSED] if found is not None else []
     if found is None or not kinds:
@@ -175,11 +171,7 @@ BEYOND_LONGEST = 0.5
 
 @rule("padding", part=in_phases("forward", "backward"))
 def padding(analysis: RankAnalysis) -> Problem | None:
-    """Find batches in which much of the compute is spent on padding.
-
-    Model: forward and backward take time in proportion to the tokens of the batch, and attention at most in proportion
-    to their square. A better batch avoids half to all of the padding.
-    """
+    """Find batches in which much of the compute is spent on padding."""
     model = analysis.language_model
     if model is None or not model.padding or model.beyond_longest is None:
         return None
@@ -253,10 +245,7 @@ FEWER_BLOCKS_ON_CPU = (
 
 @rule("recompute")
 def recompute(analysis: RankAnalysis) -> Problem | None:
-    """Find checkpointed regions that repeat their forward although memory is free.
-
-    Model: at most all of the repeated work goes away. How many activations fit is not known, so the least is a quarter.
-    """
+    """Find checkpointed regions that repeat their forward although memory is free."""
     repeated = analysis.recompute
     if repeated is None:
         return None

@@ -13,23 +13,25 @@ MIN_EXPOSED_SHARE = 0.05
 
 SEND_LESS = {
     "DistributedDataParallel": (
-        "Send less often: Trainer(accumulate_grad_batches=4). Send fewer bytes and overlap more: DDPStrategy("
-        "static_graph=True, gradient_as_bucket_view=True, ddp_comm_hook=bf16_compress_hook). Check that ranks get "
-        "equal work."
+        (
+            "Send less often: Trainer(accumulate_grad_batches=4). Send fewer bytes and overlap more: DDPStrategy("
+            "static_graph=True, gradient_as_bucket_view=True, ddp_comm_hook=bf16_compress_hook). Check that ranks get "
+            "equal work."
+        ),
+        (
+            "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds "
+            "gradients to BF16"
+        ),
     ),
     "FullyShardedDataParallel": (
-        'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is off '
-        "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
+        (
+            'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is '
+            "off by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
+        ),
+        SIXTEEN_BITS,
     ),
 }
-SENT_LESS = {
-    "DistributedDataParallel": (
-        "accumulation multiplies the effective batch, so scale the learning rate with it; the hook rounds gradients to "
-        "BF16"
-    ),
-    "FullyShardedDataParallel": SIXTEEN_BITS,
-}
-"""How the fixes of `SEND_LESS` change results."""
+"""The fix by wrapper, and how it changes results."""
 
 SEND_EARLIER = "Issue collectives earlier, so that compute hides them, send less, and check that ranks get equal work."
 SEND_LESS_ON_HOST = (
@@ -50,9 +52,7 @@ def exposed_ns(analysis: RankAnalysis) -> float:
 def exposed_communication(analysis: RankAnalysis) -> Problem | None:
     """Find communication that the step waits for.
 
-    Model: compute can hide as much of it as there is compute, or a quarter of that if the step waits for the last
-    bucket or a slower rank. On the host, collectives use the processor that computes, so only sending less often helps:
-    a quarter as often saves three quarters, but nothing of the wait for another rank.
+    On the host, collectives use the processor that computes, so only sending less often helps.
     """
     waits_ns, step = exposed_ns(analysis), step_ns(analysis)
     if not step or waits_ns < MIN_EXPOSED_SHARE * step:
@@ -62,7 +62,7 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         compute_ns = analysis.breakdown.category("device_compute").mean_ns or 0.0
         best_ns = min(waits_ns, compute_ns)
         wrapper = next((name for name in analysis.wrappers if name in SEND_LESS), None)
-        action, changes = (SEND_LESS[wrapper], SENT_LESS[wrapper]) if wrapper else (SEND_EARLIER, "")
+        action, changes = SEND_LESS[wrapper] if wrapper else (SEND_EARLIER, "")
         model = "Compute can hide at most its own time, or a quarter if the step waits for the last bucket."
     else:
         title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, SEND_LESS_ON_HOST
@@ -98,11 +98,7 @@ IMBALANCE_FIX = (
 
 @run_rule("rank-imbalance")
 def rank_imbalance(distributed: Distributed) -> Problem | None:
-    """Find ranks that hold the others up.
-
-    Model: with evenly spread work a step takes the mean work of the ranks instead of the longest. Half of the
-    difference is saved if some of its causes stay.
-    """
+    """Find ranks that hold the others up."""
     straggler = distributed.straggler
     if straggler is None or not distributed.ranks:
         return None
@@ -164,7 +160,7 @@ def stop_flags(analysis: RankAnalysis) -> Problem | None:
     """Find the time of Lightning's broadcast of a stop flag.
 
     All ranks meet there, so it includes the wait for slower ranks, which would come at the next collective anyway. The
-    rank that waits least therefore decides. Model: half to all of its wait in which no device works.
+    rank that waits least therefore decides.
     """
     flags = analysis.stop_flags
     if flags is None:

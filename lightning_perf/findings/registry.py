@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import import_module
 
 from lightning_perf.analysis.compilation.summary import CompileReport
@@ -11,14 +12,14 @@ from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import Finding, by_saving
+from lightning_perf.findings.finding import SIXTEEN_BITS, Finding, by_saving
 from lightning_perf.findings.fit import is_compilation
-from lightning_perf.findings.inference import for_inference
 from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.rules import compile_rule, fit_rule, growth_rule, log_rule, rule, run_rule
 
 TOPICS = (
     "compilation",
+    "conditions",
     "cpu",
     "fit",
     "host",
@@ -26,9 +27,7 @@ TOPICS = (
     "loading",
     "memory",
     "model",
-    "precision",
     "ranks",
-    "settings",
     "steps",
 )
 for topic in TOPICS:
@@ -74,3 +73,46 @@ def find_in_fit(
 def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
     """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
     return log_rule.find(run, lead, fit)
+
+
+FIXES = {
+    "autocast-tax": "Convert the weights once: model.to(torch.bfloat16) or model.half() instead of torch.autocast. "
+    "lightning-perf infer measures speed and agreement of such variants.",
+    "channels-last": "Keep model and inputs in channels last: model.to(memory_format=torch.channels_last), and "
+    "images = images.contiguous(memory_format=torch.channels_last).",
+    "cpu-channels-last": "Keep images in channels last: model.to(memory_format=torch.channels_last). Activations "
+    "follow the weights.",
+    "cold-start": "Call the model a few times before you record, or with torch.profiler schedule(skip_first=20, …).",
+    "cudnn-benchmark": "If you recorded the first calls, record later ones. If shapes change from call to call, turn "
+    "the measurements off: torch.backends.cudnn.benchmark = False.",
+    "exposed-communication": "Issue collectives earlier, so that compute hides them, or split the model over fewer "
+    "devices.",
+    "half-precision": 'Run the model in 16 bits: with torch.autocast("cuda", dtype=torch.bfloat16), or torch.float16 '
+    "before Ampere. lightning-perf infer measures speed and agreement of such variants.",
+    "host-work": "Do less between batches, or prepare the next batch in another thread or process.",
+    "memory-full": "Use a smaller batch, or weights in 16 bits: model.to(torch.bfloat16).",
+    "memory-spare": "Double the batch as long as samples/s rise.",
+    "sync-points": "Keep values on the device between batches, and copy results once per batch. Copy inputs from "
+    "pinned memory: tensor.to(device, non_blocking=True).",
+    "tf32-off": 'Allow TF32: torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True '
+    "for convolutions.",
+}
+"""Fixes by rule. Those of other rules hold for inference, too."""
+
+CHANGES = {
+    "autocast-tax": "operators that autocast keeps in FP32 run in 16 bits, too",
+    "memory-full": f"in 16 bits, {SIXTEEN_BITS}",
+    **dict.fromkeys(("exposed-communication", "host-work", "launch-bound", "memory-spare", "stop-flags"), ""),
+}
+"""How these fixes change results, where that differs from a training. A larger batch does not change inference."""
+
+
+def for_inference(finding: Finding, analysis: RankAnalysis) -> Finding:
+    """Return the finding, with the fix for inference if the recording shows no training."""
+    if analysis.workload.trains is not False:
+        return finding
+    return replace(
+        finding,
+        action=FIXES.get(finding.kind, finding.action),
+        changes=CHANGES.get(finding.kind, finding.changes),
+    )

@@ -65,45 +65,27 @@ class Rules(Generic[P]):
         return [found for rule in self.by_id.values() if (found := rule(*args, **kwargs)) is not None]
 
 
-def _of_step(analysis: RankAnalysis) -> tuple[float, int | None]:
-    return step_ns(analysis), analysis.rank
-
-
 def _of_straggler(distributed: Distributed) -> tuple[float | None, int | None]:
     rank = distributed.straggler.rank if distributed.straggler is not None else None
     return next((share.step_ns for share in distributed.ranks if share.rank == rank), None), rank
 
 
-def _of_run(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> tuple[float, int | None]:  # noqa: ARG001
-    return run.mean_ns, lead.rank if lead is not None else None
-
-
-def _of_fit(fit: FitTime) -> tuple[float, int | None]:
-    return fit.wall_ns, fit.rank
-
-
-def _of_compiled_fit(report: CompileReport) -> tuple[float | None, int | None]:
-    return report.fit_ns, report.rank
-
-
-def _of_growth(growth: MemoryGrowth) -> tuple[None, int | None]:
-    return None, growth.rank
-
-
-rule = Rules(_of_step)
+rule: Rules[[RankAnalysis]] = Rules(lambda analysis: (step_ns(analysis), analysis.rank))
 """Rules about one rank of a recording."""
 
-run_rule = Rules(_of_straggler)
+run_rule: Rules[[Distributed]] = Rules(_of_straggler)
 """Rules that compare ranks with each other."""
 
-log_rule = Rules(_of_run)
+log_rule: Rules[[StepTimes, RankAnalysis | None, FitTime | None]] = Rules(
+    lambda run, lead, _fit: (run.mean_ns, lead.rank if lead is not None else None)
+)
 """Rules about the step log of the whole run."""
 
-fit_rule = Rules(_of_fit, per="fit")
+fit_rule: Rules[[FitTime]] = Rules(lambda fit: (fit.wall_ns, fit.rank), per="fit")
 """Rules about the account of a whole fit."""
 
-compile_rule = Rules(_of_compiled_fit, per="fit")
+compile_rule: Rules[[CompileReport]] = Rules(lambda report: (report.fit_ns, report.rank), per="fit")
 """Rules about the compilations of a whole fit."""
 
-growth_rule = Rules(_of_growth, per="fit")
+growth_rule: Rules[[MemoryGrowth]] = Rules(lambda growth: (None, growth.rank), per="fit")
 """Rules about the memory of a whole fit over time."""

@@ -35,16 +35,9 @@ GRAPH_FIX = 'model = torch.compile(model, mode="reduce-overhead")'
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
 
-NOT_COMPILED_TWICE = (
-    "The backward pass is differentiated itself, as for forces or PINNs. torch.compile does not support that."
-)
-IS_COMPILED = "The model is compiled already."
-
 MIN_COMPILED = 0.25
 """Share of compiled code in the time of operators from which the model counts as compiled. Parts that libraries compile
 by themselves, e.g. attention, are below it."""
-
-UNKNOWN_BATCHES = "The recording does not show whether the data set has more than one batch."
 
 
 def step_ns(analysis: RankAnalysis) -> float:
@@ -201,23 +194,25 @@ def each(analysis: RankAnalysis) -> str:
     return "per step" if analysis.breakdown.marked else "in the recording"
 
 
-def compile_obstacle(analysis: RankAnalysis) -> str | None:
-    """Return as a sentence why ``model = torch.compile(model)`` is no fix; None if nothing is known against it."""
+def compile_obstacle(analysis: RankAnalysis) -> str:
+    """Return as a sentence why ``model = torch.compile(model)`` is no fix; empty if nothing is known against it.
+
+    CUDA graphs of ``torch.compile`` are no fix for a second derivative either.
+    """
     if analysis.workload.second_derivative:
-        return NOT_COMPILED_TWICE
-    return IS_COMPILED if analysis.workload.compiled_share >= MIN_COMPILED else None
-
-
-def graph_obstacle(analysis: RankAnalysis) -> str | None:
-    """Return as a sentence why CUDA graphs of ``torch.compile`` are no fix; None if nothing is known against them."""
-    return NOT_COMPILED_TWICE if analysis.workload.second_derivative else None
-
-
-def batches_per_epoch(analysis: RankAnalysis) -> int | None:
-    """Return the batches of an epoch; None if the recording does not show them. A batch of one cannot grow."""
-    return loader_of(analysis).batches_per_epoch
+        return (
+            "The backward pass is differentiated itself, as for forces or PINNs. torch.compile does not support that."
+        )
+    return "The model is compiled already." if analysis.workload.compiled_share >= MIN_COMPILED else ""
 
 
 def batch_can_grow(analysis: RankAnalysis) -> bool:
     """Return whether the data set has, or may have, samples for a larger batch."""
-    return (batches_per_epoch(analysis) or 2) > 1
+    return (loader_of(analysis).batches_per_epoch or 2) > 1
+
+
+def batch_doubt(analysis: RankAnalysis) -> str:
+    """Return a sentence if the recording does not show whether the batch can grow; empty if it does."""
+    if loader_of(analysis).batches_per_epoch is not None:
+        return ""
+    return "The recording does not show whether the data set has more than one batch."

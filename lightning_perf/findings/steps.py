@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
 from lightning_perf.analysis.steps.growth import StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
-from lightning_perf.findings.contention import is_busy
-from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
+from lightning_perf.findings.conditions import is_busy
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange
 from lightning_perf.findings.rules import log_rule
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
 from lightning_perf.units import format_count, format_duration, format_share
@@ -21,10 +21,7 @@ EXPLAINED = 0.5
 
 @log_rule("periodic-steps")
 def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
-    """Find steps at regular distances that take longer, and the work that takes their time.
-
-    Model: the extra time goes away, or half of it if the work is needed.
-    """
+    """Find steps at regular distances that take longer, and the work that takes their time."""
     periodic = run.periodic
     if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
         return None
@@ -103,27 +100,31 @@ def _fix_of_waits(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
     )
 
 
-def explains_restarts(run: StepTimes, lead: RankAnalysis | None) -> bool:
-    """Return whether the long steps are the first of each epoch and wait for data: a restart of workers costs that."""
-    periodic = run.periodic
-    if periodic is None or lead is None or not periodic.waits:
-        return False
-    return periodic.period == loader_of(lead).batches_per_epoch
+MOST_WAITS = 0.5
+"""Share of all waits for data from which those of the first steps of epochs are their reason."""
 
 
-def waits_of_long_steps_ns(run: StepTimes) -> float:
-    """Return the waits for data in the long steps beyond those of other steps, divided among all steps."""
-    periodic = run.periodic
-    return (periodic.wait_ns or 0) / periodic.period if periodic is not None and periodic.waits else 0.0
-
-
-def describe_waits(run: StepTimes, lead: RankAnalysis | None) -> str:
-    """Return a sentence about long steps that wait for data; empty without any."""
+def one_per_cause(
+    findings: Sequence[Finding], run: StepTimes, lead: RankAnalysis | None, fit_findings: Sequence[Finding]
+) -> list[Finding]:
+    """Leave out findings about time that another finding explains: restarts of workers, or waits for data."""
     periodic = run.periodic
     if periodic is None or not periodic.waits:
-        return ""
+        return list(findings)
+    starts_epochs = lead is not None and periodic.period == loader_of(lead).batches_per_epoch
+    if starts_epochs and any(finding.kind == "worker-restarts" for finding in fit_findings):
+        waits_ns = (periodic.wait_ns or 0) / periodic.period
+        same = ("input-bound",) if waits_ns >= MOST_WAITS * run.data_wait_mean_ns else ()
+        return [finding for finding in findings if finding.kind not in ("periodic-steps", *same)]
+    if all(finding.kind != "input-bound" for finding in findings):
+        return list(findings)
     extra = format_duration(periodic.step_ns - periodic.others_ns)
-    return f"Every {_ordinal(periodic.period)} step takes {extra} longer, and {_waits_text(periodic, lead)}"
+    waits = f"Every {_ordinal(periodic.period)} step takes {extra} longer, and {_waits_text(periodic, lead)}"
+    return [
+        replace(finding, evidence=(*finding.evidence, waits)) if finding.kind == "input-bound" else finding
+        for finding in findings
+        if finding.kind != "periodic-steps"
+    ]
 
 
 def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
@@ -205,8 +206,6 @@ def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None
     """Find steps that take longer and longer, and the phase or hook that grows.
 
     On a busy machine the load may grow, and it slows all phases down.
-
-    Model: steps stay as short as the first ones, or half of the growth is needed.
     """
     growth = run.growth
     if growth is None or growth.excess_ns < MIN_SHARE * run.mean_ns:

@@ -13,13 +13,11 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
+from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
-from lightning_perf.findings.host import is_cold
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
-from lightning_perf.findings.settings import blocks_launches
-from lightning_perf.findings.steps import describe_waits, explains_restarts, waits_of_long_steps_ns
+from lightning_perf.findings.steps import one_per_cause
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -40,12 +38,6 @@ PROBED = frozenset(
 )
 """Rules with savings that a probe measures. It alternates between settings, so other load hits all of them alike."""
 
-COLD = (
-    "Estimated from the first steps. Kernels load and caches fill in them, so their shares do not hold for later steps."
-)
-BLOCKED = "Estimated with CUDA_LAUNCH_BLOCKING, under which each launch waits for its kernel."
-"""Why findings beside `cold-start` and `debug-settings` are held back."""
-
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
 
@@ -56,25 +48,15 @@ LEAST_RECORDED = 3
 """Recorded steps that are needed to identify outliers."""
 
 CATEGORIES = {
-    "allocator": "runtime_alloc",
-    "exposed-communication": "communication",
-    "host-work": "host_other",
-    "input-bound": "input",
-    "launch-bound": "kernel_launch",
-    "pageable-copies": "memcpy_h2d",
-    "sync-points": "runtime_sync",
+    "allocator": ("runtime_alloc", "asked the driver for memory"),
+    "exposed-communication": ("communication", "communicated"),
+    "host-work": ("host_other", "ran Python"),
+    "input-bound": ("input", "waited for data"),
+    "launch-bound": ("kernel_launch", "launched kernels"),
+    "pageable-copies": ("memcpy_h2d", "copied to the device"),
+    "sync-points": ("runtime_sync", "synchronized"),
 }
-"""The category of the step time that each rule is about. Other rules have no single category."""
-
-LABELS = {
-    "allocator": "asked the driver for memory",
-    "exposed-communication": "communicated",
-    "host-work": "ran Python",
-    "input-bound": "waited for data",
-    "launch-bound": "launched kernels",
-    "pageable-copies": "copied to the device",
-    "sync-points": "synchronized",
-}
+"""The category of the step time that each rule is about, and its steps' doing. Other rules have no single category."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +106,7 @@ class Checked:
 
 
 def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | None) -> Stretch | None:
-    """Compare the recorded steps with those of the run.
-
-    Args:
-        lead: The rank that the report describes first.
-        run: The steps of the run that were not recorded.
-
-    Returns:
-        The comparison, or None if there is nothing to compare.
-    """
+    """Compare the recorded steps with those of the run; None if there is nothing to compare."""
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
     if run.steps < LEAST_STRETCH_STEPS:
@@ -187,7 +161,7 @@ def check_findings(
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
         own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
-        reason = _distortion(analysis) if analysis is not None and finding.kind not in LEADING else ""
+        reason = distortion(analysis) if analysis is not None and finding.kind not in LEADING else ""
         if reason:
             held_back.append(HeldBack(finding, reason))
             continue
@@ -203,39 +177,12 @@ def check_findings(
         if missed is not None:
             findings.append(missed)
     if usable is not None:
-        findings = _one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
+        findings = one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
     held_back.sort(key=lambda held: held.finding.kind not in PROBED)  # the verdict names the first one
     return Checked(tuple(sorted(findings, key=by_saving)), tuple(held_back), tuple(notes), headline)
-
-
-MOST_WAITS = 0.5
-"""Share of all waits for data from which those of the first steps of epochs are their reason."""
-
-
-def _one_per_cause(
-    findings: Sequence[Finding], run: StepTimes, lead: RankAnalysis | None, fit_findings: Sequence[Finding]
-) -> list[Finding]:
-    """Leave out findings about time that another finding explains: restarts of workers, or waits for data."""
-    if explains_restarts(run, lead) and any(finding.kind == "worker-restarts" for finding in fit_findings):
-        mostly = waits_of_long_steps_ns(run) >= MOST_WAITS * run.data_wait_mean_ns
-        same = {"periodic-steps", "input-bound"} if mostly else {"periodic-steps"}
-        return [finding for finding in findings if finding.kind not in same]
-    waits = describe_waits(run, lead)
-    if not waits or not any(finding.kind == "input-bound" for finding in findings):
-        return list(findings)
-    return [
-        replace(finding, evidence=(*finding.evidence, waits)) if finding.kind == "input-bound" else finding
-        for finding in findings
-        if finding.kind != "periodic-steps"
-    ]
-
-
-def _distortion(analysis: RankAnalysis) -> str:
-    """Return why the recorded steps describe another training than the usual one; empty if they do not."""
-    return COLD if is_cold(analysis) else BLOCKED if blocks_launches(analysis) else ""
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:
@@ -385,12 +332,11 @@ def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) ->
 
 def _recorded(finding: Finding, analysis: RankAnalysis) -> tuple[np.ndarray, np.ndarray] | None:
     """Return a finding's time and the wall time per recorded step, if one or two steps have most of the time."""
-    name = CATEGORIES.get(finding.kind)
     steps = analysis.breakdown.steps
     complete = np.array([step.complete for step in steps], dtype=np.bool_)
-    if name is None or int(complete.sum()) < LEAST_RECORDED:
+    if finding.kind not in CATEGORIES or int(complete.sum()) < LEAST_RECORDED:
         return None
-    per_step = analysis.breakdown.category(name).per_step_ns
+    per_step = analysis.breakdown.category(CATEGORIES[finding.kind][0]).per_step_ns
     if per_step is None:
         return None
     times = np.array(per_step, dtype=np.int64)[complete]
@@ -410,11 +356,9 @@ def _hiccup_text(finding: Finding, analysis: RankAnalysis) -> str:
     of_step_ns = times[0]
     largest = np.sort(of_step_ns)[::-1][: min(HICCUPS, (len(of_step_ns) - 1) // 2)]
     few = int((largest > 2 * float(np.median(of_step_ns))).sum()) or 1
-    what = LABELS.get(finding.kind, "waited")
-    return (
-        f"{few} of the {len(of_step_ns)} recorded steps {what} for {format_duration(float(largest[:few].sum()))}, "
-        f"the others for {format_duration(float(np.median(of_step_ns)))} each."
-    )
+    longest, others = format_duration(float(largest[:few].sum())), format_duration(float(np.median(of_step_ns)))
+    did = CATEGORIES[finding.kind][1]
+    return f"{few} of the {len(of_step_ns)} recorded steps {did} for {longest}, the others for {others} each."
 
 
 def _headline(place: Stretch | None) -> str:

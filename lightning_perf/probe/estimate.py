@@ -2,6 +2,9 @@
 
 Only ratios come from the probe: the time of a call in another setting over its time in the current one. They scale the
 recorded times. The step also has parts that no setting changes: host, input, communication and idle time.
+
+Other programs and machines that share a processor make some rounds longer, and none shorter. So the lower quartile
+stands for all rounds: it stays in place while less than three quarters of them are disturbed.
 """
 
 from __future__ import annotations
@@ -11,25 +14,82 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from lightning_perf.analysis.host.host_pace import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
-from lightning_perf.probe.noise import NOISE_SDS, Part, lower_quartile, noise_ns
-from lightning_perf.probe.replay.messages import Times
+from lightning_perf.probe.replay.messages import CompiledTimes, GraphTimes, Times
+from lightning_perf.run_files.probe import ProbedChange
+
+DRAWS = 100
+"""Draws of the bootstrap."""
+
+NOISE_SDS = 2.0
+"""Standard errors that count as noise, with many rounds. Few rounds do not show all of it."""
+
+ONE_ROUND = 1.0
+"""Deviation to assume for a single round."""
+
+
+class Part(NamedTuple):
+    """A part of the step: its recorded time, and its times in the probe in each round, in two settings."""
+
+    recorded_ns: float
+    before: Sequence[float]
+    after: Sequence[float]
+
+    @property
+    def saving_ns(self) -> float:
+        """Time per step that the other setting saves."""
+        return self.recorded_ns * (1.0 - lower_quartile(self.after) / lower_quartile(self.before))
+
+
+def lower_quartile(times: Sequence[float]) -> float:
+    """Return the lower quartile of some times, interpolated; 0 without any.
+
+    Example:
+        >>> lower_quartile([10.0, 10.0, 11.0, 10.0, 15.0])
+        10.0
+    """
+    if len(times) < 2:
+        return times[0] if times else 0.0
+    return quantiles(times, n=4, method="inclusive")[0]
+
+
+def middle_half(times: Sequence[float]) -> tuple[float, float]:
+    """Return both quartiles of at least two times, interpolated."""
+    low, _, high = quantiles(times, n=4, method="inclusive")
+    return low, high
+
+
+def noise_ns(parts: Sequence[Part]) -> float:
+    """Return the noise of the saving of some parts, on each side.
+
+    Rounds are drawn with replacement (Efron, Annals of Statistics 7, 1979). A draw has the same rounds of all parts, so
+    stretches in which the machine is slow do not count once for each part.
+
+    Args:
+        parts: Parts that were measured in the same rounds, up to the same last one. Earlier rounds that some parts lack
+            are left out.
+    """
+    recorded_ns = np.array([part.recorded_ns for part in parts])
+    rounds = min((len(times) for part in parts for times in (part.before, part.after)), default=0)
+    if rounds < 2:
+        return NOISE_SDS * ONE_ROUND * float(recorded_ns.sum())
+    draws = np.random.default_rng(0).integers(0, rounds, (DRAWS, rounds))
+    before, after = (
+        np.quantile(np.array([times[-rounds:] for times in sides])[:, draws], 0.25, axis=-1)
+        for sides in zip(*((part.before, part.after) for part in parts), strict=True)
+    )
+    return NOISE_SDS * rounds / (rounds - 1) * float(np.std(recorded_ns @ (after / np.maximum(before, 1.0))))
 
 
 class Errors(NamedTuple):
-    """The error of a probed saving.
-
-    Attributes:
-        down: Downwards, as a share of the change.
-        up: Upwards, as a share of the change.
-        of_time: On both sides, as a share of the measured time.
-    """
+    """The error of a probed saving, downwards and upwards: shares of the change, and of the measured time."""
 
     down: float
     up: float
@@ -95,8 +155,7 @@ def pace_of_recording(calls: OperatorCalls, times: Sequence[Times], current: str
             continue
         probed_ns = lower_quartile(found[place].forward_ns) + lower_quartile(found[place].backward_ns)
         if probed_ns > 0:
-            recorded_ns = call.forward_ns + call.backward_ns
-            ratios.append(recorded_ns / call.calls / probed_ns)
+            ratios.append(call.time_ns / call.calls / probed_ns)
             weights.append(probed_ns * call.calls)
     if not ratios:
         return 1.0
@@ -122,18 +181,14 @@ def usual_calls(calls: OperatorCalls, times: Sequence[Times], current: str) -> O
             for recorded_ns, probed in ((call.forward_ns, one.forward_ns), (call.backward_ns, one.backward_ns))
         )
         usual[place] = replace(call, forward_ns=forward_ns, backward_ns=backward_ns)
-    before = sum(_whole_ns(calls.calls[place]) for place in usual)
-    shrunk = sum(map(_whole_ns, usual.values())) / before if before else 1.0
+    before = sum(calls.calls[place].time_ns for place in usual)
+    shrunk = sum(call.time_ns for call in usual.values()) / before if before else 1.0
     others = calls.scaled(shrunk)
     return replace(others, calls=tuple(usual.get(place) or call for place, call in enumerate(others.calls)))
 
 
 def usual_optimizer_ns(recorded_ns: float, probed_ns: Sequence[float], pace: float) -> float:
-    """Return the time that an optimizer step usually takes: that of the recording, unless the probe shows much less.
-
-    Args:
-        probed_ns: Times of the same step in the probe, one per step.
-    """
+    """Return the time that an optimizer step usually takes: that of the recording, unless the probe shows much less."""
     usual_ns = pace * lower_quartile(probed_ns)
     return usual_ns if probed_ns and recorded_ns > SLOWER * usual_ns else recorded_ns
 
@@ -156,9 +211,6 @@ def fit_into_step(recorded: StepParts, usual: StepParts, gaps_ns: float, step_ns
     A part that the probe ran faster may have had a reason in the training that the probe lacks. So the parts get as
     much of their recorded times as the step has room for. If even their usual times are too long, they are shortened
     alike. The profiler lengthens some parts of a step, and recorded steps may be slow ones.
-
-    Args:
-        step_ns: Time of a step without the profiler.
     """
     room_ns, missing_ns = step_ns - gaps_ns - usual.sum_ns, recorded.sum_ns - usual.sum_ns
     if room_ns <= 0:
@@ -182,10 +234,6 @@ def _between(first: OperatorCalls, last: OperatorCalls, share: float) -> Operato
         for a, b in zip(first.calls, last.calls, strict=True)
     )
     return replace(first, calls=calls, unmatched_ns=time_ns(first.unmatched_ns, last.unmatched_ns))
-
-
-def _whole_ns(call: OperatorCall) -> int:
-    return call.forward_ns + call.backward_ns
 
 
 def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, changed: str, batch: int = 1) -> Saving:
@@ -215,10 +263,12 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
         return Saving(0.0, 0.0, 0.0, 0.0, 0.0, whole_ns, 0)
     measured_ns = sum(recorded for recorded, _ in measured.values())
     similar = _similar(calls, measured)
+    savings = [*(saved for _, saved in measured.values()), similar.saving_ns]
+    gains_ns = sum(saving for saving in savings if saving > 0)
     return Saving(
-        saving_ns=sum(saved for _, saved in measured.values()) + similar.saving_ns,
+        saving_ns=sum(savings),
         noise_ns=math.hypot(noise_ns(parts), NOISE_SDS * similar.error_ns),
-        changed_ns=_changed_ns([saved for _, saved in measured.values()] + [similar.saving_ns]),
+        changed_ns=math.hypot(gains_ns, sum(savings) - gains_ns),
         measured_ns=measured_ns,
         similar_ns=similar.recorded_ns,
         other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
@@ -227,13 +277,9 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
 
 
 def first_settled_round(times: Sequence[Times]) -> int:
-    """Return the first round of a setting that no longer warms up.
+    """Return the first round of a setting that no longer warms up: it takes at most 1.05 times the median of its calls.
 
-    The first rounds of a setting may meet fresh memory, and code that is not in the caches yet.
-
-    Returns:
-        The first round that takes at most 1.05 times the median of its calls, but at least two rounds remain; 0 without
-        any times.
+    The first rounds may meet fresh memory, and code that is not in the caches yet. At least two rounds remain.
     """
     numbers = sorted({one.first_round + at for one in times for at in range(len(one.forward_ns))})
     usual = [(one, median(_call_ns(one))) for one in times if one.forward_ns]
@@ -267,11 +313,6 @@ def _same_rounds(before: Times, after: Times, settled: int) -> tuple[Times, Time
     return cut(before), cut(after)
 
 
-def _changed_ns(savings: Sequence[float]) -> float:
-    gains = sum(saving for saving in savings if saving > 0)
-    return math.hypot(gains, sum(savings) - gains)
-
-
 class _Similar(NamedTuple):
     """Time and saving of calls that others of the same operator stand for, and the standard error of the saving."""
 
@@ -281,17 +322,13 @@ class _Similar(NamedTuple):
 
 
 def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) -> _Similar:
-    """Estimate calls by other calls of the same operator, like the unsampled part of a ratio estimator.
-
-    Args:
-        measured: Time and saving per step of the calls that were measured, by their places.
-    """
+    """Estimate calls by measured calls of the same operator, like the unsampled part of a ratio estimator."""
     sampled: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     left: defaultdict[str, list[float]] = defaultdict(list)
     for place, call in enumerate(calls.calls):
         if place in measured:
             sampled[call.name].append(measured[place])
-        elif whole_ns := _whole_ns(call) / calls.steps:
+        elif whole_ns := call.time_ns / calls.steps:
             left[call.name].append(whole_ns)
     recorded_ns = saving_ns = variance = 0.0
     for name, times_ns in left.items():
@@ -331,3 +368,78 @@ def widen(saving: Saving, errors: Errors, faults_ns: float = 0.0) -> tuple[float
     )
     rest = saving.saving_ns / known_ns * saving.other_ns if known_ns else 0.0
     return saving.saving_ns - down + min(0.0, rest), saving.saving_ns + up + max(0.0, rest)
+
+
+COMPILE_ERRORS = Errors(0.2, 0.2, 0.015)
+"""Errors of the compiled calls: the compiler sees a guess of the data flow. Of the gains over 5 % of the step in
+``benchmarks/results/compile_estimates.md``, four of five are inside the range with them."""
+
+
+def estimate_compile(times: CompiledTimes, calls: OperatorCalls, python_ns: float) -> ProbedChange:
+    """Estimate the saving of ``torch.compile``.
+
+    The operators of the step change as the compiled calls did. At most, the Python between the operators of the forward
+    pass is saved as well. At least, all of it stays, because the compiler adds checks of its own.
+    """
+    known_ns = calls.time_ns(times.places)
+    part = Part(known_ns, times.eager_ns, times.compiled_ns)
+    rounds = len(times.compiled_ns)
+    saving = Saving(part.saving_ns, noise_ns([part]), abs(part.saving_ns), known_ns, 0.0, 0.0, rounds)
+    low_ns, high_ns = widen(saving, COMPILE_ERRORS)
+    return ProbedChange(
+        name="compile",
+        setting="torch.compile",
+        saving_ns=saving.saving_ns + python_ns / 2,
+        low_ns=low_ns,
+        high_ns=high_ns + python_ns,
+        noise_ns=saving.noise_ns,
+        measured_ns=known_ns,
+        rounds=rounds,
+    )
+
+
+GRAPH_ERROR = 0.2
+"""Share by which a saving may be smaller. On the simulated device of the tests it was 0 to 15 % smaller."""
+
+WAITS_OF_STEP = 0.5
+"""Waits of the host for the device, per step, from which it counts as unable to get ahead."""
+
+
+def estimate_graph(
+    times: GraphTimes, calls: OperatorCalls, floor: StepFloor, step_ns: float, added_ns: float | None
+) -> ProbedChange:
+    """Estimate the saving of CUDA graphs of the model.
+
+    The host takes next to no time for a graph and gets ahead of the device. A step then takes as long as the device
+    works, or as long as the host needs outside of the model. At most, that is saved. A host that waits for the device
+    in each step cannot get ahead: at least, the step then takes as long as both together. Long gaps of the device may
+    stay, and a part of the model's calls outside of the graph. The replay also shows how much shorter the gaps between
+    kernels are.
+
+    Args:
+        added_ns: Time that the profiler adds to a step; ``None`` if it is unknown. Then the least saving is at most the
+            wait in the probe, which ran without the profiler and without the Python of a training.
+    """
+    usual_ns = step_ns - (added_ns or 0.0)
+    most_ns = max(0.0, usual_ns - max(floor.outside_ns, floor.busy_ns))
+    host_ns = floor.outside_ns + floor.long_ns
+    kept_ns = max(host_ns, floor.busy_ns) if floor.waits_for_device < WAITS_OF_STEP else host_ns + floor.busy_ns
+    least_ns = max(0.0, usual_ns - kept_ns)
+    if added_ns is None:
+        least_ns = min(least_ns, max(0.0, lower_quartile(times.launched_ns) - lower_quartile(times.queued_ns)))
+    held = len(times.places) / len(calls.order)
+    device_ns = calls.time_ns(times.places)
+    part = Part(device_ns, times.queued_ns, times.replayed_ns)
+    gaps_ns, noise = part.saving_ns, noise_ns([part])
+    low_ns = (1.0 - GRAPH_ERROR) * held * least_ns + gaps_ns - noise
+    high_ns = most_ns + gaps_ns + noise
+    return ProbedChange(
+        name="cuda-graph",
+        setting="CUDA graphs",
+        saving_ns=(low_ns + high_ns) / 2,
+        low_ns=low_ns,
+        high_ns=high_ns,
+        noise_ns=noise,
+        measured_ns=device_ns,
+        rounds=len(times.replayed_ns),
+    )

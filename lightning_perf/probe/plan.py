@@ -16,19 +16,15 @@ from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_s
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
+from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES
+from lightning_perf.findings.kernels import FUSED_OPTIMIZERS
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
-OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "SGD")
-"""Optimizers of ``torch.optim`` with ``fused=True``."""
-
 FUSABLE = ("loop", "foreach")
-
-FEW, IDLE = 0.5, 0.3
-"""Share of the cores up to which threads count as few, and share that must be idle, as for the rule `cpu-threads`."""
 
 LEAST_FETCH = 0.05
 """Share of the step in fetching a batch from which its transfer between processes is measured."""
@@ -77,11 +73,7 @@ class Plan:
 
 
 def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
-    """Plan a probe.
-
-    Returns:
-        The plan. ``None`` if the recording has no operator calls with shapes, or is of a device that is not here.
-    """
+    """Plan a probe; ``None`` if no operator call has shapes, or if the recording is of a device that is not here."""
     calls = operator_calls(trace)
     step_ns = breakdown(trace).wall.mean_ns or 0.0
     if calls is None or not any(call.shapes for call in calls.calls) or (calls.on_device and not has_cuda):
@@ -135,25 +127,23 @@ def _settings(
     calls: OperatorCalls, threads: int, cores: int, batch_size: int | None, on: Settings
 ) -> tuple[Setting, ...]:
     autocast = calls.autocast
-    found = [Setting(CURRENT, autocast)]
-    if autocast is None and (calls.on_device or (cpu_flags() or frozenset()) & BF16_FLAGS):
-        found.append(Setting("bf16", "bfloat16"))
-    if autocast is None and calls.on_device:
-        found.append(Setting("fp16", "float16"))
-    if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
-        found.append(Setting("channels-last", autocast, channels_last=True))
-    if not calls.on_device and threads <= FEW * cores:
-        found.append(Setting("threads", autocast, threads=cores))
-    if calls.on_device and autocast is None and not (on.tf32_matmul and on.tf32_convolution):
-        found.append(Setting("tf32"))
-    if batch_size is not None:
-        found.append(Setting("batch", autocast, batch=2))
-    flags = bool(on.tf32_matmul), on.tf32_convolution is not False
-    return tuple(
-        replace(setting, tf32_matmul=matmul, tf32_convolution=convolution)
-        for setting in found
-        for matmul, convolution in ((True, True) if setting.name == "tf32" else flags,)
+    current = Setting(
+        CURRENT, autocast, tf32_matmul=bool(on.tf32_matmul), tf32_convolution=on.tf32_convolution is not False
     )
+    found = [current]
+    if autocast is None and (calls.on_device or (cpu_flags() or frozenset()) & BF16_FLAGS):
+        found.append(replace(current, name="bf16", autocast="bfloat16"))
+    if autocast is None and calls.on_device:
+        found.append(replace(current, name="fp16", autocast="float16"))
+    if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
+        found.append(replace(current, name="channels-last", channels_last=True))
+    if not calls.on_device and threads <= FEW_THREADS * cores:
+        found.append(replace(current, name="threads", threads=cores))
+    if calls.on_device and autocast is None and not (on.tf32_matmul and on.tf32_convolution):
+        found.append(replace(current, name="tf32", tf32_matmul=True, tf32_convolution=True))
+    if batch_size is not None:
+        found.append(replace(current, name="batch", batch=2))
+    return tuple(found)
 
 
 def _device_settings(trace: Trace) -> Settings:
@@ -173,7 +163,7 @@ def without_busy_cores(plan: Plan, others: float) -> Plan:
     settings = tuple(
         setting
         for setting in task.settings
-        if setting.threads is None or setting.threads - others - task.threads >= IDLE * setting.threads
+        if setting.threads is None or setting.threads - others - task.threads >= IDLE_CORES * setting.threads
     )
     return replace(plan, task=msgspec.structs.replace(task, settings=settings))
 
@@ -191,7 +181,7 @@ def _is_channels_first(name: str, shapes: str, strides: str) -> bool:
 
 
 def _optimizer(steps: OptimizerSteps | None) -> OptimizerTask | None:
-    if steps is None or steps.name not in OPTIMIZERS or steps.implementation not in FUSABLE:
+    if steps is None or steps.name not in FUSED_OPTIMIZERS or steps.implementation not in FUSABLE:
         return None
     names = {name.removeprefix("aten::").removeprefix("_foreach_") for name in steps.operator_names}
     return OptimizerTask(

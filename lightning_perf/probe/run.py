@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,14 +23,17 @@ from lightning_perf.probe.estimate import (
     Saving,
     StepParts,
     estimate_calls,
+    estimate_compile,
     estimate_fixed,
+    estimate_graph,
     fit_into_step,
+    lower_quartile,
+    middle_half,
     pace_of_recording,
     usual_calls,
     usual_optimizer_ns,
     widen,
 )
-from lightning_perf.probe.noise import lower_quartile, middle_half
 from lightning_perf.probe.plan import Plan, plan_probe, without_busy_cores
 from lightning_perf.probe.replay.messages import (
     CURRENT,
@@ -44,9 +46,7 @@ from lightning_perf.probe.replay.messages import (
     Task,
     TransferTimes,
 )
-from lightning_perf.probe.replay.selection import covered_share
-from lightning_perf.probe.whole_step import compile_calls, estimate_compile, estimate_graph
-from lightning_perf.probe.worker_process import ProbeWorker
+from lightning_perf.probe.worker_process import ProbeWorker, compile_calls
 from lightning_perf.run_files.probe import DEFAULT_SECONDS, Probe, ProbedCall, ProbedChange, ProbedTransfer
 from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
@@ -85,8 +85,7 @@ def probe_trace(
 ) -> Probe:
     """Probe a recording on this machine, in the worker process.
 
-    Args:
-        compiles: Whether to compile the calls of a step, too. This takes minutes, which do not count as seconds.
+    Compiling the calls of a step takes minutes, which do not count as seconds.
     """
     begin = time.perf_counter()
     plan = plan_probe(trace, seconds, has_cuda=has_cuda)
@@ -106,7 +105,7 @@ def probe_trace(
     if compiles:
         worker.end()
         compiled, reason = _compiled(plan.task)
-    probe = build_probe(trace, plan, Results(measured, graph, compiled), time.perf_counter() - begin)
+    probe = build_probe(trace, plan, measured, time.perf_counter() - begin, graph, compiled)
     return probe if reason is None else replace(probe, skipped={"torch.compile": reason, **probe.skipped})
 
 
@@ -137,34 +136,30 @@ def with_arguments(task: Task) -> Task:
 
     def grows(name: str) -> bool:
         grown = [place for place in made if name in bound[place] and bound[place][name] != bound[place][CURRENT]]
-        return covered_share(task.calls, grown) >= LEAST_GROWN * covered_share(task.calls, made)
+        return task.calls.share_of(grown) >= LEAST_GROWN * task.calls.share_of(made)
 
     settings = tuple(setting for setting in task.settings if setting.batch == 1 or grows(setting.name))
     return msgspec.structs.replace(task, bound=pickle.dumps(bound), skipped=skipped, settings=settings)
 
 
-class Results(NamedTuple):
-    """The results of the worker processes.
-
-    Attributes:
-        measured: Times of calls in all settings.
-        graph: Times of a replay from a CUDA graph; ``None`` without one.
-        compiled: Times of the compiled calls; ``None`` without them.
-    """
-
-    measured: Measured
-    graph: GraphTimes | None
-    compiled: CompiledTimes | None
-
-
-def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> Probe:
+def build_probe(
+    trace: Trace,
+    plan: Plan,
+    measured: Measured,
+    seconds: float,
+    graph: GraphTimes | None = None,
+    compiled: CompiledTimes | None = None,
+) -> Probe:
     """Make the result from the times of the worker processes."""
-    measured = results.measured
     pace = pace_of_recording(plan.calls, measured.times, CURRENT)
-    parts = StepParts(usual_calls(plan.calls, measured.times, CURRENT), _usual_optimizer_ns(plan, measured, pace))
+    updates, optimizer = plan.optimizer, plan.task.optimizer
+    recorded = StepParts(plan.calls, updates.host_ns / max(1, updates.steps) if updates is not None else 0.0)
+    probed_ns = measured.optimizer.get(optimizer.implementation, ()) if optimizer is not None else ()
+    parts = StepParts(
+        usual_calls(plan.calls, measured.times, CURRENT), usual_optimizer_ns(recorded.optimizer_ns, probed_ns, pace)
+    )
     if plan.host is not None and plan.usual_step_ns is not None:
-        as_recorded = StepParts(plan.calls, _recorded_optimizer_ns(plan))
-        parts = fit_into_step(as_recorded, parts, plan.gaps_ns, plan.usual_step_ns)
+        parts = fit_into_step(recorded, parts, plan.gaps_ns, plan.usual_step_ns)
     calls, optimizer_ns = parts
     plan = replace(plan, calls=calls)
     rows = _rows(calls, measured, [setting.name for setting in plan.task.settings[1:]])
@@ -173,11 +168,11 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         _optimizer_change(plan, measured, optimizer_ns),
     ]
     same_device = _is_same_device(trace, measured, on_device=calls.on_device)
-    if results.graph is not None and plan.floor is not None and same_device:
-        changes.append(estimate_graph(results.graph, calls, plan.floor, plan.step_ns, plan.added_ns))
-    if results.compiled is not None:
+    if graph is not None and plan.floor is not None and same_device:
+        changes.append(estimate_graph(graph, calls, plan.floor, plan.step_ns, plan.added_ns))
+    if compiled is not None:
         python_ns = max(0.0, plan.python_ns - (plan.added_ns or 0.0))
-        changes.append(estimate_compile(results.compiled, calls, python_ns))
+        changes.append(estimate_compile(compiled, calls, python_ns))
     return Probe(
         device=measured.device,
         rank=trace.metadata.rank if trace.metadata.rank is not None else rank_in_name(Path(trace.sources[0]).name),
@@ -190,7 +185,7 @@ def build_probe(trace: Trace, plan: Plan, results: Results, seconds: float) -> P
         calls=tuple(sorted(rows, key=lambda row: -row.recorded_ns)[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
-        compile_s=results.compiled.compile_s if results.compiled is not None else None,
+        compile_s=compiled.compile_s if compiled is not None else None,
         same_device=same_device,
         transfer=_transfer(measured.transfer),
     )
@@ -207,7 +202,7 @@ def _rows(calls: OperatorCalls, measured: Measured, changes: Sequence[str]) -> l
             name=call.name.removeprefix("aten::"),
             shapes=call.shapes,
             calls=call.calls / calls.steps,
-            recorded_ns=(call.forward_ns + call.backward_ns) / calls.steps,
+            recorded_ns=call.time_ns / calls.steps,
             current_ns=probed_ns[place, CURRENT],
             changed_ns={name: probed_ns[place, name] for name in changes if (place, name) in probed_ns},
         )
@@ -256,27 +251,11 @@ def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: floa
 
 
 def _lacking_faults_ns(plan: Plan, measured: Measured) -> float:
-    """Return the cost per step of page faults that the training had and the probe lacks.
-
-    Returns:
-        The cost; 0 if it is a small share of the step, or if faults were not counted.
-    """
+    """Return the cost per step of page faults that the probe lacks; 0 if it is small, or if they were not counted."""
     if measured.page_faults is None:
         return 0.0
     cost_ns = plan.page_fault_ns * max(0.0, plan.page_faults - measured.page_faults)
     return cost_ns if cost_ns >= MANY_FAULTS * (plan.usual_step_ns or plan.step_ns) else 0.0
-
-
-def _recorded_optimizer_ns(plan: Plan) -> float:
-    """Return the recorded time of an optimizer step; 0 if the recording marks none."""
-    return plan.optimizer.host_ns / max(1, plan.optimizer.steps) if plan.optimizer is not None else 0.0
-
-
-def _usual_optimizer_ns(plan: Plan, measured: Measured, pace: float) -> float:
-    """Return the time that an optimizer step usually takes; 0 if the recording marks none."""
-    task = plan.task.optimizer
-    probed = measured.optimizer.get(task.implementation, ()) if task is not None else ()
-    return usual_optimizer_ns(_recorded_optimizer_ns(plan), probed, pace)
 
 
 def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:

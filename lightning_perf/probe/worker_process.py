@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from types import TracebackType
 
 from lightning_perf.machine.processor import busy_s, load_average
-from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
+from lightning_perf.probe.replay.messages import Begin, CompiledTimes, GraphTimes, Measured, Ready, Replayed, Task
 from lightning_perf.workers.process import WorkerError, WorkerProcess
 
 ENVIRONMENT = {
@@ -42,9 +41,7 @@ class OthersWatch:
     def busy_cores(self, worker_s: float) -> float:
         """Return the cores that other programs have kept busy, on average.
 
-        Returns:
-            The number. If the system does not count processor time, it is the load average of the last minute without
-            the training itself. It is 0 if the system has no load average.
+        If the system does not count processor time, the load average without the training itself stands for it.
         """
         began, busy_before_s, own_before_s = self._start
         busy_after_s = busy_s()
@@ -56,7 +53,10 @@ class OthersWatch:
 
 
 class ProbeWorker:
-    """A process that loads torch from its creation on, while the caller reads and plans, and then measures a task."""
+    """A process that loads torch from its creation on, while the caller reads and plans, and then measures a task.
+
+    Its methods raise `WorkerError` if it has ended or takes too long.
+    """
 
     def __init__(self) -> None:
         self._others = OthersWatch()
@@ -68,9 +68,7 @@ class ProbeWorker:
     def __enter__(self) -> ProbeWorker:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
@@ -80,28 +78,27 @@ class ProbeWorker:
             self._process.kill()  # it would take a second to end by itself
 
     def wait_until_ready(self) -> float:
-        """Wait until torch is loaded, and return the cores that other programs kept busy meanwhile.
-
-        Raises:
-            WorkerError: The process ended, or takes too long.
-        """
+        """Wait until torch is loaded, and return the cores that other programs kept busy meanwhile."""
         return self._others.busy_cores(self._process.receive(Ready, timeout_s=START_S).cpu_s)
 
     def measure(self, task: Task) -> Measured:
-        """Return the times of a task.
-
-        Raises:
-            WorkerError: The process ended, or takes too long.
-        """
+        """Return the times of a task."""
         self._process.send(task)
         return self._process.receive(Measured, timeout_s=task.seconds + GRACE_S)
 
     def replayed(self) -> GraphTimes | None:
-        """Return the times of the calls of the last task, which was for a device, replayed from a CUDA graph.
-
-        Returns:
-            The times. ``None`` if they cannot be replayed, or if the process failed in the attempt.
-        """
+        """Return the times of the last task's calls replayed from a CUDA graph; ``None`` if they cannot be."""
         with suppress(WorkerError):
             return self._process.receive(Replayed, timeout_s=REPLAY_S).times
         return None
+
+
+COMPILE_S = 600.0
+"""Longest wait for the compiler."""
+
+
+def compile_calls(task: Task) -> CompiledTimes:
+    """Compile the calls of a task in a worker process, and return their times."""
+    target = "lightning_perf.probe.replay.call_graph:main"
+    with WorkerProcess(target, task, path=sys.path, environment=ENVIRONMENT) as process:
+        return process.receive(CompiledTimes, timeout_s=COMPILE_S)

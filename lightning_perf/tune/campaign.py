@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lightning_perf import __version__
+from lightning_perf.machine.environment import version_facts
+from lightning_perf.run_files.estimates import EstimateOutcome
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import (
     NotApplicableError,
@@ -20,13 +23,13 @@ from lightning_perf.tune.errors import (
     trial_errors,
 )
 from lightning_perf.tune.levers.lever import Lever
+from lightning_perf.tune.levers.loader import Workers
 from lightning_perf.tune.levers.registry import find_lever, find_levers
-from lightning_perf.tune.measurement import LossGuard, Measurement, is_confirmed, is_gain, is_loss
+from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss
 from lightning_perf.tune.messages import Order, Scouted
-from lightning_perf.tune.pairs import Pair, Pairs
+from lightning_perf.tune.pairs import WORKER, Pair, Pairs
 from lightning_perf.tune.progress import Progress, describe_left
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult, describe_ratio
-from lightning_perf.tune.runner import WORKER
 from lightning_perf.tune.settings import Budget, TuneSettings
 from lightning_perf.workers.process import WorkerProcess
 
@@ -88,7 +91,7 @@ class _Campaign:
                 raise TuneError(str(error)) from error
             except TrialError as error:
                 raise TuneError(f"the unchanged training fails: {error}") from error
-            trials = self._try_all(scouted, baseline.ratio)
+            trials = self._try_all(scouted)
         finally:
             self._pairs.close()
         combined = self._combined() if self._kept and not self._interrupted else None
@@ -128,17 +131,17 @@ class _Campaign:
             self._notes.append(f"Nothing is predicted: {profile.note}.")
         return scouted
 
-    def _baseline(self) -> Measurement:
+    def _baseline(self) -> Pair:
         """Measure the unchanged training against itself, with other seeds: the noise of times and of losses."""
         self._progress.say("Measuring the unchanged training against itself …", "measuring the unchanged training")
         start_s = self._pairs.calibrate()
         pairs = [self._pairs.measure((), (), seed=1), self._pairs.measure((), (), seed=2)]
         self._budget.baseline_took(start_s, pairs[0].start_s + pairs[0].took_s)
-        self._noise = tuple(pair.measurement.ratio for pair in pairs)
+        self._noise = tuple(pair.ratio for pair in pairs)
         self._guard = LossGuard(pairs[0].base_losses, *(pair.losses for pair in pairs))
         if (note := self._guard.note()) is not None:
             self._notes.append(note)
-        noise = pairs[0].measurement
+        noise = pairs[0]
         self._progress.say(
             f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {describe_ratio(noise.ratio)}; "
             f"{describe_left(self._budget.left_s())}"
@@ -154,48 +157,71 @@ class _Campaign:
             # A loss is worth trying last: it may turn into a gain on top of another lever.
             return (found.low + found.high) / (lever.cost if profile.probed else 1) if found is not None else 0.0
 
+        def distance(lever: Lever) -> float:
+            count = lever.change.count if isinstance(lever.change, Workers) else 1
+            return abs(math.log2(count / (profile.workers or 1)))
+
+        # All numbers of workers have the same prediction, so the one that keeps up with the steps is tried first.
+        workers = iter(sorted((lever for lever in self._levers if lever.family == "workers"), key=distance))
+        levers = [next(workers) if lever.family == "workers" else lever for lever in self._levers]
         # Memory comes first: if glibc returns freed memory to the system, processes of one training differ by more than
         # most levers gain. Levers that change the training come last, on top of everything that is kept.
-        return sorted(
-            self._levers, key=lambda lever: (lever.changes_training, lever.family != "memory", -saving(lever))
-        )
+        return sorted(levers, key=lambda lever: (lever.changes_training, lever.family != "memory", -saving(lever)))
 
-    def _try_all(self, scouted: Scouted, noise: Estimate) -> list[Trial]:
+    def _try_all(self, scouted: Scouted) -> list[Trial]:
         trials: list[Trial] = []
-        for lever in self._in_order(scouted):
+        levers = self._in_order(scouted)
+        self._say_what_fits([lever for lever in levers if scouted.missing[lever.name] is None])
+        for lever in levers:
             try:
-                trials.append(self._try(lever, scouted, noise))
+                trials.append(self._try(lever, scouted))
             except KeyboardInterrupt:  # noqa: PERF203
                 if not any(trial.measured for trial in trials):
                     raise
                 self._progress.say("Interrupted: the result holds the measurements so far.")
                 self._interrupted = True
-                trials.append(self._try(lever, scouted, noise))
+                trials.append(self._try(lever, scouted))
         return [_with_successor(trial, self._kept) for trial in trials]
 
-    def _try(self, lever: Lever, scouted: Scouted, noise: Estimate) -> Trial:
-        on_top_of = self._kept
-        outcome, reason, measured = self._tried(lever, scouted, noise)
+    def _say_what_fits(self, levers: Sequence[Lever]) -> None:
+        """Name the levers that the budget has time for, if it does not suffice for all."""
+        costs = [lever.cost for lever in levers]
+        fitting = self._budget.fitting(costs)
+        if fitting == len(levers):
+            return
+        names = f": {', '.join(lever.name for lever in levers[:fitting])}" if fitting else ""
+        note = (
+            f"The budget has time for about {fitting} of {len(levers)} levers{names}. All of them need at least "
+            f"{math.ceil(self._budget.minutes_for(costs))} minutes."
+        )
+        self._notes.append(note)
+        self._progress.say(f"  {note}")
+
+    def _try(self, lever: Lever, scouted: Scouted) -> Trial:
+        kept = self._kept
+        outcome, reason, measured = self._tried(lever, scouted)
         lines = scouted.lines.get(lever.name, ())
         if outcome is Outcome.NOT_APPLICABLE:
             return Trial(lever.name, outcome, reason, None, None, lines)
         if not self._interrupted:
             figure = f", {describe_ratio(measured)}" if measured else f", {reason}"
             self._progress.say(f"{lever.name}: {outcome.value}{figure}; {describe_left(self._budget.left_s())}")
-        on_top_of = on_top_of if measured is not None else ()
-        trial = Trial(lever.name, outcome, reason, None, measured, lines, on_top_of=on_top_of)
+        trial = Trial(
+            lever.name, outcome, reason, None, measured, lines, on_top_of=kept if measured is not None else ()
+        )
         found = scouted.profile.prediction(lever)
         if found is None:
             return trial
         return replace(trial, predicted=(1 - found.high, 1 - found.low), rule=found.kind or None, source=found.source)
 
-    def _tried(self, lever: Lever, scouted: Scouted, noise: Estimate) -> tuple[Outcome, str | None, Estimate | None]:
-        outcome, reason = self._not_tried(lever, scouted)
-        if outcome is not None:
-            return outcome, reason, None
+    def _tried(self, lever: Lever, scouted: Scouted) -> tuple[Outcome, str | None, Estimate | None]:
+        if (missing := scouted.missing[lever.name]) is not None:
+            return Outcome.NOT_APPLICABLE, missing, None
+        if (reason := self._reason_not_to_try(lever, scouted)) is not None:
+            return Outcome.NOT_TRIED, reason, None
         levers = sum(scouted.missing[one.name] is None and not one.changes_training for one in self._levers)
         try:
-            return self._measured(lever, noise, levers)
+            return self._measured(lever, levers)
         except NotApplicableError as error:
             return Outcome.NOT_APPLICABLE, str(error), None
         except OutOfTimeError:
@@ -203,30 +229,22 @@ class _Campaign:
         except TrialError as error:
             return Outcome.FAILED, str(error), None
 
-    def _not_tried(self, lever: Lever, scouted: Scouted) -> tuple[Outcome | None, str | None]:
-        """Return why a lever is not measured at all; nothing if it is to be measured."""
-        if (missing := scouted.missing[lever.name]) is not None:
-            return Outcome.NOT_APPLICABLE, missing
-        if self._interrupted:
-            return Outcome.NOT_TRIED, "interrupted before"
-        if (loss := self._certain_loss(lever, scouted)) is not None:
-            return Outcome.NOT_TRIED, loss
-        if not self._budget.allows_a_trial():
-            return Outcome.NOT_TRIED, "the budget is spent"
-        return None, None
+    def _reason_not_to_try(self, lever: Lever, scouted: Scouted) -> str | None:
+        """Return why a lever is not measured at all.
 
-    def _certain_loss(self, lever: Lever, scouted: Scouted) -> str | None:
-        """Return the loss that a probe shows for a lever, if the lever need not be tried.
-
-        The probe measured the operators of the unchanged training. With another lever in effect, the same lever may be
-        a gain, so it is tried. Memory settings are the exception, because they affect no operator of a probe.
+        A probe measured the operators of the unchanged training. With another lever in effect, a lever with a probed
+        loss may be a gain, so it is tried. Memory settings are the exception, because they affect no operator of a
+        probe.
         """
+        if self._interrupted:
+            return "interrupted before"
         low, high = scouted.profile.probed.get(lever.name, (0.0, 0.0))
-        if high > -CERTAIN_LOSS or any(find_lever(name).family != "memory" for name in self._kept):
-            return None
-        return f"a probe of the recorded operators shows a loss of {-high:.0%} to {-low:.0%} of the step"
+        if high <= -CERTAIN_LOSS and all(find_lever(name).family == "memory" for name in self._kept):
+            return f"a probe of the recorded operators shows a loss of {-high:.0%} to {-low:.0%} of the step"
+        return None if self._budget.allows_a_trial() else "the budget is spent"
 
-    def _measured(self, lever: Lever, noise: Estimate, levers: int) -> tuple[Outcome, str | None, Estimate]:
+    def _measured(self, lever: Lever, levers: int) -> tuple[Outcome, str | None, Estimate]:
+        noise = self._noise[0]
         others = tuple(name for name in self._kept if find_lever(name).family != lever.family)
         tried = (*others, lever.name)
         until_s = time.monotonic() + self._budget.share_s()
@@ -237,7 +255,7 @@ class _Campaign:
             by_sample=lever.changes_training,
             may_give_up=True,
         )
-        ratio = pair.measurement.ratio
+        ratio = pair.ratio
         if lever.changes_training:
             return Outcome.MEASURED, ratio.reason, ratio
         harm = self._guard.harm(pair.losses)
@@ -247,7 +265,7 @@ class _Campaign:
                 self._budget.kept_took(pair.start_s + pair.took_s)
                 self._kept = tried
             return outcome, reason, ratio
-        if pair.measurement.given_up or is_loss(ratio, noise):
+        if pair.given_up or is_loss(ratio, noise):
             return Outcome.SLOWER, ratio.reason, ratio
         if harm is not None:
             return Outcome.REJECTED, harm, ratio
@@ -258,10 +276,10 @@ class _Campaign:
         if not self._budget.allows_pairs(CONFIRMING_PAIRS, first.start_s + first.took_s):
             return Outcome.NOT_CONFIRMED, "the budget leaves no time to confirm it in fresh processes"
         self._pairs.close()
-        pairs = [first.measurement.ratio]
+        pairs = [first.ratio]
         for number in range(1, CONFIRMING_PAIRS + 1):
             name = f"{tried[-1]}, confirming pair {number} of {CONFIRMING_PAIRS}"
-            pairs.append(self._pairs.measure(self._kept, tried, fresh=True, name=name).measurement.ratio)
+            pairs.append(self._pairs.measure(self._kept, tried, fresh=True, name=name).ratio)
         if is_confirmed(pairs, self._noise, levers):
             return Outcome.KEPT, None
         seen = ", ".join(describe_ratio(pair, interval=False) for pair in pairs)
@@ -273,7 +291,7 @@ class _Campaign:
             "measuring all kept levers together",
         )
         try:
-            ratio = self._pairs.measure((), self._kept, fresh=True, name="all kept levers together").measurement.ratio
+            ratio = self._pairs.measure((), self._kept, fresh=True, name="all kept levers together").ratio
         except TrialError as error:
             self._notes.append(f"The kept levers were not measured all together: {error}.")
             return None
@@ -295,3 +313,47 @@ def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:
     family = find_lever(trial.lever).family
     better = next(name for name in kept if find_lever(name).family == family)
     return replace(trial, outcome=Outcome.REPLACED, reason=f"{better} is faster still")
+
+
+_OTHER_PRECISION = {("cpu-bf16", "16-mixed")}
+"""Rules and levers that address the same loss of time, but the estimate is for another lever of the family."""
+
+
+def checked_estimates(result: TuneResult) -> tuple[EstimateOutcome, ...]:
+    """Return the predictions that a tuning measured.
+
+    If several levers of a family address a finding, e.g. different numbers of workers, the fastest one counts.
+    """
+    fastest: dict[tuple[str, str], EstimateOutcome] = {}
+    versions = {
+        name.removeprefix("version."): str(value) for name, value in version_facts().items() if value is not None
+    }
+    for trial in result.trials:
+        if trial.rule is None or trial.predicted is None or trial.measured is None or trial.measured.value is None:
+            continue
+        if (trial.rule, trial.lever) in _OTHER_PRECISION:
+            continue
+        low, high = sorted(trial.predicted)
+        gain = trial.measured.map(lambda ratio: result.baseline_ms * (1 - ratio))
+        outcome = EstimateOutcome(
+            rule=trial.rule,
+            setting=trial.lever,
+            step_ms=result.baseline_ms,
+            low_ms=result.baseline_ms * (1 - high),
+            high_ms=result.baseline_ms * (1 - low),
+            source=trial.source or "general",
+            gain_ms=gain.value or 0.0,
+            gain_low_ms=gain.low,
+            gain_high_ms=gain.high,
+            method="tune",
+            measurement=result.tuning,
+            on_top_of=trial.on_top_of,
+            network=result.network,
+            machine=result.machine.name,
+            versions=versions,
+            measured_unix_s=time.time(),
+        )
+        key = trial.rule, find_lever(trial.lever).family
+        if key not in fastest or outcome.gain_ms > fastest[key].gain_ms:
+            fastest[key] = outcome
+    return tuple(fastest.values())

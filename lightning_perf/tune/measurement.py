@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from lightning_perf.statistics.distributions import t_quantile
-from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.tune.runner import Runner
 
 LEAST_ROUNDS = 6
 """Fewer rounds have no 95 % interval."""
@@ -157,87 +152,3 @@ def _reach(seeds: Sequence[float]) -> float:
     if len(seeds) < 2:
         return 0.0
     return t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))
-
-
-GIVE_UP_ROUNDS = 3
-GIVE_UP_RATIO = 1.5
-"""If a lever is this much slower in each of the first rounds, its measurement ends."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The result of some windows.
-
-    Attributes:
-        ratio: Time of the candidate divided by that of the base.
-        base_s: Median time of the base, per step or per sample.
-        given_up: Whether the measurement ended early, since the candidate is far slower.
-    """
-
-    ratio: Estimate
-    base_s: float
-    given_up: bool
-
-
-def measure(
-    base: Runner,
-    candidate: Runner,
-    *,
-    steps: int,
-    rounds: int,
-    order: random.Random,
-    on_round: Callable[[int], None],
-    by_sample: bool,
-    may_give_up: bool,
-) -> Measurement:
-    """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
-
-    Times are compared per step, or per sample. The measurement may end early when the candidate is far slower.
-    """
-    for runner in (candidate, base):
-        runner.window(max(1, steps // 2))
-    times: dict[Runner, list[float]] = {base: [], candidate: []}
-    for number in range(1, rounds + 1):
-        on_round(number)
-        for runner in order.sample([base, candidate], 2):
-            times[runner].append(runner.time_a_step_s(steps, by_sample=by_sample))
-        ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
-        if may_give_up and number == GIVE_UP_ROUNDS < rounds and min(ratios) > GIVE_UP_RATIO:
-            value = statistics.geometric_mean(ratios)
-            reason = f"given up after {number} rounds: each was over {GIVE_UP_RATIO:g} times as slow"
-            ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
-            return Measurement(ratio, statistics.median(times[base]), given_up=True)
-    return Measurement(walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), given_up=False)
-
-
-def measure_in_turn(
-    start_base: Callable[[], Runner],
-    start_candidate: Callable[[], Runner],
-    *,
-    steps: int,
-    rounds: int,
-    on_round: Callable[[int], None],
-    by_sample: bool,
-) -> tuple[Measurement, Runner, Runner]:
-    """Train both one after the other, for a device with too little memory for both at a time.
-
-    The base trains half of its windows before the candidate and half after it, so that a steady drift cancels. Other
-    disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of `measure`.
-    Returns the first base and the candidate, too; both have ended.
-    """
-    times: list[list[float]] = []
-    runners: list[Runner] = []
-    for start, windows in ((start_base, rounds // 2), (start_candidate, rounds), (start_base, rounds - rounds // 2)):
-        with closing(start()) as runner:
-            runners.append(runner)
-            runner.window(max(1, steps // 2))
-            taken = []
-            for number in range(1, windows + 1):
-                if start is start_candidate:
-                    on_round(number)
-                taken.append(runner.time_a_step_s(steps, by_sample=by_sample))
-            times.append(taken)
-    before, candidate, after = times
-    base = [*before, *after]
-    measurement = Measurement(walsh_ratio(base, candidate), statistics.median(base), given_up=False)
-    return measurement, runners[0], runners[1]

@@ -15,8 +15,6 @@ class Order(Message, frozen=True):
     Attributes:
         source: Name of the training, ``package.module:name``; None for one in `pickled`.
         pickled: Torch's flags and the training, pickled by cloudpickle; None for one that `source` names.
-        levers: Names of the levers to apply.
-        seed: Seeds weights and order of samples.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
     """
 
@@ -29,24 +27,13 @@ class Order(Message, frozen=True):
 
 
 class Run(Message, frozen=True):
-    """Train a window.
-
-    Attributes:
-        steps: Optimizer steps.
-    """
+    """Train a window of some optimizer steps."""
 
     steps: int
 
 
 class Prediction(Message, frozen=True):
-    """A finding of the profile.
-
-    Attributes:
-        kind: Its kind.
-        low: Least predicted saving as a share of the step.
-        high: Most.
-        source: Source of the estimate.
-    """
+    """A finding of the profile, with its least and most predicted saving as shares of the step."""
 
     kind: str
     low: float
@@ -58,8 +45,8 @@ class Profile(Message, frozen=True):
     """The result of profiling a few steps.
 
     Attributes:
-        predictions: The findings' predicted savings as shares of the step.
         note: Why there are no predictions, or None.
+        workers: Worker processes that keep up with the steps; None if unknown.
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
         probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
             of the step; negative for a loss.
@@ -69,6 +56,7 @@ class Profile(Message, frozen=True):
     note: str | None = None
     step_ms: float | None = None
     probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    workers: int | None = None
 
     def prediction(self, lever: Lever) -> Prediction | None:
         """Return the predicted saving of a lever: the probed one, or that of a finding. Without a finding, no kind."""
@@ -86,7 +74,6 @@ class Scouted(Message, frozen=True):
     Attributes:
         missing: For each lever, why it does not apply, or None.
         lines: For each lever that applies, the lines for the user's code.
-        profile: A profile of a few steps.
         network: Class and number of parameters of the model.
     """
 
@@ -106,7 +93,7 @@ class Window(Message, frozen=True):
 
     Attributes:
         seconds: Wall time, until the device had finished.
-        samples: Samples, None where the batches do not tell.
+        samples: None if the batches do not tell.
         losses: The loss of each optimizer step, mean of its micro-batches.
         peak_bytes: The most device memory that the process has held; None if the device does not tell.
         free_bytes: Device memory that is free beyond that; None if the device does not tell.

@@ -1,20 +1,97 @@
-"""Measure settings of a training against each other, in pairs of processes: side by side, or one after the other."""
+"""Measures settings of a training against each other, in pairs of processes: side by side, or one after the other."""
 
 from __future__ import annotations
 
 import random
+import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
-from lightning_perf.tune.errors import TrialError, is_out_of_memory
-from lightning_perf.tune.measurement import Measurement, measure, measure_in_turn
-from lightning_perf.tune.messages import Order, Window
+from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.tune.errors import TrialError, is_out_of_memory, trial_errors
+from lightning_perf.tune.messages import Order, Ready, Run, Window
 from lightning_perf.tune.progress import Progress
-from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.settings import Budget, TuneSettings
+from lightning_perf.workers.process import WorkerProcess
+
+WORKER = "lightning_perf.tune.worker:main"
+
+FIRST_STEPS = 5
+"""Steps before the first timed window: compilation, allocators, the first workers."""
+
+MIN_WINDOW_STEPS = 2
+
+
+class Runner:
+    """A training in its own process, which is measured window by window.
+
+    Attributes:
+        losses: The loss of each optimizer step so far.
+        start_s: Time that its process took to start, up to the first window that may be timed.
+    """
+
+    def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:
+        self.levers = order.levers
+        self.losses: list[float] = []
+        self.failed = False
+        self.last: Window | None = None
+        self._time_left_s = time_left_s
+        began = time.monotonic()
+        with trial_errors():
+            self._worker = WorkerProcess(WORKER, order, path=sys.path)
+        try:
+            with trial_errors():
+                self._worker.receive(Ready, timeout_s=time_left_s())
+            self.window(FIRST_STEPS)
+        except BaseException:
+            self.close()
+            raise
+        self.start_s = time.monotonic() - began
+
+    def window(self, steps: int) -> Window:
+        """Train some steps."""
+        try:
+            with trial_errors():
+                self._worker.send(Run(steps))
+                window = self._worker.receive(Window, timeout_s=self._time_left_s())
+        except TrialError:
+            self.failed = True
+            raise
+        self.losses += window.losses
+        self.last = window
+        return window
+
+    def steps_for(self, seconds: float) -> int:
+        """Return how many steps take about this time, by windows that are not used for anything else."""
+        began = time.perf_counter()
+        steps = FIRST_STEPS
+        window = self.window(steps)
+        while time.perf_counter() - began < seconds / 2:
+            steps *= 2
+            window = self.window(steps)
+        return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
+
+    def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
+        """Train a window, and return the time per step or per sample."""
+        window = self.window(steps)
+        if not by_sample:
+            return window.seconds / window.steps
+        if not window.samples:
+            raise TrialError("the batches do not show how many samples they have")
+        return window.seconds / window.samples
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+
+GIVE_UP_ROUNDS = 3
+GIVE_UP_RATIO = 1.5
+"""If a lever is this much slower in each of the first rounds, its measurement ends."""
 
 MEMORY_MARGIN = 1.1
 """Free device memory over a training's own, from which on a second one fits next to it."""
@@ -26,7 +103,7 @@ TAKES_TURNS = (
 
 
 def _fills_memory(window: Window) -> bool:
-    """Return whether the device has no room for a second training, if it tells."""
+    """Return whether the device has no room for a second training; False if it does not tell."""
     if window.peak_bytes is None or window.free_bytes is None:
         return False
     return window.free_bytes < MEMORY_MARGIN * window.peak_bytes
@@ -37,11 +114,16 @@ class Pair:
     """Two trainings that were measured against each other.
 
     Attributes:
+        ratio: Time of the candidate divided by that of the base, per step or per sample.
+        base_s: Median time of the base.
+        given_up: Whether the measurement ended early, since the candidate is far slower.
         start_s: Time that the candidate's process took to start.
         took_s: Time of the measurement without that start.
     """
 
-    measurement: Measurement
+    ratio: Estimate
+    base_s: float
+    given_up: bool
     base_losses: tuple[float, ...]
     losses: tuple[float, ...]
     start_s: float
@@ -99,12 +181,6 @@ class Pairs:
         """
         name = name or (candidate[-1] if candidate else "unchanged training")
         self._progress.doing(f"{name}: starting")
-        how: dict[str, Any] = {
-            "steps": self.steps,
-            "rounds": self._settings.rounds,
-            "by_sample": by_sample,
-            "on_round": lambda number: self._progress.doing(f"{name}: round {number} of {self._settings.rounds}"),
-        }
         began = time.monotonic()
 
         def start_base() -> Runner:
@@ -113,41 +189,87 @@ class Pairs:
         def start_candidate() -> Runner:
             return Runner(self._order_for(candidate, seed), left_s or self._budget.left_s)
 
-        def finished(measurement: Measurement, one: Runner, other: Runner) -> Pair:
+        def rounds() -> Iterator[int]:
+            for number in range(1, self._settings.rounds + 1):
+                self._progress.doing(f"{name}: round {number} of {self._settings.rounds}")
+                yield number
+
+        def pair(ratio: Estimate, base_s: float, one: Runner, other: Runner, *, given_up: bool = False) -> Pair:
             took_s = time.monotonic() - began - other.start_s
-            return Pair(measurement, tuple(one.losses), tuple(other.losses), other.start_s, took_s)
+            return Pair(ratio, base_s, given_up, tuple(one.losses), tuple(other.losses), other.start_s, took_s)
 
         if not self._takes_turns:
             one = start_base() if fresh else self._running(base)
             try:
-                return finished(*self._side_by_side(one, start_candidate, may_give_up=may_give_up, **how))
+                with closing(start_candidate()) as other:
+                    ratio, base_s, given_up = self._side_by_side(one, other, rounds(), by_sample, may_give_up)
+                return pair(ratio, base_s, one, other, given_up=given_up)
             except TrialError as error:
                 if not is_out_of_memory(error):
+                    if one.failed:
+                        raise TrialError(f"the training that it was compared with failed: {error}") from error
                     raise
             finally:
                 if fresh:
                     one.close()
         self.close()  # from here on only one of them is in memory
         try:
-            pair = finished(*measure_in_turn(start_base, start_candidate, **how))
+            measured = pair(*self._in_turn(start_base, start_candidate, rounds(), by_sample))
         except TrialError as error:
             if is_out_of_memory(error):
                 raise TrialError(f"{error} (with no other training in memory)") from error
             raise
         if not candidate and not self._takes_turns:
             self._take_turns()  # the unchanged training does not fit next to itself
-        return pair
+        return measured
 
     def _side_by_side(
-        self, base: Runner, start_candidate: Callable[[], Runner], **how: Any
-    ) -> tuple[Measurement, Runner, Runner]:
-        try:
-            with closing(start_candidate()) as other:
-                return measure(base, other, order=self._random, **how), base, other
-        except TrialError as error:
-            if base.failed and not is_out_of_memory(error):
-                raise TrialError(f"the training that it was compared with failed: {error}") from error
-            raise
+        self, base: Runner, candidate: Runner, rounds: Iterator[int], by_sample: bool, may_give_up: bool
+    ) -> tuple[Estimate, float, bool]:
+        """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
+
+        Returns the ratio, the median time of the base, and whether the candidate was given up as far slower.
+        """
+        for runner in (candidate, base):
+            runner.window(max(1, self.steps // 2))
+        times: dict[Runner, list[float]] = {base: [], candidate: []}
+        for number in rounds:
+            for runner in self._random.sample([base, candidate], 2):
+                times[runner].append(runner.time_a_step_s(self.steps, by_sample=by_sample))
+            ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
+            if may_give_up and number == GIVE_UP_ROUNDS < self._settings.rounds and min(ratios) > GIVE_UP_RATIO:
+                reason = f"given up after {number} rounds: each was over {GIVE_UP_RATIO:g} times as slow"
+                value = statistics.geometric_mean(ratios)
+                ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
+                return ratio, statistics.median(times[base]), True
+        return walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), False
+
+    def _in_turn(
+        self,
+        start_base: Callable[[], Runner],
+        start_candidate: Callable[[], Runner],
+        rounds: Iterator[int],
+        by_sample: bool,
+    ) -> tuple[Estimate, float, Runner, Runner]:
+        """Train both one after the other, for a device with too little memory for both at a time.
+
+        The base trains half of its windows before the candidate and half after it, so that a steady drift cancels.
+        Other disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of
+        `_side_by_side`. Returns the ratio, the median time of the base, and its first process and the candidate's,
+        which have ended.
+        """
+        half = self._settings.rounds // 2
+
+        def trained(start: Callable[[], Runner], windows: Iterator[int]) -> tuple[Runner, list[float]]:
+            with closing(start()) as runner:
+                runner.window(max(1, self.steps // 2))
+                return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows]
+
+        one, before = trained(start_base, iter(range(half)))
+        other, candidate = trained(start_candidate, rounds)
+        _, after = trained(start_base, iter(range(self._settings.rounds - half)))
+        base = [*before, *after]
+        return walsh_ratio(base, candidate), statistics.median(base), one, other
 
     def _running(self, levers: tuple[str, ...]) -> Runner:
         """Return the running process if it trains with these levers and has not failed, else a new one."""

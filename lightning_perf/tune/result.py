@@ -126,8 +126,9 @@ def _blocks(result: TuneResult) -> Iterator[Block]:
         yield Heading("Change")
         yield Code(result.lines)
     applicable = [trial for trial in result.trials if trial.outcome is not Outcome.NOT_APPLICABLE]
+    others = ((trial.lever, trial.reason or "") for trial in result.trials if trial.outcome is Outcome.NOT_APPLICABLE)
     yield table(("lever", "predicted", "measured", "outcome"), map(_row, applicable), "Levers")
-    for title, reasons in (("Why", _reasons(result)), ("Does not apply", _not_applicable(result))):
+    for title, reasons in (("Why", _reasons(result)), ("Does not apply", others)):
         by_reason: dict[str, list[str]] = {}
         for lever, reason in reasons:
             by_reason.setdefault(reason, []).append(lever)
@@ -169,12 +170,6 @@ def _reasons(result: TuneResult) -> Iterator[tuple[str, str]]:
             certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
             doubt = "" if certain else "within the noise of the training; "
             yield trial.lever, f"{doubt}another training, for you to choose: {'; '.join(trial.lines)}"
-
-
-def _not_applicable(result: TuneResult) -> Iterator[tuple[str, str]]:
-    for trial in result.trials:
-        if trial.outcome is Outcome.NOT_APPLICABLE:
-            yield trial.lever, trial.reason or ""
 
 
 def _footnotes(result: TuneResult) -> tuple[str, ...]:

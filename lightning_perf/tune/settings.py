@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.measurement import LEAST_ROUNDS, MOST_ROUNDS
@@ -12,15 +14,7 @@ from lightning_perf.tune.measurement import LEAST_ROUNDS, MOST_ROUNDS
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """Options of a tuning.
-
-    Attributes:
-        minutes: The budget. Levers without time left are listed as not tried.
-        levers: Names of levers or families; empty for all.
-        rounds: Windows of each side in a trial.
-        window_s: Seconds that a window should take.
-        seed: Seeds weights, order of samples, and order of windows.
-    """
+    """Options of a tuning. `PerfTuner` explains them."""
 
     minutes: float = 15.0
     levers: tuple[str, ...] = ()
@@ -47,7 +41,6 @@ class Budget:
     """The time budget of a tuning, which starts now.
 
     Attributes:
-        total_s: The budget in seconds.
         trial_s: Time of a trial of the unchanged training, including the start of its process.
     """
 
@@ -81,6 +74,15 @@ class Budget:
     def allows_a_trial(self) -> bool:
         """Return whether there is time for a trial, apart from the time that is set aside."""
         return self.left_s() >= self._reserve_s + self.trial_s
+
+    def fitting(self, costs: Sequence[float]) -> int:
+        """Return how many trials there is time for, given their times relative to one of the unchanged training."""
+        left_s = self.left_s() - self._reserve_s
+        return sum(spent * self.trial_s <= left_s for spent in accumulate(costs))
+
+    def minutes_for(self, costs: Sequence[float]) -> float:
+        """Return the minutes that a budget for all of these trials would have, if no lever is kept."""
+        return (self.spent_s() + self._reserve_s + sum(costs) * self.trial_s) / 60
 
     def allows_pairs(self, count: int, trial_s: float) -> bool:
         """Return whether there is time for some pairs of fresh processes, apart from the time that is set aside.

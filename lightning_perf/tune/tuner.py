@@ -16,11 +16,7 @@ from lightning_perf.tune.settings import TuneSettings
 
 @dataclass(frozen=True)
 class TorchFlags:
-    """Settings that a user's script may have made before it tunes, and that a fresh process does not know.
-
-    Attributes:
-        cudnn_deterministic: Whether it takes deterministic ones only.
-    """
+    """Settings that a user's script may have made before it tunes, and that a fresh process does not know."""
 
     threads: int
     fp32: Fp32Flags

@@ -16,20 +16,26 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
+from lightning_perf.errors import TraceError, UserError
+from lightning_perf.machine.environment import cpu_name
+from lightning_perf.named_object import find_object
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoTrainingError, TrialError, describe_error
+from lightning_perf.tune.fit import fit, trainer_class
 from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.loader import fetch_cpu_share
+from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
+from lightning_perf.tune.training import as_training
 from lightning_perf.workers.channel import Channel, StopRequestedError
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
-WARM_UP_STEPS = 2
-
+WARM_UP_STEPS, PROFILED_STEPS = 2, 3
 
 MOST_SAVING = 0.95
 """A prediction of a larger share of the step is cut off: no lever makes a step vanish."""
-
 
 PROBE_S = 5.0
 """Time in which the recorded operators run again, with and without levers."""
@@ -38,23 +44,21 @@ LEAST_COVERAGE = 0.5
 """A probe counts if it measured at least this share of the time of the recorded operators."""
 
 
-def profile(fit: Callable[..., None], folder: str, steps: int) -> Profile:
+def profile(train: Callable[..., None], folder: str) -> Profile:
     """Record a few steps of a fit into a folder, and probe their operators."""
-    from lightning_perf.callbacks.perf import PerfCallback
-    from lightning_perf.errors import TraceError
-    from lightning_perf.estimates.followed import source_of
+    from lightning_perf.findings.loading import advised_workers  # trials start faster without these
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
         skip_first=SKIPPED_STEPS,
         warmup=WARM_UP_STEPS,
-        active=steps,
+        active=PROFILED_STEPS,
         repeat=1,
         dirpath=folder,
         report="none",
         probe=PROBE_S,
     )
-    fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
+    train(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + PROFILED_STEPS + 1)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
         return Profile(note="the profile of the training holds no steps")
@@ -71,12 +75,12 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> Profile:
             finding.kind,
             min(finding.saving_low_ms / finding.step_ms, MOST_SAVING),
             min(finding.saving_high_ms / finding.step_ms, MOST_SAVING),
-            source_of(finding),
+            finding.basis,
         )
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
     )
-    return Profile(predictions, None, step_ms, probed_savings(lead.probe))
+    return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead))
 
 
 def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
@@ -84,8 +88,6 @@ def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
 
     Empty if the probe measured too little, or on another device.
     """
-    from lightning_perf.tune.levers.registry import LEVERS
-
     if probe is None or not probe.same_device or probe.step_ns <= 0:
         return {}
     if probe.covered_ns < LEAST_COVERAGE * probe.operator_ns:
@@ -191,9 +193,6 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
             os.kill(process, number)
 
 
-PROFILED_STEPS = 3
-
-
 def main(channel: Channel) -> None:
     """Carry out one order, in a process of its own."""
     warnings.simplefilter("ignore")
@@ -202,12 +201,7 @@ def main(channel: Channel) -> None:
 
 
 def work(channel: Channel) -> None:
-    """Carry out one order.
-
-    Raises:
-        NotApplicableError: A lever turned out not to apply.
-        TrialError: The training cannot be used for trials, or a lever failed.
-    """
+    """Carry out one order."""
     order = channel.receive(Order)
     if order.scout:
         channel.send(_scout(order))
@@ -216,30 +210,18 @@ def work(channel: Channel) -> None:
 
 
 def _scout(order: Order) -> Scouted:
-    from lightning_perf.tune.fit import fit
-    from lightning_perf.tune.levers.input import fetch_cpu_share
-    from lightning_perf.tune.levers.registry import LEVERS
-
     training = _load(order)
     machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
     missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
     lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
     # Looking at the data has set them up already, so the fit loads the training again.
-    found = profile(
-        lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
-    )
-    return Scouted(machine, missing, lines, found, _describe_network(training.module))
-
-
-def _describe_network(module: torch.nn.Module) -> str:
-    parameters = [parameter for parameter in module.parameters() if not torch.nn.parameter.is_lazy(parameter)]
-    return f"{type(module).__qualname__}, {sum(parameter.numel() for parameter in parameters):,} parameters"
+    found = profile(lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder)
+    module = training.module
+    elements = sum(each.numel() for each in module.parameters() if not torch.nn.parameter.is_lazy(each))
+    return Scouted(machine, missing, lines, found, f"{type(module).__qualname__}, {elements:,} parameters")
 
 
 def _train(order: Order, channel: Channel) -> None:
-    from lightning_perf.tune.fit import fit
-    from lightning_perf.tune.levers.registry import find_lever
-
     training = _load(order)
     # Compilation comes last: it wraps the module as the others left it.
     for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
@@ -263,10 +245,6 @@ def _load(order: Order) -> Any:
     """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
-    from lightning_perf.errors import UserError
-    from lightning_perf.named_object import find_object
-    from lightning_perf.tune.training import as_training
-
     seed_everything(order.seed, workers=True, verbose=False)
     if order.source is not None:
         try:
@@ -282,11 +260,6 @@ def _load(order: Order) -> Any:
 
 
 def _machine(training: Any) -> Machine:
-    import torch
-
-    from lightning_perf.machine.environment import cpu_name
-    from lightning_perf.tune.fit import trainer_class
-
     given = {name: value for name, value in training.trainer.items() if name in ("accelerator", "devices")}
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     device = trainer_class(training.module)(**given, **quiet).strategy.root_device

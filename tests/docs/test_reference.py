@@ -18,7 +18,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 from lightning_perf.estimates.calibration import Calibration
-from lightning_perf.findings.explanation import Explanation
+from lightning_perf.findings.pages import Explanation
 from lightning_perf.history.document import History
 from lightning_perf.history.gate import HistoryGate
 from lightning_perf.inference.results.sweep import Sweep

@@ -105,43 +105,38 @@ def starts(epochs: int, *, stage: Any = "training", persistent: bool = False, se
     )
 
 
-def restarting(folder: Path) -> PerfReport:
-    """Workers that need 2 s in each of ten epochs."""
-    entries = {
-        ("worker start-up", "training"): (20.0, 10),
-        ("worker start-up", "training: first batch"): (5.0, 10),
-    }
-    return report_of(account(entries, starts=starts(10)), folder)
+FAULTS: dict[str, dict[str, Any]] = {
+    # Workers that need 2 s in each of ten epochs.
+    "worker-restarts": {
+        "entries": {
+            ("worker start-up", "training"): (20.0, 10),
+            ("worker start-up", "training: first batch"): (5.0, 10),
+        },
+        "starts": starts(10),
+    },
+    # A validation that takes as long as three quarters of the training.
+    "long-validation": {
+        "entries": {
+            ("validation", "fetch"): (50.0, 5000),
+            ("validation", "compute"): (20.0, 5000),
+            ("validation", "metrics and loop"): (5.0, 0),
+        }
+    },
+    # Twenty checkpoints of a second each, most of it for the disk.
+    "slow-checkpoints": {"entries": {("checkpoints", "gather"): (4.0, 20), ("checkpoints", "write"): (16.0, 20)}},
+    # 50 ms per call.
+    "slow-logger": {"entries": {("logging", "CSVLogger.log_metrics"): (10.0, 200)}},
+    # 30 ms per batch.
+    "slow-callback": {"entries": {("callbacks", "ImageLogger.on_train_batch_end"): (30.0, 1001)}},
+    # 40 s of compilation.
+    "slow-first-step": {"entries": {("first step", "forward"): (45.0, 1)}, "compile_ns": 40 * S},
+}
+"""A fault of a fit for each of these rules."""
 
 
-def validating(folder: Path) -> PerfReport:
-    """A validation that takes as long as three quarters of the training."""
-    entries = {
-        ("validation", "fetch"): (50.0, 5000),
-        ("validation", "compute"): (20.0, 5000),
-        ("validation", "metrics and loop"): (5.0, 0),
-    }
-    return report_of(account(entries), folder)
-
-
-def saving(folder: Path) -> PerfReport:
-    """Twenty checkpoints of a second each, most of it for the disk."""
-    return report_of(account({("checkpoints", "gather"): (4.0, 20), ("checkpoints", "write"): (16.0, 20)}), folder)
-
-
-def logging(folder: Path) -> PerfReport:
-    """A logger that takes 50 ms per call."""
-    return report_of(account({("logging", "CSVLogger.log_metrics"): (10.0, 200)}), folder)
-
-
-def calling_back(folder: Path) -> PerfReport:
-    """A callback that takes 30 ms per batch."""
-    return report_of(account({("callbacks", "ImageLogger.on_train_batch_end"): (30.0, 1001)}), folder)
-
-
-def compiling(folder: Path) -> PerfReport:
-    """A first step with 40 s of compilation."""
-    return report_of(account({("first step", "forward"): (45.0, 1)}, compile_ns=40 * S), folder)
+def faulty(rule: str, folder: Path) -> PerfReport:
+    """A fit with the fault that a rule finds."""
+    return report_of(account(**FAULTS[rule]), folder)
 
 
 def copying(folder: Path) -> PerfReport:

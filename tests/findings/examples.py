@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lightning_perf
@@ -21,20 +22,17 @@ from tests.analysis.host.test_sync_points import training as stopping
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import FP32_GEMM, holding, reducing, training
+from tests.findings.test_conditions import checking
 from tests.findings.test_cpu import calling, contended, loop, pausing
 from tests.findings.test_cpu import recording as faulting
 from tests.findings.test_host import waiting
-from tests.findings.test_kernels import converting
+from tests.findings.test_kernels import casting, converting
 from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
-from tests.findings.test_precision import casting
-from tests.findings.test_settings import checking
 from tests.findings.test_steps import growing, periodic_run
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
-
-__all__ = ["EXAMPLES", "PAGES", "Example", "example_text", "with_example"]
 
 PAGES = Path(lightning_perf.__file__).parent / "findings" / "pages"
 WIDTH = 76
@@ -105,13 +103,7 @@ EXAMPLES = {
     "cudagraph-skips": Example(MADE, run=compilations.skipping),
     "graph-breaks": Example(MADE, run=compilations.breaking),
     "recompiles": Example(MADE, run=compilations.recompiling),
-    "long-validation": Example(MADE, run=accounts.validating),
-    "slow-callback": Example(MADE, run=accounts.calling_back),
-    "slow-checkpoints": Example(MADE, run=accounts.saving),
-    "slow-first-step": Example(MADE, run=accounts.compiling),
-    "slow-logger": Example(MADE, run=accounts.logging),
     "worker-memory": Example(MADE, run=accounts.copying),
-    "worker-restarts": Example(MADE, run=accounts.restarting),
     "growing-steps": Example(MADE, run=growing),
     "host-work": Example(
         published("gaunernst_bert-small-uncased"),
@@ -144,6 +136,7 @@ EXAMPLES = {
     "tensor-cores": Example(MADE, lambda: [training(kernel="ampere_hgemm_128x64_nn", dtype="c10::Half", dims=1023)]),
     "tf32-off": Example(MADE, lambda: [training(kernel=FP32_GEMM, dtype="float")]),
     "unfused-optimizer": Example(published("step_based_trace"), corpus="hta/with_gpu_user_annotation"),
+    **{rule: Example(MADE, run=partial(accounts.faulty, rule)) for rule in accounts.FAULTS},
 }
 
 
@@ -154,10 +147,9 @@ def example_text(rule: str, report: PerfReport) -> str:
     return console_text(blocks, WIDTH).strip("\n")
 
 
-def with_example(page: str, rule: str, corpus: Path | None) -> str:
-    """Return the text of a page with its example put in place."""
-    example = EXAMPLES[rule]
-    block = f"\n{example.source}\n\n```text\n{example_text(rule, example.analyze(corpus))}\n```\n\n"
+def with_example(page: str, rule: str, report: PerfReport) -> str:
+    """Return the text of a page with its example, from the report of it, put in place."""
+    block = f"\n{EXAMPLES[rule].source}\n\n```text\n{example_text(rule, report)}\n```\n\n"
     return _PLACE.sub(lambda match: f"{match[1]}{block}{match[2]}", page)
 
 
@@ -172,7 +164,7 @@ def main() -> int:
     for rule in options.rules or EXAMPLES:
         page = PAGES / f"{rule}.md"
         before = page.read_text(encoding="utf-8")
-        after = with_example(before, rule, Path(corpus) if corpus else None)
+        after = with_example(before, rule, EXAMPLES[rule].analyze(Path(corpus) if corpus else None))
         if after != before:
             old += 1
             print(f"{'written' if options.write else 'out of date'}: {page.name}")

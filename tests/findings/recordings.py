@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.findings.finding import Finding
@@ -100,9 +101,9 @@ def holding(**parts: int) -> TraceBuilder:
     return builder
 
 
-def finding_of(rule: Rule, recorded: TraceBuilder | RankAnalysis) -> Finding:
-    """The finding of a rule, which must have one."""
-    finding = rule(recorded if isinstance(recorded, RankAnalysis) else analysis(recorded))
+def finding_of(rule: Callable[[Any], Finding | None], recorded: Any) -> Finding:
+    """The finding of a rule in a recording or an analysis, which must have one."""
+    finding = rule(analysis(recorded) if isinstance(recorded, TraceBuilder) else recorded)
     assert finding is not None
     return finding
 

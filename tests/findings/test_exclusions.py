@@ -10,13 +10,13 @@ import pytest
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import cpu_overhead
 from lightning_perf.findings.host import launch_bound, small_kernels
-from lightning_perf.findings.precision import autocast_tax
+from lightning_perf.findings.kernels import autocast_tax
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import DataLoading
 from tests.findings.recordings import Rule, analysis, finding_of
 from tests.findings.test_cpu import calling
 from tests.findings.test_host import eager, queued
-from tests.findings.test_precision import casting
+from tests.findings.test_kernels import casting
 from tests.support.trace_builder import TraceBuilder
 
 RULES: dict[str, tuple[Rule, Callable[[], TraceBuilder]]] = {

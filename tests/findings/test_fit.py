@@ -29,7 +29,7 @@ from lightning_perf.run_files.fit.memory_growth import (
 )
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
-from tests.findings.recordings import saving_of
+from tests.findings.recordings import finding_of, saving_of
 from tests.support.shown import console_text
 
 
@@ -44,9 +44,11 @@ def one(*args: Any, **kwargs: Any) -> Finding:
     return finding
 
 
-def test_a_healthy_fit_has_no_finding() -> None:
+def test_a_healthy_or_short_fit_has_no_finding() -> None:
     assert found() == []
     assert find_in_fit(None) == ()
+    small = dict.fromkeys(accounts.USUAL, (0.001, 1))  # 90 % of the fit, but less than a second
+    assert found(small | {("callbacks", "Images.on_train_batch_end"): (0.9, 10)}) == []
 
 
 def test_every_rule_takes_an_empty_account() -> None:
@@ -67,13 +69,9 @@ def test_worker_restarts_are_those_after_the_first_start() -> None:
     assert found(entries, starts=starts(1)) == []
 
 
-def test_worker_restarts_beyond_the_list_count_as_well() -> None:
-    entries = {("worker start-up", "training"): (202.0, 101)}
-    finding = one(entries, starts=starts(51))
-    assert finding.saving_low_ms == pytest.approx(0.8 * 100 * 2000)
-
-
-def test_worker_restarts_of_both_loops_add_up() -> None:
+def test_worker_restarts_beyond_the_list_and_of_both_loops_count() -> None:
+    beyond = one({("worker start-up", "training"): (202.0, 101)}, starts=starts(51))
+    assert beyond.saving_low_ms == pytest.approx(0.8 * 100 * 2000)
     entries = {("worker start-up", "training"): (20.0, 10), ("worker start-up", "validation"): (10.0, 10)}
     finding = one(entries, starts=(*starts(10), *starts(10, stage="validation", seconds=1.0)))
     assert finding.saving_low_ms == pytest.approx(0.8 * 27_000)
@@ -98,20 +96,13 @@ def test_long_validation(facts: dict[str, Any], runs: int, setting: str) -> None
     assert finding.saving_high_ms == pytest.approx(70_500 / 2)
 
 
-def test_long_validation_that_waits_for_data() -> None:
-    finding = one({("validation", "fetch"): (70.0, 500)})
-    assert "num_workers" in finding.action
-
-
-def test_long_validation_has_a_threshold() -> None:
+def test_long_validation_has_a_threshold_and_may_wait_for_data() -> None:
+    assert "num_workers" in one({("validation", "fetch"): (70.0, 500)}).action
     rest_s = sum(seconds for seconds, _ in accounts.USUAL.values()) - 3.5
     assert found({("validation", "compute"): (rest_s * 0.098 / 0.902 - 0.5, 100)}) == []
     assert len(found({("validation", "compute"): (rest_s * 0.102 / 0.898 - 0.5, 100)})) == 1
-
-
-def test_an_odd_number_of_validations_keeps_the_larger_half() -> None:
-    finding = one({("validation", "compute"): (29.5, 100)}, validations=3)
-    assert finding.saving_high_ms == pytest.approx(10_000)
+    # An odd number of validations keeps the larger half.
+    assert one({("validation", "compute"): (29.5, 100)}, validations=3).saving_high_ms == pytest.approx(10_000)
 
 
 def test_slow_checkpoints() -> None:
@@ -174,24 +165,13 @@ def test_a_first_step_like_the_others_is_not_slow() -> None:
     assert found({("first step", "forward"): (50.0, 1)}, steps=1) == []
 
 
-def test_short_fits_have_no_finding() -> None:
-    """90 % of the fit, but less than a second."""
-    small = dict.fromkeys(accounts.USUAL, (0.001, 1))
-    assert found(small | {("callbacks", "Images.on_train_batch_end"): (0.9, 10)}) == []
-
-
 def test_the_largest_saving_comes_first() -> None:
-    kinds = [
-        finding.kind
-        for finding in found(
-            {("callbacks", "Images.on_train_batch_end"): (20.0, 1000), ("checkpoints", "write"): (60.0, 10)}
-        )
-    ]
-    assert kinds == ["slow-checkpoints", "slow-callback"]
+    both = found({("callbacks", "Images.on_train_batch_end"): (20.0, 1000), ("checkpoints", "write"): (60.0, 10)})
+    assert [finding.kind for finding in both] == ["slow-checkpoints", "slow-callback"]
 
 
 def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None:
-    report = accounts.saving(tmp_path)
+    report = accounts.faulty("slow-checkpoints", tmp_path)
     assert [finding.kind for finding in report.fit_findings] == ["slow-checkpoints"]
     file = io.StringIO()
     report.print(file=file, width=100)
@@ -207,7 +187,7 @@ def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None
 
 
 def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:
-    report = accounts.validating(tmp_path)
+    report = accounts.faulty("long-validation", tmp_path)
     assert report.fit_time is not None
     assert sum(group.time_ns for group in report.fit_time.groups) == report.fit_time.wall_ns
     assert sum(part.time_ns for group in report.fit_time.groups for part in group.parts) == report.fit_time.wall_ns
@@ -215,7 +195,7 @@ def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:
 
 
 def test_a_damaged_account_becomes_a_note(tmp_path: Path) -> None:
-    accounts.saving(tmp_path)
+    accounts.faulty("slow-checkpoints", tmp_path)
     (path,) = account_paths(tmp_path)
     whole = path.read_bytes()
     assert read_account(path).steps == 1001
@@ -229,16 +209,6 @@ def test_a_damaged_account_becomes_a_note(tmp_path: Path) -> None:
         report = lightning_perf.analyze(tmp_path)
         assert report.fit_time is None
         assert any("account of the fit is left out" in note and said in note for note in report.notes), report.notes
-
-
-def test_old_reports_stay_readable(tmp_path: Path) -> None:
-    import json
-
-    fields = json.loads(accounts.saving(tmp_path).to_json())
-    del fields["fit_time"], fields["fit_findings"]
-    old = PerfReport.from_json(json.dumps(fields))
-    assert old.fit_time is None
-    assert old.fit_findings == ()
 
 
 MIB = 2**20
@@ -283,8 +253,7 @@ def test_the_slope_is_that_of_the_leak() -> None:
     found = growth_of(lambda step: 500 + 0.5 * step)
     assert found.bytes_per_step == pytest.approx(0.5 * MIB, rel=1e-3)
     assert leak(found) is None  # no tensor or object is known to grow
-    finding = memory_growth(found)
-    assert finding is not None
+    finding = finding_of(memory_growth, found)
     assert finding.title == "Memory grows by 512 KiB per step"
     assert "were not counted twice" in finding.evidence[0]
     assert (finding.per, finding.saving_high_ms, finding.severity) == ("fit", None, "low")
@@ -303,8 +272,7 @@ def test_the_kind_of_tensor_that_grows() -> None:
         100,
         [("Tensor float32 [128]", 100, 50 * MIB), ("Tensor float32 [9]", 3, 9), ("Tensor float32 []", 1, 0)],
     )
-    finding = leak(found)
-    assert finding is not None
+    finding = finding_of(leak, found)
     expected = "In 100 steps, 100 more Tensor float32 [128] on cpu hold 50.0 MiB, 512 KiB per step."
     assert finding.evidence[1] == expected
     assert "clear it in on_train_epoch_end" in finding.action
@@ -312,8 +280,7 @@ def test_the_kind_of_tensor_that_grows() -> None:
 
 def test_losses_that_keep_their_graphs() -> None:
     before, after = (TensorCensus(step, (group(step, size=4 * step, graph=True),)) for step in (50, 150))
-    finding = leak(growth_of(lambda step: 500 + 0.5 * step, before, after))
-    assert finding is not None
+    finding = finding_of(leak, growth_of(lambda step: 500 + 0.5 * step, before, after))
     assert "100 more Tensor float32 []" in finding.evidence[1]
     assert "keep their graphs of autograd alive" in finding.evidence[1]
     assert "loss.detach()" in finding.action
@@ -326,8 +293,7 @@ def test_growth_outside_of_tensors() -> None:
         found = summarize_growth(record, 100 + np.arange(1000) % lengths)
         assert found is not None
         assert (leak(found), found.batch_lengths) == (None, lengths)
-        finding = memory_growth(found)
-        assert finding is not None
+        finding = finding_of(memory_growth, found)
         assert "neither tensors nor a list, dictionary or set grew with it" in finding.evidence[0]
         assert finding.action.startswith(advice)
 
@@ -356,8 +322,7 @@ def test_workers_that_copy_the_data_set(last_mib: int, resident_mib: int, contai
 def test_objects_that_each_step_keeps_are_a_leak() -> None:
     before, after = (TensorCensus(step, (), items) for step, items in ((50, 0), (150, 100)))
     found = growth_of(lambda step: 500 + 0.5 * step, before, after)
-    finding = leak(found)
+    finding = finding_of(leak, found)
     assert memory_growth(found) is None
-    assert finding is not None
     assert "In 100 steps one list, dictionary or set got 100 more items" in finding.evidence[1]
     assert "list, dictionary or cache" in finding.action

@@ -1,12 +1,30 @@
-"""Kernels that another setting avoids, on recordings with known times."""
+"""Kernels that another setting avoids or speeds up, on recordings with known times."""
 
 from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.kernels import channels_last, unfused_optimizer
+from lightning_perf.findings.kernels import (
+    autocast_tax,
+    channels_last,
+    half_precision,
+    tensor_cores,
+    tf32_off,
+    unfused_optimizer,
+)
 from tests.findings.host_recordings import on_processor
-from tests.findings.recordings import A100, Rule, analysis, finding_of, saving_of, training
+from tests.findings.recordings import (
+    A100,
+    FP32_GEMM,
+    STEP_US,
+    STEPS,
+    V100,
+    Rule,
+    analysis,
+    finding_of,
+    saving_of,
+    training,
+)
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -83,9 +101,161 @@ def converting(name: str = "void cudnn::ops::nchwToNhwcKernel<__half>") -> Trace
     return builder
 
 
+def test_fp32_on_an_a100() -> None:
+    finding = finding_of(half_precision, training(kernel=FP32_GEMM, dtype="float"))
+    assert 'precision="bf16-mixed"' in finding.action
+    assert finding.severity == "high"
+    # All of 9.98 ms is products, which speed up 2 to 17.6 times; the host needs 0.5 ms and the device waits 0.3 %.
+    assert finding.saving_high_ms == pytest.approx(9.98 * (1 - 1 / 17.6), rel=0.01)
+    assert finding.saving_low_ms == pytest.approx(9.52 / 2, rel=0.05)
+
+
+def test_a_v100_has_no_bf16() -> None:
+    assert 'precision="16-mixed"' in finding_of(half_precision, VOLTA).action
+
+
+def test_a_loss_that_is_read_in_each_step_keeps_nothing_back() -> None:
+    """The host waits in ``.item()`` for as long as the device works, and less with a faster one."""
+    plain, reading = training(kernel=FP32_GEMM, dtype="float"), training(kernel=FP32_GEMM, dtype="float")
+    for step in range(STEPS):
+        end = (step + 1) * (STEP_US + 20)
+        start = end - STEP_US + 700
+        reading.op("aten::item", start, end - 5 - start).op("aten::_local_scalar_dense", start + 2, end - 9 - start)
+        reading.runtime("cudaStreamSynchronize", start + 5, end - 15 - start)
+    for rule in (half_precision, tf32_off):
+        expected, found = finding_of(rule, plain), finding_of(rule, reading)
+        assert found.saving_high_ms == expected.saving_high_ms
+        assert found.saving_low_ms == pytest.approx(expected.saving_low_ms, rel=0.01)
+
+
+def test_a_queue_that_is_full_keeps_nothing_back() -> None:
+    """Of forty launches a step thirty return at once, and ten when the device takes a kernel from the queue."""
+    builder = training(kernel=FP32_GEMM, dtype="float")
+    for step in range(STEPS):
+        start = step * (STEP_US + 20) + 700
+        for number in range(40):
+            long_us = 900 if number >= 30 else 4
+            at = start + 8 * min(number, 30) + 910 * max(0, number - 30)
+            builder.op("aten::relu", at, long_us + 2)
+            builder.launch("elementwise", call_us=at + 1, call_duration_us=long_us, start_us=at + 1_000, duration_us=1)
+    found = finding_of(half_precision, builder)
+    assert found.saving_high_ms == pytest.approx(9.98 * (1 - 1 / 17.6), rel=0.02)
+
+
+def test_fp32_products_on_an_a100() -> None:
+    finding = finding_of(tf32_off, training(kernel=FP32_GEMM, dtype="float"))
+    assert 'torch.set_float32_matmul_precision("high")' in finding.action
+    assert "aten::mm" in finding.evidence[0]
+    assert finding.saving_high_ms == pytest.approx(9.98 * (1 - 1 / 8.8), rel=0.01)
+
+
+H100 = {"computeMajor": 9, "computeMinor": 0, "numSms": 132, "totalGlobalMem": 80 * 2**30}
+AMPERE_GRAPHICS = {"computeMajor": 8, "computeMinor": 6, "numSms": 82, "totalGlobalMem": 24 * 2**30}
+
+
+def test_an_h100_multiplies_8_times_as_fast_in_tf32() -> None:
+    """At 8192³ an H100 SXM reaches 52.1 TFLOP/s in FP32 and 416.6 in TF32."""
+    recorded = training(kernel=FP32_GEMM, dtype="float", gpu="NVIDIA H100 80GB HBM3", properties=H100)
+    finding = finding_of(tf32_off, recorded)
+    low_ms, high_ms = saving_of(finding)
+    assert low_ms <= 9.98 * (1 - 52.1 / 416.6) <= high_ms
+    assert finding.model == "These products speed up 2 to 8.1 times, by the device's peak rates."
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    ["NVIDIA A10G", "NVIDIA L40", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 5090"],
+)
+def test_a_device_whose_tf32_is_no_faster_by_its_peaks_is_promised_little(gpu: str) -> None:
+    finding = finding_of(tf32_off, training(kernel=FP32_GEMM, dtype="float", gpu=gpu, properties=AMPERE_GRAPHICS))
+    assert saving_of(finding) == (0, pytest.approx(9.98 * (1 - 1 / 1.1), rel=0.02))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "properties", "most"),
+    [
+        ("NVIDIA A10", AMPERE_GRAPHICS, 1.1 * 62.5 / 31.2),
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", H100, 8.8),
+        ("NVIDIA GeForce RTX 3080 Laptop GPU", AMPERE_GRAPHICS, 2.2),
+        ("AMD Radeon Graphics", H100, 2.2),
+    ],
+)
+def test_the_most_that_other_devices_are_promised(gpu: str, properties: dict[str, int], most: float) -> None:
+    finding = finding_of(tf32_off, training(kernel=FP32_GEMM, dtype="float", gpu=gpu, properties=properties))
+    assert finding.saving_high_ms == pytest.approx(9.98 * (1 - 1 / most), rel=0.01)
+
+
+PLAIN_HALF_GEMM = "ampere_hgemm_128x64_nn"
+
+
+def test_uneven_dimensions() -> None:
+    finding = finding_of(tensor_cores, training(kernel=PLAIN_HALF_GEMM, dtype="c10::Half", dims=1023))
+    assert "multiple" in finding.evidence[0]
+    assert "multiples of 8" in finding.action
+
+
+def casting(rounds: int) -> TraceBuilder:
+    """Steps of 10 ms on a device in which tensors are cast to FP32 and back."""
+    builder = training()
+    for step in range(4):
+        for number in range(rounds):
+            at = step * 10_020 + 640 + 20 * number
+            source, target = ("c10::BFloat16", "float") if number % 2 == 0 else ("float", "c10::BFloat16")
+            builder.op(
+                "aten::copy_", at, 10, types=[target, source], dims=[[64, 512], [64, 512]]
+            )  # fmt: skip
+            builder.launch(
+                f"copy_kernel_{target}", call_us=at + 2, call_duration_us=3,
+                start_us=step * 10_020 + 5000 + 100 * number, duration_us=90, stream=8,
+            )  # fmt: skip
+    return builder
+
+
+def test_casts_back_and_forth() -> None:
+    finding = finding_of(autocast_tax, casting(20))
+    assert "torch.compile" in finding.action
+    assert finding.evidence[0].startswith("10 tensors per step cast to FP32 and back: 1.80 ms")
+
+
+def casting_weights() -> TraceBuilder:
+    """A weight that each step casts eight times, and one gradient that is accumulated."""
+    builder = training()
+    for step in range(4):
+        start = step * 10_020 + 640
+        for number in range(8):
+            at = start + 20 * number
+            builder.op("aten::copy_", at, 10, types=["c10::BFloat16", "float"], dims=[[512, 512], [512, 512]])
+            builder.launch(
+                "copy_kernel", call_us=at + 2, call_duration_us=3,
+                start_us=step * 10_020 + 5000 + 200 * number, duration_us=190, stream=8,
+            )  # fmt: skip
+        builder.op("torch::autograd::AccumulateGrad", start + 300, 10, types=["float"], dims=[[512, 512]])
+    return builder
+
+
+def test_autocast_s_cache_is_turned_on_by_the_callback() -> None:
+    finding = finding_of(autocast_tax, casting_weights())
+    assert 'PerfCallback(precision="bf16-mixed")' in finding.action
+    assert "without precision in the Trainer" in finding.action
+    assert "7 casts per step of a weight that was already cast" in finding.evidence[0]
+
+
+VOLTA = training(kernel="volta_sgemm_128x64_nn", dtype="float", gpu="Tesla V100-SXM2-16GB", properties=V100)
+PASCAL = training(
+    kernel="maxwell_sgemm_128x64_nn", dtype="float", gpu="Tesla P40", properties={"computeMajor": 6, "computeMinor": 0}
+)
+
+
 @pytest.mark.parametrize(
     ("rule", "recorded", "fires"),
     [
+        (half_precision, PASCAL, False),
+        (half_precision, training(), False),
+        (tf32_off, VOLTA, False),
+        (tf32_off, training(kernel=FP32_GEMM, dtype="float", gpu="AMD Instinct MI355X", properties=H100), False),
+        (tf32_off, training(), False),
+        (tensor_cores, training(dims=1023), False),
+        (autocast_tax, casting(2), False),
         (channels_last, converting(), True),
         (channels_last, converting("elementwise"), False),
         (unfused_optimizer, updating("aten::_fused_adamw_"), False),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.loading import input_bound, pageable_copies
+from lightning_perf.findings.loading import advised_workers, input_bound, pageable_copies
 from lightning_perf.run_files.probe import Probe, ProbedTransfer
 from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import convolving, on_processor
@@ -57,7 +58,7 @@ MAP = {
 }  # fmt: skip
 
 
-def on_cpu(
+def recorded_on_cpu(
     fetch_us: float,
     rest_us: float,
     *,
@@ -68,8 +69,8 @@ def on_cpu(
     transfer: ProbedTransfer | None = None,
     use: dict[str, float] | None = None,
     **facts: Any,
-) -> Finding:
-    """The finding of a training on a processor that waits for each batch and then computes."""
+) -> RankAnalysis:
+    """A training on a processor that waits for each batch and then computes."""
     processor = {
         "name": "A CPU", "cores": cores, "threads": threads, "cpus": cores, "machine_cpus": cores, "trains": True,
         "load": 1.0, **(use or {}),
@@ -83,7 +84,12 @@ def on_cpu(
     recorded = analysis(builder)
     if transfer is not None:
         recorded = replace(recorded, probe=Probe("A CPU", 0, (), 1e7, 1e7, 1e7, 5.0, (), transfer=transfer))
-    return finding_of(input_bound, recorded)
+    return recorded
+
+
+def on_cpu(fetch_us: float, rest_us: float, **options: Any) -> Finding:
+    """The finding of such a training."""
+    return finding_of(input_bound, recorded_on_cpu(fetch_us, rest_us, **options))
 
 
 def sending(sent_ms: float, received_ms: float) -> ProbedTransfer:
@@ -98,26 +104,24 @@ def text(finding: Finding) -> str:
     return " ".join((*finding.evidence, finding.action))
 
 
-def test_a_stream_gets_no_workers() -> None:
-    finding = on_cpu(20_000, 20_000, kind="iterable")
-    assert "num_workers" not in finding.action
-    assert "each worker process would yield all of it again" in text(finding)
-    assert finding.saving_low_ms == 0
-
-
-@pytest.mark.parametrize("kind", ["map", "iterable"])
-def test_data_that_depend_on_the_model_stay_in_its_process(kind: str) -> None:
-    # Measured: with 4 workers PPO trained on 256 steps instead of 64, and its rewards froze.
-    finding = on_cpu(20_000, 20_000, kind=kind, uses_model=True)
-    assert finding.action.endswith("Leave num_workers=0.")
-    assert "a copy of it that never learns" in text(finding)
-    assert finding.saving_low_ms == 0
-
-
-def test_a_loader_of_another_make() -> None:
-    finding = on_cpu(20_000, 20_000, kind="other", workers=None)
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"kind": "iterable"}, "each worker process would yield all of it again"),
+        # Measured: with 4 workers PPO trained on 256 steps instead of 64, and its rewards froze.
+        ({"kind": "map", "uses_model": True}, "a copy of it that never learns"),
+        ({"kind": "iterable", "uses_model": True}, "a copy of it that never learns"),
+        ({"kind": "other", "workers": None}, "do not come from a torch DataLoader"),
+    ],
+)
+def test_loaders_that_get_no_workers(facts: dict[str, Any], said: str) -> None:
+    finding = on_cpu(20_000, 20_000, **facts)
+    assert said in text(finding)
     assert "DataLoader(…" not in finding.action
-    assert "do not come from a torch DataLoader" in text(finding)
+    assert (
+        ("num_workers" in finding.action) == finding.action.endswith(" Leave num_workers=0.") == ("uses_model" in facts)
+    )
+    assert finding.saving_low_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,9 @@ def test_a_loader_of_another_make() -> None:
 def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
     fetch_us: float, rest_us: float, cores: int, workers: int
 ) -> None:
-    finding = on_cpu(fetch_us, rest_us, cores=cores, threads=1)
+    recorded = recorded_on_cpu(fetch_us, rest_us, cores=cores, threads=1)
+    assert advised_workers(recorded) == workers
+    finding = finding_of(input_bound, recorded)
     assert finding.action.startswith(
         f"Load in worker processes: DataLoader(…, num_workers={workers}, persistent_workers=True)"
     )
@@ -202,17 +208,13 @@ def test_workers_that_compete_for_cores_are_warned_of() -> None:
     assert "torch.set_num_threads(1)" in text(finding)
 
 
-def test_pinned_memory_is_for_a_gpu_only() -> None:
+def test_pinned_memory_is_for_a_gpu_and_what_is_set_is_not_advised() -> None:
     assert "pin_memory" not in text(on_cpu(20_000, 20_000))
-    finding = finding_of(input_bound, training(fetch_us=2500, loader=IN_PROCESS))
-    assert "num_workers=4, pin_memory=True, persistent_workers=True" in finding.action
-
-
-def test_what_is_set_is_not_advised() -> None:
     builder = training(fetch_us=2500, loader=IN_PROCESS)
-    builder.top_level[LOADER_KEY] = MAP | {"pin_memory": True}
     finding = finding_of(input_bound, builder)
-    assert "pin_memory" not in text(finding)
+    assert "num_workers=4, pin_memory=True, persistent_workers=True" in finding.action
+    builder.top_level[LOADER_KEY] = MAP | {"pin_memory": True}
+    assert "pin_memory" not in text(finding_of(input_bound, builder))
     finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=2, persistent_workers=True)
     assert "persistent_workers" not in text(finding)
     assert finding.action.startswith("Raise num_workers")
@@ -220,10 +222,15 @@ def test_what_is_set_is_not_advised() -> None:
 
 def test_workers_on_all_cores_are_not_raised() -> None:
     finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=7)
-    assert "num_workers" not in finding.action
     assert finding.action.startswith("Set persistent_workers=True, and make each batch cheaper")
     assert "7 worker processes already use all of the 8 cores." in finding.evidence
-    assert finding.saving_low_ms == 0
+    computing = on_cpu(48_000, 2_000, cores=2, threads=1, loader=WORKERS, workers=2, use={"worker_cpu": 0.97})
+    assert (
+        "Each of the 2 worker processes computes for 97.0 % of the time, and there are 2 cores." in computing.evidence
+    )
+    for one in (finding, computing):
+        assert "num_workers" not in one.action
+        assert one.saving_low_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -233,16 +240,12 @@ def test_workers_on_all_cores_are_not_raised() -> None:
 def test_processor_time_of_workers_decides_how_many_more(worker_cpu: float, worker_wait: float, advised: int) -> None:
     # 102, 49, 16 ms with 0, 2, 6 workers that sleep: two of them need 100 ms for a batch, and the rest of a step 2 ms.
     use = {"worker_cpu": worker_cpu, "worker_wait": worker_wait}
-    finding = on_cpu(48_000, 2_000, cores=4, threads=1, loader=WORKERS, workers=2, use=use)
+    recorded = recorded_on_cpu(48_000, 2_000, cores=4, threads=1, loader=WORKERS, workers=2, use=use)
+    assert advised_workers(recorded) == advised
+    finding = finding_of(input_bound, recorded)
     assert finding.action.startswith(f"Raise num_workers from 2 to {advised}")
     assert ("waits for the rest" in text(finding)) == (worker_cpu + worker_wait < 0.5)
     assert finding.saving_high_ms == pytest.approx(min(48.0, 50 * (1 - 2 / advised)))
-
-
-def test_computing_workers_on_all_cores_are_not_raised() -> None:
-    finding = on_cpu(48_000, 2_000, cores=2, threads=1, loader=WORKERS, workers=2, use={"worker_cpu": 0.97})
-    assert "num_workers" not in finding.action
-    assert "Each of the 2 worker processes computes for 97.0 % of the time, and there are 2 cores." in finding.evidence
 
 
 def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:
@@ -253,18 +256,15 @@ def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:
     assert "num_workers=1, " in busy.action
 
 
-def test_tensors_in_memory_are_fetched_by_the_batch() -> None:
+def test_fast_data_are_fetched_by_the_batch() -> None:
+    plain = on_cpu(600, 2000, batch_size=64)
+    assert plain.action.startswith("Fetch whole batches: give the dataset a method __getitems__")
+    assert plain.saving_low_ms == 0
     finding = on_cpu(600, 2000, in_memory=True, batch_size=64)
     assert "num_workers" not in finding.action
     assert "batch_size=None, sampler=BatchSampler(RandomSampler(dataset), batch_size=64" in finding.action
     assert "A batch takes 600 µs, 9.38 µs per sample" in text(finding)
     assert finding.saving_low_ms == pytest.approx(0.3)
-
-
-def test_a_fast_dataset_of_another_kind_is_given_a_fetch_of_whole_batches() -> None:
-    finding = on_cpu(600, 2000, batch_size=64)
-    assert finding.action.startswith("Fetch whole batches: give the dataset a method __getitems__")
-    assert finding.saving_low_ms == 0
 
 
 def test_the_advice_for_whole_batches_is_sound() -> None:

@@ -29,6 +29,11 @@ def test_the_modules_to_checkpoint() -> None:
     assert "FSDP" not in finding.action
     sharded = finding_of(activations, holding(parameters=8, activations=24).rank(0, 2))
     assert "activation_checkpointing_policy={Block}" in sharded.action
+    without_stacks = holding(parameters=8, activations=24)
+    without_stacks.events = [event for event in without_stacks.events if event.get("cat") != "python_function"]
+    unnamed = finding_of(activations, without_stacks)
+    assert len(unnamed.evidence) == 1
+    assert "with_stack=True" in unnamed.action
 
 
 ACTIVATIONS, STATE = {"parameters": 8, "activations": 24}, {"parameters": 8, "gradients": 8, "optimizer_state": 16}
@@ -57,22 +62,6 @@ def test_a_precision_that_is_on_is_not_advised() -> None:
     assert "precision=" in finding_of(memory_full, reserving(0.96, kernel=FP32_GEMM)).action
     assert "precision=" not in finding_of(memory_full, reserving(0.96, kernel=BF16_GEMM)).action
     assert "precision=" not in finding_of(activations, holding(**ACTIVATIONS)).action
-
-
-def test_one_gpu_is_not_told_to_shard() -> None:
-    alone, sharded = (
-        finding_of(optimizer_state, builder) for builder in (holding(**STATE), holding(**STATE).rank(0, 2))
-    )
-    assert "fsdp" not in alone.action
-    assert 'strategy="fsdp"' in sharded.action
-
-
-def test_modules_are_not_named_without_stacks() -> None:
-    builder = holding(parameters=8, activations=24)
-    builder.events = [event for event in builder.events if event.get("cat") != "python_function"]
-    finding = finding_of(activations, builder)
-    assert len(finding.evidence) == 1
-    assert "with_stack=True" in finding.action
 
 
 def test_a_host_is_measured_by_its_free_memory() -> None:
@@ -108,7 +97,9 @@ def test_what_is_said_of_memory() -> None:
     assert saving_of(finding_of(allocator, allocating(400))) == pytest.approx((0.2, 0.4))
     full = finding_of(memory_full, reserving(0.96))
     assert "38.4 GiB of 40.0 GiB" in full.evidence[0]
-    sharded = finding_of(optimizer_state, holding(parameters=8, gradients=8, optimizer_state=16).rank(0, 4))
+    assert "fsdp" not in finding_of(optimizer_state, holding(**STATE)).action
+    sharded = finding_of(optimizer_state, holding(**STATE).rank(0, 4))
+    assert 'strategy="fsdp"' in sharded.action
     assert "each rank keeps 4.00 GiB of it" in sharded.evidence[1]
     for finding in (full, sharded):
         assert (finding.saving_low_ms, finding.saving_high_ms) == (None, None)

@@ -154,12 +154,10 @@ def test_half_padding_saves_a_quarter_to_a_half_of_forward_and_backward() -> Non
     assert saving_of(found) == pytest.approx((0.25 * 0.8, 0.5 * 0.8))
     assert "About 500 of 1,000 tokens per step" in found.evidence[0]
     assert "Pack several sequences" in found.action
-
-
-def test_columns_that_no_row_needs_have_a_simpler_fix() -> None:
-    found = finding_of(padding, padded(0.5, beyond=0.4))
-    assert "40.0 % of the tokens lie beyond the longest" in found.evidence[1]
-    assert "Pad each batch to its own longest sequence" in found.action
+    # Columns that no row needs have a simpler fix.
+    simple = finding_of(padding, padded(0.5, beyond=0.4))
+    assert "40.0 % of the tokens lie beyond the longest" in simple.evidence[1]
+    assert "Pad each batch to its own longest sequence" in simple.action
 
 
 def test_a_busy_machine_does_not_change_the_number_of_tokens() -> None:
@@ -213,14 +211,10 @@ def test_repeated_work_with_free_memory_is_found() -> None:
     assert 1.0 < high_ms <= 2.0
     assert low_ms <= high_ms / 4 + 0.01
     assert "uses 12.0 GiB of 40.0 GiB, 30.0 %" in found.evidence[0]
-
-
-def test_without_recorded_memory_there_is_none() -> None:
-    builder = repeating()
-    builder.events = [event for event in builder.events if event["name"] != "[memory]"]
-    recorded = analysis(builder)
-    assert recorded.recompute is not None
-    assert recompute(recorded) is None
+    unknown = repeating()
+    unknown.events = [event for event in unknown.events if event["name"] != "[memory]"]
+    assert analysis(unknown).recompute is not None
+    assert recompute(analysis(unknown)) is None
 
 
 def repeating_on_cpu(share: float = 0.3, **memory: Any) -> TraceBuilder:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf import analyze, cli
+from lightning_perf import PerfReport, analyze, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
 from lightning_perf.findings.registry import RULE_IDS
@@ -19,7 +19,7 @@ from lightning_perf.report.build import build_report
 from lightning_perf.report.sections.short import short_blocks
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
 from tests.conftest import corpus_rows
-from tests.findings.examples import EXAMPLES, PAGES, with_example
+from tests.findings.examples import EXAMPLES, PAGES, example_text, with_example
 from tests.findings.recordings import training
 from tests.support.shown import console_text
 
@@ -65,10 +65,18 @@ def test_a_page_has_all_sections(rule: str) -> None:
     assert "lightning-perf " in text.partition("## How to verify")[2]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in EXAMPLES if not EXAMPLES[rule].corpus])
-def test_an_example_is_what_the_rule_finds_today(rule: str) -> None:
+@pytest.fixture(scope="module", params=[rule for rule in EXAMPLES if not EXAMPLES[rule].corpus])
+def made(request: pytest.FixtureRequest) -> tuple[str, PerfReport, Finding]:
+    """A rule whose example a test makes, the report of the example, and the finding in it."""
+    report = EXAMPLES[request.param].analyze(None)
+    found = next(one for one in (*report.findings, *report.fit_findings) if one.kind == request.param)
+    return request.param, report, found
+
+
+def test_an_example_is_what_the_rule_finds_today(made: tuple[str, PerfReport, Finding]) -> None:
+    rule, report, _ = made
     text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
-    assert with_example(text, rule, None) == text, f"run: python -m tests.findings.examples --write {rule}"
+    assert with_example(text, rule, report) == text, f"run: python -m tests.findings.examples --write {rule}"
     assert f"[{rule} · " in text
 
 
@@ -76,8 +84,8 @@ def test_an_example_is_what_the_rule_finds_today(rule: str) -> None:
 @pytest.mark.skipif(not corpus_rows(), reason="needs the real traces")
 @pytest.mark.parametrize("rule", [rule for rule in EXAMPLES if EXAMPLES[rule].corpus])
 def test_an_example_of_a_published_recording_is_what_the_rule_finds_today(rule: str, corpus: Path) -> None:
-    text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
-    assert with_example(text, rule, corpus) == text, f"run: python -m tests.findings.examples --write {rule}"
+    text, report = (PAGES / f"{rule}.md").read_text(encoding="utf-8"), EXAMPLES[rule].analyze(corpus)
+    assert with_example(text, rule, report) == text, f"run: python -m tests.findings.examples --write {rule}"
     assert f"[{rule} · " in text
 
 
@@ -137,15 +145,11 @@ def test_explain_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
 
-def test_titles_and_evidence_count_in_english() -> None:
-    for rule, given in EXAMPLES.items():
-        if given.corpus:
-            continue
-        report = given.analyze(None)
-        found = next(finding for finding in (*report.findings, *report.fit_findings) if finding.kind == rule)
-        for text in (found.title, *found.evidence, found.action, found.model):
-            assert not re.search(r"(?<![\d.,])1 (launches|kernels|copies|casts|gaps|operators|cores|threads)\b", text)
-            assert " a step" not in text.replace("as a step has", "")
+def test_titles_and_evidence_count_in_english(made: tuple[str, PerfReport, Finding]) -> None:
+    _, _, found = made
+    for text in (found.title, *found.evidence, found.action, found.model):
+        assert not re.search(r"(?<![\d.,])1 (launches|kernels|copies|casts|gaps|operators|cores|threads)\b", text)
+        assert " a step" not in text.replace("as a step has", "")
 
 
 def test_all_reports_name_a_mistake() -> None:
@@ -176,3 +180,22 @@ def test_a_finding_always_has_the_page_of_its_rule() -> None:
     given = Finding("input-bound", "high", "", (), "", None, None, "", page="https://evil.example")
     assert given.page == rule_page_url("input-bound")
     assert rule_page_url("input-bound").endswith("/lightning_perf/findings/pages/input-bound.md")
+
+
+CHANGED = re.compile(
+    r'-mixed"|tf32="on"|batch_size|accumulate_grad_batches|drop_last|limit_val_batches|dropout_p=0|8bit|is_causal'
+)
+"""Settings with which a training computes something else."""
+
+CHANGED_IN_PROSE = {"host-work", "slow-callback", "slow-checkpoints", "cpu-pauses", "worker-restarts"}
+CHANGED_IN_PROSE |= {"activations", "rank-imbalance", "tensor-cores", "padding", "optimizer-state"}
+"""Rules with such a fix in words."""
+
+
+def test_a_fix_that_changes_results_says_so_first(made: tuple[str, PerfReport, Finding]) -> None:
+    rule, report, fix = made
+    assert bool(fix.changes) == bool(CHANGED.search(fix.action) or rule in CHANGED_IN_PROSE), fix.action
+    text = " ".join(example_text(rule, report).split())
+    assert bool(re.search(rf"\[{rule} · [^]]+\] Changes results: [^.]+\. ", text)) == bool(fix.changes)
+    if report.findings[:1] == (fix,):
+        assert report.verdict.next.startswith("Changes results: ") == bool(fix.changes)

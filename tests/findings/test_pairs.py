@@ -24,17 +24,6 @@ def median_ms(report: PerfReport) -> float:
 
 
 @pytest.mark.corpus
-def test_workers_win_the_wait_for_batches(corpus: Path) -> None:
-    before = recorded(corpus, "resnet50_num_workers_0/worker0.1623143566756.383a066.pt.trace.json.gz")
-    after = recorded(corpus, "resnet50_num_workers_4/worker0.1623213129365.3e633b5.pt.trace.json.gz")
-    advice = next(finding for finding in before.findings if finding.kind == "input-bound")
-    low_ms, high_ms = saving_of(advice)
-    # Two of the six steps after it stand apart, as the report says.
-    assert low_ms <= median_ms(before) - median_ms(after) <= high_ms
-    assert {step.number for step in after.ranks[0].breakdown.outliers} == {16, 21}
-
-
-@pytest.mark.corpus
 @pytest.mark.parametrize("name", ["410efe7", "a73da0d", "9ab058c"])
 def test_tf32_of_convolutions_and_attention_hides_no_products_without(corpus: Path, name: str) -> None:
     # Segment Anything in FP32: cuDNN and memory-efficient attention run in TF32, half a second of products does not.

@@ -5,11 +5,8 @@ The recording *after* is made by what the change does to the times, not by the f
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -143,44 +140,3 @@ def test_a_planted_fault_is_named_and_mending_it_saves_what_was_predicted(plant:
     assert saved_ms == pytest.approx(plant.saving_ms, abs=0.02)
     assert low_ms <= saved_ms <= high_ms
     assert named(plant.after(), plant.kind) is None
-
-
-def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    lightning = pytest.importorskip("lightning.pytorch")
-    from lightning_perf import PerfCallback
-    from lightning_perf.report.build import build_report
-    from tests.callbacks.training import make_trainer
-
-    class Slow(torch.utils.data.Dataset):  # type: ignore[name-defined]
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> object:
-            time.sleep(0.02)
-            return torch.ones(4)
-
-    class Line(lightning.LightningModule):  # type: ignore[name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.line = torch.nn.Linear(4, 1)
-
-        def training_step(self, batch: object, _: int) -> object:
-            return self.line(batch).mean()
-
-        def configure_optimizers(self) -> object:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    callback = PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, report="none")
-    trainer = make_trainer(tmp_path, callback)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the few workers, which are the point
-        trainer.fit(Line(), torch.utils.data.DataLoader(Slow(), 2))
-    report = build_report(sorted(tmp_path.glob("rank0.*.pt.trace.json.gz")))
-    assert report.findings[0].kind == "input-bound"
-    (rank,) = report.ranks
-    assert rank.metadata.processor is not None
-    assert rank.metadata.processor.trains
-    assert rank.metadata.processor.threads == torch.get_num_threads()
-    assert rank.host_compute is not None
-    assert "num_workers=0" in " ".join(report.findings[0].evidence)

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import cpu_bf16, cpu_channels_last, cpu_overhead, cpu_threads
-from lightning_perf.findings.precision import half_precision
+from lightning_perf.findings.kernels import half_precision
 from lightning_perf.findings.savings import choose_graph_saving
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedChange
@@ -143,17 +143,13 @@ def test_a_probe_of_another_change_says_nothing() -> None:
 
 
 def test_threads() -> None:
-    finding = finding_of(cpu_threads, probed(convolution(), "threads", 4.0, 5.0))
-    assert (finding.basis, finding.saving_low_ms) == ("probed", 4.0)
-    assert cpu_threads(probed(convolution(), "threads", -4.0, -3.0)) is None
-
-
-def test_threads_that_a_probe_found_idle() -> None:
-    """The load average of the last minute may count a program that has ended."""
+    # The load average of the last minute may count a program that has ended.
     busy = analysis(convolving(on_processor(threads=1, load=7.5)))
     assert cpu_threads(busy) is None
-    finding = finding_of(cpu_threads, probed(busy, "threads", 4.0, 5.0))
-    assert finding.basis == "probed"
+    for recorded in (convolution(), busy):
+        finding = finding_of(cpu_threads, probed(recorded, "threads", 4.0, 5.0))
+        assert (finding.basis, finding.saving_low_ms) == ("probed", 4.0)
+        assert cpu_threads(probed(recorded, "threads", -4.0, -3.0)) is None
 
 
 def both(*changes: ProbedChange) -> RankAnalysis:

@@ -1,18 +1,21 @@
-"""All rules together: order, ranks, severity, and real recordings."""
+"""All rules together: order, ranks, severity, recordings of inference, and real ones."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import lightning_perf
-from lightning_perf.findings.finding import Problem, SavingRange, Severity, make_finding, severity_of
+from lightning_perf.findings.finding import Finding, Problem, SavingRange, Severity, make_finding, severity_of
 from lightning_perf.findings.registry import find
 from lightning_perf.findings.rules import rule
-from tests.findings.recordings import STEP_US, analysis, reducing, saving_of, training
+from tests.findings.recordings import FP32_GEMM, STEP_US, analysis, reducing, saving_of, training
+from tests.findings.test_host import eager, waiting
+from tests.findings.test_memory import reserving
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
@@ -26,11 +29,8 @@ def kinds(*builders: TraceBuilder) -> list[str]:
     return [finding.kind for finding in find(map(analysis, builders))]
 
 
-def test_a_healthy_training_has_no_finding() -> None:
+def test_a_healthy_training_has_no_finding_on_a_device_or_the_host() -> None:
     assert kinds(training()) == []
-
-
-def test_a_healthy_training_on_the_host_has_no_finding() -> None:
     builder = TraceBuilder()
     for start in builder.steps(4, 1000):
         builder.annotation(FETCH, start, 20)
@@ -48,11 +48,6 @@ def test_a_training_on_the_host_is_never_told_of_devices() -> None:
     assert kinds(builder) == ["input-bound", "unfused-optimizer"]
     told = find([analysis(builder)])[1]
     assert not any(word in f"{told.title}{told.evidence}{told.action}" for word in ("device", "launch", "16-mixed"))
-
-
-def test_the_most_to_save_comes_first() -> None:
-    (first, second) = find([analysis(training(fetch_us=3000, kernel="ampere_sgemm_128x64_nn", dtype="float"))])[:2]
-    assert sum(saving_of(first)) >= sum(saving_of(second))
 
 
 def test_of_several_ranks_the_one_with_most_to_save_speaks() -> None:
@@ -79,9 +74,12 @@ def test_a_truncated_recording_has_no_finding(tmp_path: Path) -> None:
 
 
 def test_savings_are_intervals_within_the_step() -> None:
-    for builder in (training(fetch_us=4000), training(kernel="ampere_sgemm_128x64_nn", dtype="float")):
+    for builder in (training(fetch_us=4000), training(fetch_us=3000, kernel=FP32_GEMM, dtype="float")):
         result = analysis(builder)
-        for finding in find([result]):
+        findings = find([result])
+        middles = [sum(saving_of(finding)) for finding in findings]
+        assert middles == sorted(middles, reverse=True), "the most to save comes first"
+        for finding in findings:
             low_ms, high_ms = saving_of(finding)
             assert 0 <= low_ms <= high_ms <= (result.breakdown.wall.mean_ns or 0) / 1e6
             assert finding.evidence
@@ -193,3 +191,60 @@ def test_a_small_upper_end_is_not_high_and_a_step_without_a_length_has_nothing_t
 def test_a_saving_is_cut_off_at_the_step_before_its_middle_is_taken() -> None:
     made = make_finding("launch-bound", Problem("", (), "", SavingRange((0, 5e6), "")), whole_ns=1e6, rank=None)
     assert (made.saving_high_ms, made.severity) == (1.0, "high")
+
+
+OF_TRAINING = re.compile(r"Trainer|Callback|learning rate|training_step|self\.log|logg|epoch|accumulate|loss", re.I)
+"""Words of advice that a forward pass has no use for."""
+
+
+def layered(builder: TraceBuilder, *further: str) -> TraceBuilder:
+    """A recording with a layer in it, and operators that show a training."""
+    for name in ("aten::linear", *further):
+        builder.op(name, 1, 2)
+    return builder
+
+
+RECORDINGS = {
+    "half-precision": lambda: training(kernel="ampere_sgemm_tf32_128x64", dtype="float"),
+    "tf32-off": lambda: training(kernel=FP32_GEMM, dtype="float"),
+    "sync-points": lambda: waiting(400, 200),
+    "launch-bound": lambda: eager(5),
+    "memory-spare": lambda: eager(5).memory(1, 2**20, allocated=2**30, reserved=2**30),
+    "memory-full": lambda: reserving(0.96),
+    "cold-start": lambda: eager(5, call_us=400),
+    "cudnn-benchmark": lambda: waiting(400, 200, "aten::conv2d", "cudaEventSynchronize"),
+}
+
+
+def found(builder: TraceBuilder, rule: str) -> Finding:
+    return next(one for one in find([analysis(builder)]) if one.kind == rule)
+
+
+@pytest.mark.parametrize("rule", RECORDINGS)
+def test_inference_has_fixes_without_a_training(rule: str) -> None:
+    fix = found(layered(RECORDINGS[rule]()), rule)
+    assert not OF_TRAINING.search(fix.action + fix.changes), fix
+    for training_mark in ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0"):
+        assert (
+            OF_TRAINING.search(found(layered(RECORDINGS[rule](), training_mark), rule).action) or rule == "launch-bound"
+        )
+
+
+def test_a_recording_without_layers_may_be_of_anything() -> None:
+    assert analysis(training()).workload.trains is None
+    assert analysis(layered(training())).workload.trains is False
+    assert analysis(layered(training()).annotation("Optimizer.step#SGD.step", 5, 1)).workload.trains is True
+    assert (
+        analysis(layered(training()).annotation("[pl][profile][Strategy]X.training_step", 5, 1)).workload.trains is True
+    )
+
+
+@pytest.mark.corpus
+def test_published_recordings_of_inference_are_told_from_trainings(corpus: Path) -> None:
+    trains = {
+        path.name: lightning_perf.analyze(path).ranks[0].workload.trains
+        for folder in ("tracelens/h100", "kineto/resnet50_num_workers_0")
+        for path in (corpus / "traces" / folder).glob("*.json.gz")
+    }
+    assert len(trains) >= 4
+    assert all(value == name.startswith("worker0") for name, value in trains.items())

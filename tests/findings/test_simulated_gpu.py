@@ -21,8 +21,8 @@ from lightning_perf.analysis.model.operator_calls import operator_calls
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.registry import find
 from lightning_perf.findings.savings import step_ns
+from lightning_perf.probe.estimate import estimate_graph
 from lightning_perf.probe.replay.messages import GraphTimes
-from lightning_perf.probe.whole_step import estimate_graph
 from lightning_perf.run_files.probe import Probe
 from recipes.signlang.training.module import SignModule
 from tests.findings.recordings import analysis, saving_of

@@ -36,13 +36,12 @@ def periodic_run(
     return lightning_perf.analyze(folder(path, trace, times))
 
 
-def periodic(report: PerfReport) -> Finding | None:
-    return next((finding for finding in report.findings if finding.kind == "periodic-steps"), None)
+def periodic(report: PerfReport) -> Finding:
+    return next(finding for finding in report.findings if finding.kind == "periodic-steps")
 
 
 def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
     finding = periodic(periodic_run(tmp_path))
-    assert finding is not None
     assert finding.title == "Periodic steps: every 10th step takes 300 ms longer, when CSVLogger logs"
     assert "log_every_n_steps is 10: Lightning calls CSVLogger in these steps." in finding.evidence
     assert "Trainer(log_every_n_steps=100)" in finding.action
@@ -52,7 +51,6 @@ def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
 
 def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
     finding = periodic(periodic_run(tmp_path, period=7, log_every=50))
-    assert finding is not None
     assert finding.title == "Periodic steps: every 7th step takes 300 ms longer"
     assert "runs every 7 steps" in finding.action
     assert "CSVLogger" not in " ".join(finding.evidence)
@@ -60,7 +58,7 @@ def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("extra_us", "fires"), [(0, False), (30_000, False), (34_000, True)])
 def test_from_3_percent_of_the_run_on(tmp_path: Path, extra_us: float, fires: bool) -> None:
-    assert (periodic(periodic_run(tmp_path, extra_us=extra_us)) is not None) == fires
+    assert ("periodic-steps" in kinds(periodic_run(tmp_path, extra_us=extra_us))) == fires
 
 
 def logged(path: Path, step_ms: Callable[[int], float], wait_ms: Callable[[int], float], **loader: Any) -> PerfReport:
@@ -130,7 +128,6 @@ def test_the_work_of_long_steps_is_named(tmp_path: Path, entry: Any, hook_ns: in
     made = replace(account(dict([entry])), steps=400)
     write_account(tmp_path, made)
     finding = periodic(periodic_run(tmp_path, log_every=50, hooks_ns={"Images.on_train_batch_end": hook_ns}))
-    assert finding is not None
     if named:
         assert finding.title.endswith(f"longer for {named}")
         assert named in finding.action

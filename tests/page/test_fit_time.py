@@ -15,7 +15,7 @@ from tests.findings import accounts
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> PerfReport:
-    return accounts.saving(tmp_path_factory.mktemp("fit"))
+    return accounts.faulty("slow-checkpoints", tmp_path_factory.mktemp("fit"))
 
 
 def test_every_group_has_a_color_of_its_own() -> None:

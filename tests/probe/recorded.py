@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.probe.replay.messages import CURRENT, Setting, Task
+from lightning_perf.probe.run import with_arguments
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 
@@ -127,6 +134,7 @@ def record(step: Callable[[], None]) -> Trace:
         return read_trace(path)
 
 
+@cache
 def recorded_training(name: str, batch: int = 6, autocast: torch.dtype | None = None) -> Trace:
     """Record a forward and a backward pass and a step of an optimizer of a network."""
     torch.manual_seed(0)
@@ -141,3 +149,42 @@ def recorded_training(name: str, batch: int = 6, autocast: torch.dtype | None = 
         optimizer.step()
 
     return record(step)
+
+
+def calls_of(name: str, batch: int = 6, autocast: torch.dtype | None = None) -> OperatorCalls:
+    """The operator calls of a network's step."""
+    calls = operator_calls(recorded_training(name, batch, autocast))
+    assert calls is not None
+    return calls
+
+
+def task_of(calls: OperatorCalls, **changes: object) -> Task:
+    """A task for the calls as recorded, with their arguments."""
+    whole = {
+        "settings": (Setting(CURRENT),), "device": "cpu", "threads": 1, "batch_size": 6, "seconds": 1.0,
+        "memory_bytes": 1 << 28,
+    }  # fmt: skip
+    return with_arguments(Task(calls=calls, bound=b"", skipped={}, **(whole | changes)))  # type: ignore[arg-type]
+
+
+class Counted(TorchDispatchMode):
+    """Counts operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+    def has_the_work_of(self, name: str) -> bool:
+        """Return whether the heavy operators are those of a network's step, as often."""
+        torch.manual_seed(0)
+        make, data = NETWORKS[name]
+        network, inputs = make(), data(6)
+        with Counted() as real:
+            loss_of(network, inputs, labels_of(inputs), None).backward()
+        prefixes = ("convolution", "mm", "addmm", "bmm", "native", "_scaled")
+        heavy = [operator for operator in real.operators if operator.startswith(prefixes)]
+        return bool(heavy) and all(self.operators[operator] == real.operators[operator] for operator in heavy)

@@ -9,31 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls, operator_calls
+from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
 from lightning_perf.machine.environment import has_cpp_compiler
+from lightning_perf.probe.estimate import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph, time_compiled
 from lightning_perf.probe.replay.measure import Pool
-from lightning_perf.probe.replay.messages import CURRENT, CompiledTimes, Setting, Task
-from lightning_perf.probe.run import probe_trace, with_arguments
-from lightning_perf.probe.whole_step import COMPILE_ERRORS, estimate_compile
+from lightning_perf.probe.replay.messages import CURRENT, CompiledTimes
+from lightning_perf.probe.run import probe_trace
 from lightning_perf.probe.worker_process import ProbeWorker
-from tests.probe.recorded import NETWORKS, recorded_training
-from tests.probe.test_graph import Counted, operators_of_a_step
-
-
-def task_of(name: str) -> Task:
-    calls = operator_calls(recorded_training(name))
-    assert calls is not None
-    return with_arguments(
-        Task(
-            calls=calls, bound=b"", skipped={}, settings=(Setting(CURRENT),), device="cpu", threads=1, batch_size=6,
-            seconds=1.0, memory_bytes=1 << 28,
-        )
-    )  # fmt: skip
+from tests.probe.recorded import NETWORKS, Counted, calls_of, recorded_training, task_of
 
 
 def graph_of(name: str) -> CallGraph:
-    task = task_of(name)
+    task = task_of(calls_of(name))
     bound = {place: settings[CURRENT] for place, settings in enumerate(pickle.loads(task.bound))}
     return build_call_graph(task.calls.order, bound, Pool("cpu", 1 << 28))
 
@@ -47,10 +35,7 @@ def test_the_calls_end_in_the_loss_like_those_of_the_network(name: str) -> None:
     with Counted() as counted:
         (loss,) = made.module(*made.inputs)
         gradients = torch.autograd.grad(loss, made.leaves, allow_unused=True)
-    real = operators_of_a_step(name)
-    heavy = [name for name in real if name.startswith(("convolution", "mm", "addmm", "bmm", "native", "_scaled"))]
-    assert heavy
-    assert {name: counted.operators[name] for name in heavy} == {name: real[name] for name in heavy}
+    assert counted.has_the_work_of(name)
     assert sum(gradient is not None for gradient in gradients) == sum(
         parameter.requires_grad for parameter in NETWORKS[name][0]().parameters()
     )
@@ -58,7 +43,7 @@ def test_the_calls_end_in_the_loss_like_those_of_the_network(name: str) -> None:
 
 def test_both_modules_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    task = task_of("attention")
+    task = task_of(calls_of("attention"))
     times = time_compiled(task)
     assert times.places == task.calls.order
     assert len(times.eager_ns) == len(times.compiled_ns) >= 4

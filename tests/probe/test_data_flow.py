@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_perf.analysis.model.operator_calls import operator_calls
 from lightning_perf.probe.replay.arguments import Bound, TensorInfo
 from lightning_perf.probe.replay.data_flow import follow, grown_place, is_channels_last
 from lightning_perf.probe.replay.messages import CURRENT, Setting
-from tests.probe.recorded import NETWORKS, labels_of, loss_of, recorded_training
+from tests.probe.recorded import NETWORKS, calls_of, labels_of, loss_of
 
 VIEWS = {"detach", "view", "t", "transpose", "expand", "squeeze", "unsqueeze", "select", "permute", "_unsafe_view"}
 IN_16_BITS = ("convolutions", "attention")
@@ -55,8 +54,7 @@ def really(name: str, batch: int, autocast: torch.dtype | None, *, channels_last
 
 def as_probed(name: str, setting: Setting, batch: int = 6, recorded: torch.dtype | None = None) -> Seen:
     """Make the calls that a probe would make after a recording, and return their operators."""
-    calls = operator_calls(recorded_training(name, batch, recorded))
-    assert calls is not None
+    calls = calls_of(name, batch, recorded)
     current = Setting(CURRENT, calls.autocast)
     found, skipped = follow(calls, (current, setting), batch, "cpu")
     assert not skipped
@@ -113,8 +111,7 @@ def test_twice_the_batch(name: str) -> None:
 
 
 def test_only_parameters_and_their_results_need_gradients() -> None:
-    calls = operator_calls(recorded_training("convolutions"))
-    assert calls is not None
+    calls = calls_of("convolutions")
     found, _ = follow(calls, (Setting(CURRENT),), 6, "cpu")
 
     def needs(bound: Bound) -> list[bool]:
@@ -161,8 +158,7 @@ def test_channels_last_is_what_torch_takes_for_it(shape: tuple[int, ...], channe
 
 
 def test_a_gradient_passes_through_operators_that_return_their_input() -> None:
-    calls = operator_calls(recorded_training("attention", 6, None))
-    assert calls is not None
+    calls = calls_of("attention")
     assert any(call.name == "aten::dropout" and not call.has_backward for call in calls.calls)
     found, _ = follow(calls, (Setting(CURRENT),), 6, "cpu")
     inputs = [

@@ -16,7 +16,7 @@ from lightning_perf.probe.plan import Plan, plan_probe
 from lightning_perf.probe.replay.measure import make_calls
 from lightning_perf.probe.replay.messages import CURRENT, Measured, Setting
 from lightning_perf.probe.replay.worker import set_up_device
-from lightning_perf.probe.run import Results, build_probe
+from lightning_perf.probe.run import build_probe
 from lightning_perf.trace.description import SETTINGS_KEY, Settings
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
@@ -134,4 +134,4 @@ def test_another_device_of_the_same_kind_is_another_device() -> None:
     trace = recorded({"uuid": DEVICES[1]}, mm=FP32)
     for uuid, is_same in ((DEVICES[1], True), (DEVICES[0], False), (None, True)):
         measured = Measured((), {}, {}, None, 1.0, "NVIDIA H100 80GB HBM3", uuid=uuid)
-        assert build_probe(trace, planned(trace), Results(measured, None, None), 1.0).same_device is is_same
+        assert build_probe(trace, planned(trace), measured, 1.0).same_device is is_same

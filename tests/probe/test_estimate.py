@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 import random
+from itertools import product
+from statistics import pstdev
 
 import numpy as np
 import pytest
 
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import (
+    NOISE_SDS,
     OPERATOR_ERRORS,
     SLOWER,
+    Part,
     Saving,
     StepParts,
     estimate_calls,
     estimate_fixed,
     first_settled_round,
     fit_into_step,
+    lower_quartile,
+    noise_ns,
     pace_of_recording,
     usual_calls,
     usual_optimizer_ns,
@@ -212,13 +218,13 @@ def test_a_disturbed_round_is_no_noise() -> None:
     steady = (2.0, 2.02, 1.98, 2.01, 1.99, 2.0, 2.02, 1.98)
     current = Times(0, "current", steady, ())
 
-    def noise_ns(changed: tuple[float, ...]) -> float:
+    def noise_of(changed: tuple[float, ...]) -> float:
         return estimate_calls(calls, (current, Times(0, "changed", changed, ())), "current", "changed").noise_ns
 
-    quiet, disturbed = noise_ns(steady[::-1]), noise_ns((*steady[::-1][:-1], 9.0))
+    quiet, disturbed = noise_of(steady[::-1]), noise_of((*steady[::-1][:-1], 9.0))
     assert 0 < quiet < 30
     assert disturbed < 2 * quiet
-    assert noise_ns((2.0, 9.0)) > 1000  # but of two rounds, nobody knows which one was disturbed
+    assert noise_of((2.0, 9.0)) > 1000  # but of two rounds, nobody knows which one was disturbed
 
 
 def test_noise_covers_the_error_of_the_median() -> None:
@@ -284,3 +290,41 @@ def test_parts_get_their_recorded_times_if_the_step_has_room() -> None:
     half = fit_into_step(recorded, usual, 50.0, 1420.0)
     assert [(one.forward_ns, one.backward_ns) for one in half.calls.calls] == [(750, 400), (100, 0)]
     assert half.optimizer_ns == pytest.approx(120.0)
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+def test_the_lower_quartile(count: int) -> None:
+    values = tuple(random.Random(count).uniform(1, 2) for _ in range(count))
+    assert lower_quartile(values) == pytest.approx(quartile(values))
+
+
+def test_few_values() -> None:
+    assert lower_quartile(()) == 0.0
+    assert lower_quartile((3.0,)) == 3.0
+
+
+def test_the_noise_is_that_of_all_ways_to_draw_rounds() -> None:
+    """There are 256 ways to draw four of four rounds. A draw takes the same rounds of all parts and settings."""
+    parts = [
+        Part(700.0, (10.0, 12.0, 10.5, 11.0), (5.0, 6.5, 5.2, 5.1)),
+        Part(300.0, (20.0, 21.0, 23.0, 22.0), (19.0, 18.0, 22.0, 21.0)),
+    ]
+    savings = []
+    for rounds in product(range(4), repeat=4):
+        drawn = [[tuple(times[at] for at in rounds) for times in (part.before, part.after)] for part in parts]
+        savings.append(
+            sum(part.recorded_ns * quartile(b) / quartile(a) for part, (a, b) in zip(parts, drawn, strict=True))
+        )
+    assert noise_ns(parts) == pytest.approx(NOISE_SDS * 4 / 3 * pstdev(savings), rel=0.25)
+
+
+def test_a_stretch_in_which_all_is_slower_is_no_noise() -> None:
+    slow = (1.0, 1.0, 1.6, 1.6, 1.0)
+    part = Part(100.0, [10.0 * by for by in slow], [7.0 * by for by in slow])
+    assert part.saving_ns == pytest.approx(30.0)
+    assert noise_ns([part]) == pytest.approx(0.0)
+
+
+def test_one_round_says_little() -> None:
+    assert noise_ns([Part(100.0, [1.0], [0.5]), Part(50.0, [1.0, 1.0], [0.5, 0.5])]) == 300.0
+    assert noise_ns([]) == 0.0

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay import rounds as rounds_module
 from lightning_perf.probe.replay.messages import CURRENT, Setting, Task
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, MOST_ROUNDS, Rounds
-from tests.probe.recorded import recorded_training
+from tests.probe.recorded import calls_of
 
 Pair = tuple[float, float]
 
 
 def made_up(*times_ns: int) -> OperatorCalls:
-    whole = operator_calls(recorded_training("convolutions"))
-    assert whole is not None
+    whole = calls_of("convolutions")
     calls = tuple(replace(whole.calls[0], calls=1, forward_ns=each, backward_ns=0) for each in times_ns)
     return replace(whole, calls=calls, order=tuple(range(len(calls))))
 

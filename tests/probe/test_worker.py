@@ -15,22 +15,22 @@ import msgspec
 import pytest
 import torch
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.errors import TraceError
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.measure import count_faults
-from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTask, Setting, Task, Times
+from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTask, Setting, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
-from lightning_perf.probe.replay.rounds import BATCH_ROUNDS
-from lightning_perf.probe.replay.selection import CALLING_NS, COVERAGE, covered_share, select_calls
+from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, CALLING_NS, COVERAGE, select_calls
 from lightning_perf.probe.replay.worker import measure as measure_rounds
-from lightning_perf.probe.run import Results, build_probe, probe_trace, with_arguments
+from lightning_perf.probe.run import build_probe, probe_trace
 from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
-from tests.probe.recorded import NETWORKS, recorded_training
+from tests.probe.recorded import NETWORKS, calls_of, recorded_training, task_of
 from tests.support.trace_builder import TraceBuilder
 
-CHANGES = (
+SETTINGS = (
+    Setting(CURRENT),
     Setting("bf16", "bfloat16"),
     Setting("channels-last", channels_last=True),
     Setting("threads", threads=2),
@@ -45,53 +45,31 @@ def _same_threads():
     torch.set_num_threads(threads)
 
 
-def measure(given: Task) -> Measured:
-    return measure_rounds(given)[0]
-
-
-def calls_of(name: str) -> OperatorCalls:
-    calls = operator_calls(recorded_training(name))
-    assert calls is not None
-    return calls
-
-
-def task(calls: OperatorCalls, **changes: object) -> Task:
-    whole = {
-        "calls": calls,
-        "settings": (Setting(CURRENT), *CHANGES),
-        "device": "cpu",
-        "threads": 1,
-        "batch_size": 6,
-        "seconds": 120.0,  # more than the most rounds take, so that a busy machine changes nothing
-        "memory_bytes": 1 << 28,
-    }
-    return with_arguments(Task(bound=b"", skipped={}, **(whole | changes)))  # type: ignore[arg-type]
+def measure(calls: OperatorCalls, **changes: object) -> Measured:
+    """What the worker measures, in more time than the most rounds take, so that a busy machine changes nothing."""
+    return measure_rounds(task_of(calls, **{"settings": SETTINGS, "seconds": 120.0, **changes}))[0]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_setting_is_measured_in_both_passes(name: str) -> None:
     calls = calls_of(name)
-    measured = measure(task(calls))
+    measured = measure(calls)
     assert not measured.skipped
     found = {(one.call, one.setting): one for one in measured.times}
     places = {place for place, _ in found}
-    assert covered_share(calls, places) > 0.5
+    assert calls.share_of(places) > 0.5
     for (place, setting), one in found.items():
-        assert setting in {CURRENT, *(change.name for change in CHANGES)}
+        assert setting in {setting.name for setting in SETTINGS}
         assert len(one.forward_ns) == len(one.backward_ns) >= (2 if setting == CURRENT else 1)
         assert min(one.forward_ns) > 0
         assert (max(one.backward_ns) > 0) == calls.calls[place].has_backward, calls.calls[place]
-    assert {setting for _, setting in found} == {CURRENT, *(change.name for change in CHANGES)}
+    assert {setting for _, setting in found} == {setting.name for setting in SETTINGS}
 
 
-def test_memory_beyond_the_limit_is_shared() -> None:
-    assert measure(task(calls_of("convolutions"), memory_bytes=1000, seconds=0.2)).times
-
-
-def test_a_call_that_fails_is_left_out() -> None:
+def test_a_call_that_fails_is_left_out_and_memory_beyond_the_limit_is_shared() -> None:
     calls = calls_of("convolutions")
     broken = [replace(call, name="my::op") if call.name == "aten::conv2d" else call for call in calls.calls]
-    measured = measure(task(replace(calls, calls=tuple(broken)), seconds=0.2))
+    measured = measure(replace(calls, calls=tuple(broken)), memory_bytes=1000, seconds=0.2)
     assert "it is no operator of PyTorch" in measured.skipped.values()
     assert measured.times
 
@@ -133,13 +111,15 @@ def test_page_faults_of_both_passes_are_counted() -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
 def test_optimizers_are_measured_in_both_implementations(name: str) -> None:
-    measured = measure(task(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), seconds=0.2))
+    measured = measure(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), seconds=0.2)
     assert set(measured.optimizer) == {"loop", "fused", "threads"}
+    scarce = measure(calls_of("convolutions"), optimizer=OptimizerTask(name, "loop"), memory_bytes=10, seconds=0.1)
+    assert not scarce.optimizer
 
 
 def test_the_variants_of_an_optimizer_alternate() -> None:
-    whole = task(calls_of("convolutions"), optimizer=OptimizerTask("AdamW", "foreach"))
-    timer = OptimizerTimer(whole)
+    optimizer = OptimizerTask("AdamW", "foreach")
+    timer = OptimizerTimer(task_of(calls_of("convolutions"), settings=SETTINGS, optimizer=optimizer))
     for _ in range(7):
         timer.step_next()
     assert {name: len(times) for name, times in timer.times_ns().items()} == {"foreach": 3, "fused": 2, "threads": 2}
@@ -169,13 +149,8 @@ def test_sampled_parameters_keep_the_share_of_large_ones(seed: int) -> None:
     assert sample_sizes(sizes, sum(sizes), large) == sizes
 
 
-def test_an_optimizer_that_needs_too_much_memory_is_left_out() -> None:
-    optimizer = OptimizerTask("SGD", "loop")
-    assert not measure(task(calls_of("convolutions"), optimizer=optimizer, memory_bytes=10, seconds=0.2)).optimizer
-
-
 def test_a_larger_batch_is_measured_less_often() -> None:
-    measured = measure(task(calls_of("convolutions"), settings=(Setting(CURRENT), Setting("batch", batch=2))))
+    measured = measure(calls_of("convolutions"), settings=(Setting(CURRENT), Setting("batch", batch=2)))
     rounds = {one.setting: len(one.forward_ns) for one in measured.times}
     assert rounds[CURRENT] > BATCH_ROUNDS
     assert rounds["batch"] <= BATCH_ROUNDS
@@ -192,14 +167,14 @@ def test_the_chosen_calls_cover_almost_as_much_as_the_best_choice(seed: int) -> 
     chosen = select_calls(calls, range(9), budget)
     assert sum(chances[place][1] for place in chosen) <= budget
     best = max(
-        covered_share(calls, places)
+        calls.share_of(places)
         for size in range(10)
         for places in combinations(range(9), size)
         if sum(chances[place][1] + CALLING_NS for place in places) <= budget
     )
-    largest = max(covered_share(calls, [place]) for place in range(9))
-    assert covered_share(calls, chosen) >= min(best, COVERAGE) - largest  # the bound of Dantzig's greedy choice
-    assert covered_share(calls, select_calls(calls, range(9), math.inf)) >= COVERAGE
+    largest = max(calls.share_of([place]) for place in range(9))
+    assert calls.share_of(chosen) >= min(best, COVERAGE) - largest  # the bound of Dantzig's greedy choice
+    assert calls.share_of(select_calls(calls, range(9), math.inf)) >= COVERAGE
 
 
 def test_a_busy_core_is_not_probed() -> None:
@@ -251,7 +226,7 @@ def test_page_faults_that_the_probe_lacks(in_the_probe: float | None, lacking_ns
         for place in range(len(plan.calls.calls))
         for setting in plan.task.settings
     )
-    probe = build_probe(trace, plan, Results(Measured(times, {}, {}, None, 1.0, "CPU", in_the_probe), None, None), 1.0)
+    probe = build_probe(trace, plan, Measured(times, {}, {}, None, 1.0, "CPU", in_the_probe), 1.0)
     assert probe.changes
     assert [change.faults_ns for change in probe.changes] == pytest.approx([lacking_ns] * len(probe.changes))
     assert all(change.low_ns <= change.saving_ns - lacking_ns / 2 for change in probe.changes)
@@ -267,7 +242,7 @@ def test_the_batch_size_is_that_of_the_recording(name: str) -> None:
 
 def test_a_misread_batch_size_gives_no_larger_batch() -> None:
     for batch_size, is_probed in ((6, True), (1, False), (5, False)):
-        made = task(calls_of("convolutions"), batch_size=batch_size)
+        made = task_of(calls_of("convolutions"), settings=SETTINGS, batch_size=batch_size)
         assert ("batch" in [setting.name for setting in made.settings]) == is_probed
 
 

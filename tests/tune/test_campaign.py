@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lightning_perf.tune import campaign, runner
+from lightning_perf.tune import campaign, pairs
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.levers.lever import Machine
@@ -42,6 +42,7 @@ class Planted:
     draws: random.Random = field(default_factory=lambda: random.Random(0))
     predictions: tuple = ()
     probed: dict = field(default_factory=dict)
+    workers: int | None = None
     orders: list = field(default_factory=list)
     alive: int = 0
     most: int = 0
@@ -83,7 +84,7 @@ def planted(monkeypatch):
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
-            profile = Profile(plan.predictions, probed=plan.probed)
+            profile = Profile(plan.predictions, probed=plan.probed, workers=plan.workers)
             return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, profile)
 
         def ready(self, timeout_s):
@@ -123,7 +124,7 @@ def planted(monkeypatch):
         def __exit__(self, *error):
             self.close()
 
-    monkeypatch.setattr(runner, "WorkerProcess", Worker)
+    monkeypatch.setattr(pairs, "WorkerProcess", Worker)
     monkeypatch.setattr(campaign, "WorkerProcess", Worker)
     monkeypatch.setattr(time, "monotonic", lambda: plan.clock_s)
     monkeypatch.setattr(time, "perf_counter", lambda: plan.clock_s)
@@ -174,6 +175,7 @@ def test_every_outcome(planted):
     assert planted.alive == 0
     assert planted.most == 2  # never more than two trainings at a time
     assert any(line.startswith("fused-optimizer: failed, its process crashed with SIGSEGV") for line in said)
+    assert any(line.startswith("cudnn-benchmark: no gain") and line.endswith("min left") for line in said)
 
 
 def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
@@ -189,6 +191,8 @@ def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
     assert ("16-mixed", "channels-last", "workers-2") in tried
     assert ("16-mixed", "channels-last", "workers-1", "batch-size-x2") in tried
     assert all("bf16-mixed" not in levers or levers == ("bf16-mixed",) for levers in tried)
+    # The screening against the running best, two fresh pairs, and the last measurement of all together.
+    assert tried.count(result.kept) == 4 + 1, "and once as the base of the larger batch"
 
 
 def test_the_largest_predicted_saving_is_tried_first(planted):
@@ -202,6 +206,21 @@ def test_the_largest_predicted_saving_is_tried_first(planted):
         ("batch-size-x2", None, None, None, ("channels-last",)),
     ]
     assert result.tuning
+
+
+@pytest.mark.parametrize(
+    ("workers", "order"),
+    [
+        (None, ["workers-1", "workers-2", "workers-4", "workers-4-prefetch-4", "workers-8"]),
+        (3, ["workers-4", "workers-4-prefetch-4", "workers-2", "workers-8", "workers-1"]),
+        (16, ["workers-8", "workers-4", "workers-4-prefetch-4", "workers-2", "workers-1"]),
+    ],
+)
+def test_the_number_of_workers_that_keeps_up_is_tried_first(planted, workers, order):
+    planted.workers = workers
+    planted.predictions = (Prediction("input-bound", 0.1, 0.3),)
+    result, _ = tuned("workers", "channels-last")
+    assert [trial.lever for trial in result.trials] == [*order, "channels-last"]
 
 
 def test_probed_savings_decide_the_order_and_certain_losses_are_not_tried(planted):
@@ -234,8 +253,12 @@ def test_a_probed_loss_is_tried_on_top_of_another_lever(planted):
 
 def test_the_budget_is_kept_and_leaves_time_for_the_last_measurement(planted):
     planted.factors = {"bf16-mixed": 0.5}
-    result, _ = tuned(minutes=2.5)
+    result, said = tuned(minutes=2.5)
     found = outcomes(result)
+    (note,) = (note for note in result.notes if note.startswith("The budget has time for about "))
+    assert f"  {note}" in said
+    fitting = "keep-memory, bf16-mixed, 16-mixed, channels-last"
+    assert note == (f"The budget has time for about 4 of 18 levers: {fitting}. All of them need at least 12 minutes.")
     assert found["bf16-mixed"] is Outcome.KEPT
     assert found["batch-size-x4"] is Outcome.NOT_TRIED
     assert result.combined is not None
@@ -333,16 +356,6 @@ def test_a_training_whose_seeds_do_not_matter_says_how_it_is_guarded(planted):
     assert (result.kept, result.lines, result.combined, result.confirmed) == ((), (), None, False)
 
 
-def test_a_lever_is_kept_after_two_fresh_pairs_of_processes(planted):
-    planted.factors = {"channels-last": 0.8}
-    result, _ = tuned("channels-last")
-    assert result.kept == ("channels-last",)
-    tried = [order.levers for order in planted.orders]
-    # The screening against the running best, two fresh pairs, and the last measurement of all together.
-    assert tried.count(("channels-last",)) == 4
-    assert planted.most == 2
-
-
 def test_a_gain_that_fresh_processes_do_not_show_is_not_kept(planted):
     planted.process_spread = 0.02
     for seed in range(40):
@@ -412,8 +425,3 @@ def test_a_batch_that_does_not_fit_alone_fails_with_the_cause(planted):
     assert outcomes(result) == {"batch-size-x4": Outcome.FAILED}
     assert "out of memory" in result.trials[0].reason
     assert "with no other training in memory" in result.trials[0].reason
-
-
-def test_progress_says_how_much_time_is_left(planted):
-    _, said = tuned("channels-last")
-    assert any(line.startswith("channels-last: no gain") and line.endswith("min left") for line in said)

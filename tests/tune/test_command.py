@@ -1,11 +1,15 @@
+"""The document of a tuning, its command, and its predictions next to the measured gains."""
+
 import io
 import re
 
 import pytest
 
 from lightning_perf.cli import main
+from lightning_perf.run_files.estimates import find_outcomes
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune import campaign
+from lightning_perf.tune.campaign import checked_estimates
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
@@ -16,37 +20,29 @@ def ratio(value, low=None, high=None):
     return Estimate(value, low, high, 0.95, 12, "")
 
 
-def result(*, kept=("channels-last",), combined=True, confirmed=True, interrupted=False, noise=(1.001, 0.99, 1.01)):
-    trials = (
-        Trial("channels-last", Outcome.KEPT, None, (0.6, 0.8), ratio(0.7, 0.65, 0.75), ("module.to(channels_last)",)),
-        Trial("16-mixed", Outcome.REPLACED, "channels-last is faster still", None, ratio(0.9, 0.85, 0.95), ()),
-        Trial("workers-4-prefetch-4", Outcome.SLOWER, None, None, ratio(11.5, 10.4, 12.9), ()),
-        Trial("compile-max-autotune", Outcome.FAILED, "no [red]compiler[/red]\x1b[31m | here", None, None, ()),
-        Trial("bf16-mixed", Outcome.REJECTED, "the loss goes from 1 to 2", None, ratio(0.9, 0.8, 0.95), ()),
-        Trial("batch-size-x2", Outcome.MEASURED, None, None, ratio(0.9, 0.8, 0.95), ("batch_size=8", "lr = 2 * lr")),
-        Trial("workers-1", Outcome.NOT_TRIED, "the budget is spent", None, None, ()),
-        Trial("workers-2", Outcome.NOT_TRIED, "the budget is spent", None, None, ()),
-        Trial("tf32", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
-        Trial("pin-memory", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
-    )
-    return TuneResult(
-        schema_version=1,
-        tool_version="0",
-        machine=Machine("cpu", None, 2, "a [CPU]"),
-        baseline_ms=12.345,
-        noise=ratio(*noise),
-        trials=trials,
-        kept=kept,
-        combined=ratio(0.7, 0.66, 0.74) if combined else None,
-        confirmed=confirmed,
-        lines=("module = module.to(memory_format=torch.channels_last)",) if kept else (),
-        window_steps=20,
-        rounds=12,
-        seconds=61.0,
-        budget_s=600.0,
-        interrupted=interrupted,
-        notes=("A note.",),
-    )
+TRIALS = (
+    Trial("channels-last", Outcome.KEPT, None, (0.6, 0.8), ratio(0.7, 0.65, 0.75), ("module.to(channels_last)",)),
+    Trial("16-mixed", Outcome.REPLACED, "channels-last is faster still", None, ratio(0.9, 0.85, 0.95), ()),
+    Trial("workers-4-prefetch-4", Outcome.SLOWER, None, None, ratio(11.5, 10.4, 12.9), ()),
+    Trial("compile-max-autotune", Outcome.FAILED, "no [red]compiler[/red]\x1b[31m | here", None, None, ()),
+    Trial("bf16-mixed", Outcome.REJECTED, "the loss goes from 1 to 2", None, ratio(0.9, 0.8, 0.95), ()),
+    Trial("batch-size-x2", Outcome.MEASURED, None, None, ratio(0.9, 0.8, 0.95), ("batch_size=8", "lr = 2 * lr")),
+    Trial("workers-1", Outcome.NOT_TRIED, "the budget is spent", None, None, ()),
+    Trial("workers-2", Outcome.NOT_TRIED, "the budget is spent", None, None, ()),
+    Trial("tf32", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
+    Trial("pin-memory", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
+)
+LINES = ("module = module.to(memory_format=torch.channels_last)",)
+
+
+def result(*trials, **fields):
+    usual = {
+        "schema_version": 1, "tool_version": "0", "machine": Machine("cpu", None, 2, "a [CPU]"), "baseline_ms": 12.345,
+        "noise": ratio(1.001, 0.99, 1.01), "kept": ("channels-last",), "combined": ratio(0.7, 0.66, 0.74),
+        "confirmed": True, "lines": LINES, "window_steps": 20, "rounds": 12, "seconds": 61.0, "budget_s": 600.0,
+        "interrupted": False, "notes": ("A note.",),
+    }  # fmt: skip
+    return TuneResult(trials=trials or TRIALS, **(usual | fields))
 
 
 @pytest.fixture
@@ -76,8 +72,8 @@ def test_the_console_fits_80_columns():
     [
         ({}, "All together, in fresh processes: -30.0 % (-34.0 to -26.0) time per step, 1.43 times as fast."),
         ({"confirmed": False}, "the gain is not certain"),
-        ({"combined": False, "confirmed": False}, "were not measured all together"),
-        ({"kept": (), "combined": False, "confirmed": False}, "leave it unchanged"),
+        ({"combined": None, "confirmed": False}, "were not measured all together"),
+        ({"kept": (), "combined": None, "confirmed": False}, "leave it unchanged"),
     ],
 )
 def test_the_verdict_says_what_is_certain(settings, said):
@@ -89,7 +85,7 @@ def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
     assert "The training against itself: +0.1 % (-1.0 to +1.0). A change from -1.0 to +1.0 % counts as none." in quiet
     assert "leaves out 0" not in quiet
     assert "- batch-size-x2: another training, for you to choose" in quiet
-    odd = result(noise=(1.082, 1.041, 1.124)).to_markdown().replace("\\", "")
+    odd = result(noise=ratio(1.082, 1.041, 1.124)).to_markdown().replace("\\", "")
     assert "(+4.1 to +12.4). A change from -11.0 to +12.4 % counts as none. Its own interval does not contain 0" in odd
     assert "- batch-size-x2: within the noise of the training; another training" in odd
 
@@ -109,7 +105,7 @@ def test_output_goes_to_stdout_and_progress_to_stderr(tuned, capsys):
 
 
 def test_an_interrupted_tuning_shows_what_it_has_and_ends_as_interrupted(monkeypatch, capsys):
-    monkeypatch.setattr(campaign, "run_campaign", lambda *_: result(interrupted=True, combined=False, confirmed=False))
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_: result(interrupted=True, combined=None, confirmed=False))
     assert main(["tune", "any:thing"]) == 130
     assert "Kept: channels-last. They were not measured all together" in capsys.readouterr().out
 
@@ -122,16 +118,6 @@ def test_json_is_the_document(tuned, capsys):
     assert document["trials"][0]["measured"]["value"] == 0.7
     assert document["trials"][2]["outcome"] == "slower"
     assert set(document) == set(TuneResult.__dataclass_fields__)
-
-
-def test_markdown_goes_to_a_file(tuned, tmp_path, capsys):
-    written = tmp_path / "new" / "tune.md"  # parents are made
-    assert main(["tune", "any:thing", "--markdown", str(written)]) == 0
-    assert written.read_text() == result().to_markdown()
-    assert main(["tune", "any:thing", "--markdown", str(written / "below_a_file.md")]) == 2
-    streams = capsys.readouterr()
-    assert "below_a_file.md: cannot be written" in streams.err
-    assert "Kept" in streams.out  # what took minutes is not lost
 
 
 @pytest.mark.parametrize(
@@ -159,3 +145,43 @@ def test_wrong_usage(option, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["tune", "any:thing", *option])
     assert stopped.value.code == 2
+
+
+def trial(lever, outcome, predicted, measured, rule, **fields):
+    found = None if measured is None else ratio(measured, measured - 0.05, measured + 0.05)
+    return Trial(lever, outcome, None, predicted, found, (), rule, **{"source": rule and "general", **fields})
+
+
+PREDICTED = result(
+    trial("channels-last", Outcome.KEPT, (0.6, 0.8), 0.7, "cpu-channels-last", source="probed"),
+    trial("bf16-mixed", Outcome.SLOWER, (0.5, 0.9), 1.1, "cpu-bf16", on_top_of=("channels-last",)),
+    trial("16-mixed", Outcome.SLOWER, (0.5, 0.9), 0.9, "cpu-bf16"),
+    trial("workers-1", Outcome.NO_GAIN, (0.4, 0.5), 0.95, "input-bound"),
+    trial("workers-2", Outcome.KEPT, (0.4, 0.5), 0.45, "input-bound"),
+    trial("workers-4", Outcome.FAILED, (0.4, 0.5), None, "input-bound"),
+    trial("fused-optimizer", Outcome.NO_GAIN, None, 0.9, None),
+    baseline_ms=200.0,
+    network="Net, 12 parameters",
+    tuning="tuning 1",
+)
+
+
+def test_shares_become_milliseconds_of_the_unchanged_step():
+    found = {outcome.setting: outcome for outcome in checked_estimates(PREDICTED)}
+    assert set(found) == {"channels-last", "bf16-mixed", "workers-2"}, "the fastest of a family counts"
+    one = found["channels-last"]
+    assert (one.rule, one.source, one.step_ms) == ("cpu-channels-last", "probed", 200.0)
+    assert (one.low_ms, one.high_ms) == pytest.approx((40.0, 80.0))
+    assert (one.gain_ms, one.gain_low_ms, one.gain_high_ms) == pytest.approx((60.0, 50.0, 70.0))
+    assert (one.network, one.machine, one.measurement) == ("Net, 12 parameters", "a [CPU]", "tuning 1")
+    assert found["bf16-mixed"].on_top_of == ("channels-last",)
+    assert found["bf16-mixed"].gain_ms == pytest.approx(-20.0)
+
+
+def test_the_command_stores_them_next_to_the_document(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_: PREDICTED)
+    assert main(["tune", "any:thing", "--out", str(tmp_path / "tuning")]) == 0
+    assert len(find_outcomes(tmp_path)) == 3
+    assert main(["tune", "any:thing"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["tuning"], "without --out there is no folder to store them in"
+    capsys.readouterr()

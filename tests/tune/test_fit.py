@@ -19,7 +19,7 @@ from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_a_module_of_the_other_package(tmp_path):
+def test_a_module_of_the_other_package_trains_quietly(tmp_path):
     class Other(pytorch_lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -34,10 +34,6 @@ def test_a_module_of_the_other_package(tmp_path):
 
     _, window = converse(order(Training(Other(), DataLoader(Pictures(), 4), TRAINER), tmp_path), 2)
     assert window.steps == 2
-
-
-def test_both_packages_are_quiet(tmp_path):
-    converse(order(Training(Tiny(), Data(), TRAINER), tmp_path), 1)
     for package in ("lightning.pytorch", "pytorch_lightning"):  # whichever was imported last speaks for both
         assert logging.getLogger(f"{package}.utilities.rank_zero").getEffectiveLevel() == logging.ERROR
 

@@ -6,11 +6,7 @@ from scipy import stats
 
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.tune.measurement import LossGuard, is_gain, is_loss, loss_of, moved, noise_share
-
-
-def test_the_later_half_of_the_compared_steps_counts():
-    assert loss_of([9, 9, 9, 1, 2, 3, 50, 50], 6) == 2
+from lightning_perf.tune.measurement import LossGuard, is_gain, is_loss, moved, noise_share
 
 
 def test_the_limit_is_the_interval_of_a_difference_of_two_seeds():

@@ -5,7 +5,7 @@ import torch
 from lightning_perf import PerfTuner, TuneError
 from lightning_perf.tune import campaign
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.precision import TF32
+from lightning_perf.tune.levers.model import TF32
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.tune.training import Training, as_training
@@ -38,14 +38,11 @@ def test_a_module_goes_as_a_copy(given, capsys):
     assert capsys.readouterr().out == "halfway\n"
 
 
-def test_a_name_goes_as_it_is(given):
+def test_a_name_goes_as_it_is_and_what_cannot_be_copied_is_told(given):
     PerfTuner().tune("package.module:name")
     assert given[0][0] == "package.module:name"
     with pytest.raises(TuneError, match="leave them out"):
         PerfTuner().tune("package.module:name", Data())
-
-
-def test_what_cannot_be_copied_is_told(given):
     module = Tiny()
     module.lock = (value for value in ())
     with pytest.raises(TuneError, match=r"cannot be copied .*Give a function that makes them"):
@@ -55,7 +52,6 @@ def test_what_cannot_be_copied_is_told(given):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"minutes": 0}, "positive"),
         ({"minutes": float("inf")}, "positive"),
         ({"window_s": float("nan")}, "positive"),
         ({"rounds": 5}, "from 6"),

@@ -80,12 +80,6 @@ def test_what_cannot_train_says_why(source, said, scout, tmp_path):
     assert (answer.error == "NoTrainingError") == answer.reason.startswith("PKG:NAME ")
 
 
-def test_a_lever_that_turns_out_not_to_apply(tmp_path):
-    training = Training(Tiny("RMSprop"), Data(), TRAINER)
-    (answer,) = converse(order(training, tmp_path, "fused-optimizer"), 1)
-    assert answer == Failure("NotApplicableError", "RMSprop has no fused form")
-
-
 def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     (answer,) = converse(order("tests.tune.trainings:tiny", tmp_path, scout=True))
     assert isinstance(answer, Scouted)
@@ -140,17 +134,16 @@ def test_manual_optimization_with_two_optimizers(tmp_path):
     assert (window.steps, window.samples, len(window.losses)) == (6, 12, 3)
 
 
-def test_data_without_a_batch_say_so(tmp_path):
-    data = DataLoader(Pictures(3), batch_size=4, drop_last=True)
-    (answer,) = converse(order(Training(Tiny(), data, TRAINER), tmp_path), 1)
-    assert answer.reason == "the training ended before its first step: its data give no batch"
-
-
-def test_a_training_that_ends_by_itself_says_so(tmp_path):
+def test_a_trial_that_ends_early_says_why(tmp_path):
     class Ending(Tiny):
         def on_train_batch_end(self, outputs, batch, batch_idx):
             self.trainer.should_stop = True
 
+    (answer,) = converse(order(Training(Tiny("RMSprop"), Data(), TRAINER), tmp_path, "fused-optimizer"), 1)
+    assert answer == Failure("NotApplicableError", "RMSprop has no fused form")
+    none = DataLoader(Pictures(3), batch_size=4, drop_last=True)
+    (answer,) = converse(order(Training(Tiny(), none, TRAINER), tmp_path), 1)
+    assert answer.reason == "the training ended before its first step: its data give no batch"
     ready, answer = converse(order(Training(Ending(), Data(), TRAINER), tmp_path), 5)
     assert isinstance(ready, Ready)
     assert "ended by itself" in answer.reason

@@ -50,6 +50,11 @@ class OperatorCall:
     backward_ns: int
     has_backward: bool
 
+    @property
+    def time_ns(self) -> int:
+        """Time of these calls, forward and backward."""
+        return self.forward_ns + self.backward_ns
+
 
 @dataclass(frozen=True)
 class ParameterShape:
@@ -91,12 +96,15 @@ class OperatorCalls:
     @property
     def step_ns(self) -> float:
         """Time of all operators per step, forward and backward."""
-        return (sum(call.forward_ns + call.backward_ns for call in self.calls) + self.unmatched_ns) / self.steps
+        return (sum(call.time_ns for call in self.calls) + self.unmatched_ns) / self.steps
 
     def time_ns(self, places: Iterable[int]) -> float:
         """Return the time of single calls, forward and backward: one for each place in `calls`."""
-        made = (self.calls[place] for place in places)
-        return sum((call.forward_ns + call.backward_ns) / call.calls for call in made)
+        return sum(self.calls[place].time_ns / self.calls[place].calls for place in places)
+
+    def share_of(self, places: Iterable[int]) -> float:
+        """Return the share of the time of all calls that some have."""
+        return sum(self.calls[place].time_ns for place in places) / max(1, sum(call.time_ns for call in self.calls))
 
     def scaled(self, factor: float) -> OperatorCalls:
         """Return the calls with all times multiplied by a factor."""

@@ -42,11 +42,7 @@ class NotCallableError(Exception):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor without its values.
-
-    Attributes:
-        shape: Its shape.
-    """
+    """A tensor without its values."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -106,7 +102,7 @@ def bind(call: OperatorCall) -> Bound:
         raise NotCallableError("it is no operator of PyTorch")
     types = json_list(call.types)
     shapes, strides, values = (
-        _filled(json_list(text), len(types)) for text in (call.shapes, call.strides, call.values)
+        (json_list(text) + [""] * len(types))[: len(types)] for text in (call.shapes, call.strides, call.values)
     )
     if not types:
         raise NotCallableError("its inputs were not recorded")
@@ -141,10 +137,6 @@ def _overloads(name: str) -> tuple[Any, ...]:
     if packet is None:
         raise NotCallableError("this version of PyTorch does not have it")
     return tuple(getattr(packet, overload) for overload in packet.overloads())
-
-
-def _filled(values: list[Any], length: int) -> list[Any]:
-    return (values + [""] * length)[:length]
 
 
 def _argument(argument: Any, kind: Any, shape: Any, strides: Any, value: Any) -> Argument:

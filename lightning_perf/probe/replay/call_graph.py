@@ -11,7 +11,6 @@ import pickle
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, fx
 
 from lightning_perf.probe.replay.arguments import Argument, Bound, TensorInfo
 from lightning_perf.probe.replay.data_flow import weights_of
-from lightning_perf.probe.replay.measure import Pool, integer_limit
+from lightning_perf.probe.replay.measure import Pool, autocast, integer_limit
 from lightning_perf.probe.replay.messages import CompiledTimes, Task
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
@@ -33,7 +32,6 @@ class CallGraph(NamedTuple):
     Attributes:
         module: Takes `inputs`, and returns the results with a gradient of calls that no other call with one reads.
         inputs: Parameters, and inputs of the model.
-        places: Places of the calls in it, in the order of the step.
     """
 
     module: fx.GraphModule
@@ -132,12 +130,7 @@ class _Builder:
 
 
 def build_call_graph(order: Sequence[int], bound: Mapping[int, Bound], pool: Pool) -> CallGraph:
-    """Put calls together to a module.
-
-    Args:
-        order: Places of the calls, in the order of the step.
-        bound: Operators with their arguments, by place. Places without one are left out.
-    """
+    """Put calls together to a module, in the order of the step. Places without a bound operator are left out."""
     builder = _Builder(pool)
     possible = [place for place in order if place in bound]
     with torch.enable_grad():
@@ -175,11 +168,7 @@ def main(channel: Channel) -> None:
 
 
 def time_compiled(task: Task) -> CompiledTimes:
-    """Compile the calls of a step with their backward passes, and time them.
-
-    Args:
-        task: The calls, on a processor. Only the first setting is used.
-    """
+    """Compile the calls of a step with their backward passes, on a processor in the first setting, and time them."""
     torch.manual_seed(0)
     torch.set_num_threads(task.threads)
     setting = task.settings[0]
@@ -188,13 +177,12 @@ def time_compiled(task: Task) -> CompiledTimes:
         for place, settings in enumerate(pickle.loads(task.bound))
         if setting.name in settings
     }
-    dtype = getattr(torch, setting.autocast) if setting.autocast else None
-    with torch.autocast(task.device, dtype=dtype) if dtype is not None else nullcontext():
+    with autocast(setting, task.device):
         made = build_call_graph(task.calls.order, bound, Pool(task.device, task.memory_bytes))
     gradients: list[Tensor] = []
 
     def step(module: Callable[..., tuple[Tensor, ...]]) -> None:
-        with torch.autocast(task.device, dtype=dtype) if dtype is not None else nullcontext():
+        with autocast(setting, task.device):
             outputs = module(*made.inputs)
         if not gradients:
             gradients.extend(map(torch.ones_like, outputs))

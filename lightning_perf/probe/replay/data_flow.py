@@ -157,14 +157,10 @@ def _resized(info: TensorInfo, place: int, factor: int) -> TensorInfo:
 def follow(
     calls: OperatorCalls, settings: Sequence[Setting], batch_size: int | None, device: str
 ) -> tuple[list[dict[str, Bound]], dict[int, str]]:
-    """Find the arguments of each call in each setting.
+    """Find the arguments of each call in each setting. The first setting is that of the recording.
 
-    Args:
-        calls: The calls. The first setting is that of the recording.
-
-    Returns:
-        For each call, its arguments by the name of the setting. A setting is missing if the call fails in it. And the
-        reasons for calls that cannot be made at all.
+    The result has the arguments of each call by setting, unless the call fails in it, and the reasons for calls
+    that cannot be made at all.
     """
     bound, skipped = _bound(calls)
     shapes = frozenset(parameter.shape for parameter in calls.parameters if parameter.type in TYPES)

@@ -58,15 +58,11 @@ def time_graph(
 ) -> GraphTimes | None:
     """Time the calls of a step as the host makes them, from a full queue, and from a graph.
 
-    Args:
-        calls: The calls, in the order of the step. One may be there more than once.
-
-    Returns:
-        The times. ``None`` if no call can be replayed, or if the device cannot capture them.
+    Returns ``None`` if no call can be replayed, or if the device cannot capture them.
     """
 
     def run(keys: Sequence[int]) -> dict[int, str]:
-        return make_calls({key: calls[key] for key in keys}, setting, device, hold_bytes, _untimed).failed
+        return make_calls({key: calls[key] for key in keys}, setting, device, hold_bytes, lambda run: (run(), 0)).failed
 
     kept = list(range(len(calls)))
     run(kept)  # loads kernels, and makes tensors
@@ -95,10 +91,6 @@ def time_graph(
     except (NotReplayedError, RuntimeError):  # torch's error for a failed capture, and for too little memory
         return None
     return GraphTimes(tuple(places[key] for key in kept), tuple(launched), tuple(queued), tuple(replayed))
-
-
-def _untimed(run: Callable[[], Any]) -> tuple[Any, int]:
-    return run(), 0
 
 
 class CudaQueue:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -212,13 +212,13 @@ def wait_on_device(times: int = 1) -> None:
     torch.cuda._sleep(times * WAIT_CYCLES)  # type: ignore[no-untyped-call]
 
 
-class MadeCalls(NamedTuple):
-    """The calls of a pass, by their keys.
+def autocast(setting: Setting, device: str) -> AbstractContextManager[Any]:
+    """Return the context of a setting's autocast."""
+    return torch.autocast(device, getattr(torch, setting.autocast)) if setting.autocast else nullcontext()
 
-    Attributes:
-        forward: Time of the forward pass of each call, as the timer returned it.
-        backward: Time of its backward pass, likewise.
-    """
+
+class MadeCalls(NamedTuple):
+    """The calls of a pass by their keys: the times of both passes as the timer returned them, and reasons."""
 
     forward: dict[int, int]
     backward: dict[int, int]
@@ -232,15 +232,10 @@ def make_calls(
     hold_bytes: int,
     timed: Callable[[Callable[[], Any]], tuple[Any, int]],
 ) -> MadeCalls:
-    """Make calls once: all forward passes, then all backward passes.
-
-    Args:
-        calls: The calls by any keys, in the order of the step.
-    """
+    """Make calls once in the order of the step: all forward passes, then all backward passes."""
     made = MadeCalls({}, {}, {})
     held: list[tuple[int, list[Tensor], list[Tensor]]] = []
     held_bytes = 0
-    dtype = getattr(torch, setting.autocast) if setting.autocast else None
 
     def flush() -> None:
         nonlocal held_bytes
@@ -257,7 +252,7 @@ def make_calls(
     if device == "cuda":  # the worker process is this package's own, so the flags need not be restored
         torch.backends.cuda.matmul.allow_tf32 = setting.tf32_matmul
         torch.backends.cudnn.allow_tf32 = setting.tf32_convolution
-    with torch.autocast(device, dtype=dtype) if dtype is not None else nullcontext():
+    with autocast(setting, device):
         for key, call in calls.items():
             try:
                 with torch.set_grad_enabled(call.has_backward):
@@ -281,13 +276,9 @@ def make_calls(
 def run_pass(
     calls: Mapping[int, Prepared], setting: Setting, device: str, threads: int, hold_bytes: int
 ) -> tuple[dict[int, tuple[float, float]], dict[int, str]]:
-    """Make all calls once in one setting, and time them.
+    """Make all calls once in one setting.
 
-    Args:
-        calls: The calls by their places, in the order of the step.
-
-    Returns:
-        For each call, the times of its forward and backward pass in nanoseconds; and the reasons of calls that failed.
+    Returns the times of each call's forward and backward pass in nanoseconds, and the reasons of calls that failed.
     """
     threads = setting.threads or threads
     if torch.get_num_threads() != threads:
@@ -301,11 +292,7 @@ def run_pass(
 
 
 def count_faults(calls: Mapping[int, Prepared], setting: Setting, hold_bytes: int) -> dict[int, int]:
-    """Make all calls once on the processor, and return the page faults of each, forward and backward.
-
-    Args:
-        calls: The calls by their places, in the order of the step.
-    """
+    """Make all calls once on the processor, and return the page faults of each, forward and backward."""
 
     def counted(run: Callable[[], Any]) -> tuple[Any, int]:
         before = count_page_faults() or 0

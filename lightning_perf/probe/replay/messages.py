@@ -8,23 +8,6 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.workers.channel import Message
 
-__all__ = [
-    "CURRENT",
-    "FUSED",
-    "THREADS",
-    "Begin",
-    "CompiledTimes",
-    "GraphTimes",
-    "Measured",
-    "OptimizerTask",
-    "Ready",
-    "Replayed",
-    "Setting",
-    "Task",
-    "Times",
-    "TransferTimes",
-]
-
 FUSED, THREADS = "fused", "threads"
 """Names of an optimizer's fused implementation, and of the recorded implementation with more threads."""
 
@@ -56,11 +39,7 @@ CURRENT = "current"
 
 
 class OptimizerTask(Message, frozen=True):
-    """An optimizer to measure in its recorded implementation and in others.
-
-    Attributes:
-        amsgrad: Whether Adam keeps the maximum of its second moments.
-    """
+    """An optimizer to measure in its recorded implementation and in others."""
 
     name: str
     implementation: str
@@ -74,13 +53,10 @@ class Task(Message, frozen=True):
     """Calls to measure.
 
     Attributes:
-        calls: The operator calls of the recording.
         bound: For each call, its arguments by the name of the setting (`Bound`), pickled.
         skipped: Reasons for calls that cannot be made.
         settings: The settings. The first one is that of the recording.
-        batch_size: Samples per batch; ``None`` if unknown.
         memory_bytes: Most memory for the tensors of the calls.
-        optimizer: The optimizer; ``None`` to leave it out.
         batch: The batch to send between processes; ``None`` to send none.
         on: The device that the training used, and its settings.
     """
@@ -104,11 +80,7 @@ class Begin(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The worker process has loaded torch.
-
-    Attributes:
-        cpu_s: Processor time that this took, over all threads.
-    """
+    """The worker process has loaded torch, and the processor time that this took over all threads."""
 
     cpu_s: float
 
@@ -118,8 +90,6 @@ class Times(Message, frozen=True):
 
     Attributes:
         call: Place of the call in `OperatorCalls.calls`.
-        forward_ns: Forward pass, one per round.
-        backward_ns: Backward pass, one per round.
         first_round: Number of the first of these rounds. All settings of a round follow one another closely.
     """
 
@@ -178,10 +148,8 @@ class Measured(Message, frozen=True):
         optimizer: Times of an optimizer step by implementation, or with more `THREADS`, one per step, in nanoseconds.
         skipped: Calls that could not be run, with the reason.
         launch_ns: Cost of launching an empty kernel on the device; ``None`` on a processor.
-        seconds: Time that the worker process measured for.
         page_faults: Page faults of a step's calls and of the optimizer, in the recorded setting; ``None`` if they were
             not counted.
-        transfer: Times of a batch between processes; ``None`` if they were not measured.
         uuid: Unique ID of the device; ``None`` for a processor.
     """
 
@@ -197,10 +165,6 @@ class Measured(Message, frozen=True):
 
 
 class Replayed(Message, frozen=True):
-    """The second result of a task on a device.
-
-    Attributes:
-        times: Times of the step's calls replayed from a CUDA graph; ``None`` if they cannot be.
-    """
+    """The second result of a task on a device: the calls replayed from a CUDA graph; ``None`` if they cannot be."""
 
     times: GraphTimes | None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay.arguments import Bound
 from lightning_perf.probe.replay.measure import Pool, Prepared, count_faults, run_pass
 from lightning_perf.probe.replay.messages import Setting, Task, Times
 from lightning_perf.probe.replay.optimizers import OptimizerTimer
-from lightning_perf.probe.replay.selection import COVERAGE, covered_share, select_calls
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 4, 30
 """Rounds after the one that warms up. Calls are chosen so that the time suffices for the usual number. If they would
@@ -35,11 +35,7 @@ advised to use it. A larger batch warms up for longer than one round."""
 
 
 class Rounds:
-    """Measures the calls of a task until a deadline.
-
-    Args:
-        optimizer: Steps after each pass; ``None`` without one.
-    """
+    """Measures the calls of a task until a deadline. The optimizer steps after each pass."""
 
     def __init__(
         self,
@@ -61,10 +57,11 @@ class Rounds:
         self._first_rounds: dict[tuple[int, str], int] = {}
         self._decided: set[str] = set()
         self._least_ratio: dict[str, float] = {}
-        self._page_faults: float | None = None
+        self.page_faults: float | None = None
+        """Page faults of a step's calls as recorded; ``None`` on a device, or if the system does not count them."""
         self._chosen = self._choose(1.0)
-        most = covered_share(task.calls, select_calls(task.calls, self._possible, math.inf))
-        if self._settings[-1].batch > 1 and covered_share(task.calls, self._chosen) < ENOUGH * most:
+        most = task.calls.share_of(select_calls(task.calls, self._possible, math.inf))
+        if self._settings[-1].batch > 1 and task.calls.share_of(self._chosen) < ENOUGH * most:
             self._settings = self._settings[:-1]
             self._chosen = self._choose(1.0)
         self._prepare()
@@ -79,23 +76,15 @@ class Rounds:
             took_s = self._run_round(number)
             self._decide(number)
             if number == LEAST_ROUNDS:
-                self._page_faults = self._count_faults()
-
-    @property
-    def page_faults(self) -> float | None:
-        """Page faults of all calls of a step as recorded; ``None`` on a device, or if the system does not count them.
-
-        Calls that are not measured count like those that are.
-        """
-        return self._page_faults
+                self.page_faults = self._count_faults()
 
     def _count_faults(self) -> float | None:
-        """Run one more pass in the recorded setting, and count its page faults."""
+        """Count the page faults of one more pass as recorded. Calls that are not measured count like those that are."""
         if self._task.device != "cpu":
             return None
         calls = self._task.calls
         counted = count_faults(self._calls[self._current.name], self._current, self._task.memory_bytes)
-        share = covered_share(calls, list(counted))
+        share = calls.share_of(counted)
         if not share:
             return None
         return sum(faults * calls.calls[place].calls for place, faults in counted.items()) / calls.steps / share
@@ -127,7 +116,7 @@ class Rounds:
     def _choose(self, speed: float) -> tuple[int, ...]:
         """Choose the calls that the time suffices for, with the speed of this machine over that of the recording."""
         usual = self._calls_for(USUAL_ROUNDS, speed, COVERAGE)
-        if covered_share(self._task.calls, usual) >= USUAL_COVERAGE:
+        if self._task.calls.share_of(usual) >= USUAL_COVERAGE:
             return usual
         return self._calls_for(LEAST_ROUNDS, speed, USUAL_COVERAGE)
 
@@ -175,7 +164,7 @@ class Rounds:
     def _add_calls(self, took_s: float) -> None:
         """Choose more calls after the first round, if this machine turns out to be fast enough."""
         made = (self._task.calls.calls[place] for place in self._chosen)
-        recorded_ns = sum((call.forward_ns + call.backward_ns) / call.calls for call in made)
+        recorded_ns = sum(call.time_ns / call.calls for call in made)
         passes = sum(setting.batch for setting in self._settings) * WARM_UP
         chosen = self._choose(recorded_ns * passes / max(1.0, took_s * 1e9))
         if set(chosen) > set(self._chosen):
@@ -206,5 +195,39 @@ class Rounds:
                 calls = self._task.calls.calls[place].calls
                 before += calls * sum(old[-1])
                 after += calls * sum(new[-1]) / setting.batch
-        whole = covered_share(self._task.calls, self._chosen)
-        return after / before if before and covered_share(self._task.calls, warm) > whole / 2 else 1.0
+        whole = self._task.calls.share_of(self._chosen)
+        return after / before if before and self._task.calls.share_of(warm) > whole / 2 else 1.0
+
+
+COVERAGE = 0.97
+"""Share of the operators' time from which further calls are left out, if time allows."""
+
+SHORTEST_NS = 3_000
+"""Shorter calls are left out: their time is that of calling them, which no setting changes."""
+
+CALLING_NS = 10_000
+"""Time that the probe itself takes for each call, about."""
+
+
+def select_calls(
+    calls: OperatorCalls, possible: Collection[int], pass_ns: float, coverage: float = COVERAGE
+) -> tuple[int, ...]:
+    """Choose calls that cover much of the step and take little time, because the step repeats them.
+
+    Returns the places of the chosen ones among those that are possible, in their order: at least one if there is any.
+    """
+    time_ns = [call.time_ns for call in calls.calls]
+    cost_ns = [whole / call.calls + CALLING_NS for whole, call in zip(time_ns, calls.calls, strict=True)]
+    # The greedy solution of the knapsack problem: by value per cost (Dantzig, Operations Research 5, 1957).
+    worthwhile = [place for place in possible if cost_ns[place] >= SHORTEST_NS + CALLING_NS]
+    chosen: list[int] = []
+    covered = spent_ns = 0.0
+    for place in sorted(worthwhile, key=lambda place: -time_ns[place] / cost_ns[place]):
+        if covered >= coverage * sum(time_ns):
+            break
+        if chosen and spent_ns + cost_ns[place] > pass_ns:
+            continue
+        chosen.append(place)
+        spent_ns += cost_ns[place]
+        covered += time_ns[place]
+    return tuple(sorted(chosen))

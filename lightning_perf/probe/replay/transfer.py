@@ -44,10 +44,9 @@ class _Batches(Dataset[Any]):
 
 
 def time_transfer(batch: Batch, seconds: float) -> TransferTimes | None:
-    """Send batches from a worker process, first at leisure and then as fast as possible.
+    """Send batches from a worker process, first as fast as possible and then at leisure.
 
-    Returns:
-        The times; None if this machine cannot fork, or if the batch is too large or takes too long.
+    Returns ``None`` if this machine cannot fork, or if the batch is too large or takes too long.
     """
     sent_bytes = batch.tensor_bytes + batch.object_bytes
     if "fork" not in multiprocessing.get_all_start_methods() or sent_bytes > MOST_BYTES:
@@ -71,15 +70,10 @@ def _times(batches: Any, deadline_s: float) -> TransferTimes | None:
                 time.sleep(1.5 * max(sent) / 1e9)  # until the next batch has been sent
             begin_ns = time.perf_counter_ns()
             batch = next(batches)  # the one before is freed
-            _read(batch[0])
+            for tensor in batch[0]:
+                if tensor.numel() >= LARGE_BYTES:
+                    tensor[::PAGE_BYTES].sum()  # reads each page, as a training does
             collected.append(float(time.perf_counter_ns() - begin_ns))
     if min(len(sent), len(received)) < LEAST_ROUNDS:
         return None
     return TransferTimes(tuple(sent), tuple(received))
-
-
-def _read(tensors: list[torch.Tensor]) -> None:
-    """Read each page of large tensors, as a training does."""
-    for tensor in tensors:
-        if tensor.numel() >= LARGE_BYTES:
-            tensor[::PAGE_BYTES].sum()

@@ -108,6 +108,9 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
     rounds_s = task.seconds * (1.0 if task.device == "cpu" else 1.0 - GRAPH_SHARE)
     rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), optimizer, begin + rounds_s)
     rounds.run()
+    page_faults = rounds.page_faults
+    if page_faults is not None and optimizer is not None:
+        page_faults += optimizer.page_faults
     measured = Measured(
         times=rounds.times(),
         optimizer=optimizer.times_ns() if optimizer is not None else {},
@@ -116,7 +119,7 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
         seconds=time.perf_counter() - begin,
         device=_device_name(task.device),
         uuid=str(torch.cuda.get_device_properties().uuid) if task.device == "cuda" else None,
-        page_faults=_page_faults(rounds, optimizer),
+        page_faults=page_faults,
         transfer=transfer,
     )
     return measured, rounds
@@ -129,12 +132,6 @@ def _transfer(task: Task) -> TransferTimes | None:
     from lightning_perf.probe.replay.transfer import time_transfer
 
     return time_transfer(task.batch, TRANSFER_SHARE * task.seconds)
-
-
-def _page_faults(rounds: Rounds, optimizer: OptimizerTimer | None) -> float | None:
-    """Return the page faults of a step's calls and of the optimizer as recorded; ``None`` if they were not counted."""
-    of_calls = rounds.page_faults
-    return of_calls if of_calls is None or optimizer is None else of_calls + optimizer.page_faults
 
 
 def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
-from lightning_perf.findings.compilation import frame_name, line_name, of_fit, step_range
+from lightning_perf.findings.compilation import frame_name, line_name, step_range
+from lightning_perf.findings.fit import of_fit
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fit_time import part_text
@@ -111,7 +112,7 @@ def _facts(report: CompileReport) -> Iterator[Line]:
         (report.step_ns, "in later steps"),
         (report.between_ns, "between steps"),
     )
-    facts = [f"{count_of(report.compilations, 'compilation')}: {of_fit(report.time_ns, report)}"]
+    facts = [f"{count_of(report.compilations, 'compilation')}: {of_fit(report.time_ns, report.fit_ns)}"]
     facts += [f"{format_duration(time_ns)} {moment}" for time_ns, moment in moments if time_ns]
     yield Line(" · ".join(facts))
     if report.recompilations:

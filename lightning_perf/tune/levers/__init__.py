@@ -1,1 +1,1 @@
-"""The levers: changes that the tuner can try on a training, with one module per lever or family."""
+"""The levers: changes that the tuner can try on a training, one module per topic."""

@@ -23,19 +23,16 @@ class FusedOptimizer:
     """``fused=True`` for the optimizers that have it."""
 
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Change`."""
         if machine.device == "mps":
             return "needs a CPU or a CUDA GPU"
         optimizers = _made_alone(training)
         return _unfit(training, optimizers) if optimizers is not None else None
 
     def lines(self, training: Training) -> tuple[str, ...]:
-        """See `Change`."""
         names = sorted({type(optimizer).__name__ for optimizer in _made_alone(training) or ()}) or ["…"]
         return tuple(f"torch.optim.{name}(…, fused=True)  # in configure_optimizers" for name in names)
 
     def apply(self, training: Training) -> None:
-        """See `Change`."""
         original = training.module.configure_optimizers
 
         @functools.wraps(original)

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_perf.estimates.advice import RULES
 from lightning_perf.tune.errors import TuneError
-from lightning_perf.tune.levers.batch import BatchSize, FewerMicroBatches
-from lightning_perf.tune.levers.compiled import Compiled
-from lightning_perf.tune.levers.input import PinnedMemory, Workers
-from lightning_perf.tune.levers.layout import ChannelsLast, CudnnBenchmark
 from lightning_perf.tune.levers.lever import Lever
-from lightning_perf.tune.levers.memory import KeptMemory
+from lightning_perf.tune.levers.loader import BatchSize, FewerMicroBatches, PinnedMemory, Workers
+from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, KeptMemory, MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
-from lightning_perf.tune.levers.precision import TF32, MixedPrecision
-
-_PRECISION = ("half-precision", "tensor-cores", "cpu-bf16")
-_COMPILE = ("launch-bound", "small-kernels")
-_BATCH_SIZE = ("memory-spare", "cpu-overhead")
 
 LEVERS: tuple[Lever, ...] = (
-    Lever("bf16-mixed", "precision", MixedPrecision("bf16-mixed"), _PRECISION, probe="bf16"),
-    Lever("16-mixed", "precision", MixedPrecision("16-mixed"), _PRECISION, probe="fp16"),
-    Lever("tf32", "tf32", TF32(), ("tf32-off",), probe="tf32"),
-    Lever("channels-last", "layout", ChannelsLast(), ("channels-last", "cpu-channels-last"), probe="channels-last"),
-    Lever("fused-optimizer", "optimizer", FusedOptimizer(), ("unfused-optimizer",), probe="fused-optimizer"),
-    Lever("keep-memory", "memory", KeptMemory(), ("cpu-page-faults",)),
-    Lever("cudnn-benchmark", "cudnn", CudnnBenchmark(), ("cudnn-benchmark",)),
-    Lever("workers-1", "workers", Workers(1), ("input-bound",)),
-    Lever("workers-2", "workers", Workers(2), ("input-bound",)),
-    Lever("workers-4", "workers", Workers(4), ("input-bound",)),
-    Lever("workers-8", "workers", Workers(8), ("input-bound",)),
-    Lever("workers-4-prefetch-4", "workers", Workers(4, prefetch=4), ("input-bound",)),
-    Lever("pin-memory", "pinning", PinnedMemory(), ("pageable-copies",)),
+    Lever("bf16-mixed", "precision", MixedPrecision("bf16-mixed"), RULES["16-bit precision"], probe="bf16"),
+    Lever("16-mixed", "precision", MixedPrecision("16-mixed"), RULES["16-bit precision"], probe="fp16"),
+    Lever("tf32", "tf32", TF32(), RULES["TF32"], probe="tf32"),
+    Lever("channels-last", "layout", ChannelsLast(), RULES["channels last"], probe="channels-last"),
+    Lever("fused-optimizer", "optimizer", FusedOptimizer(), RULES["fused optimizer"], probe="fused-optimizer"),
+    Lever("keep-memory", "memory", KeptMemory(), RULES["kept memory"]),
+    Lever("cudnn-benchmark", "cudnn", CudnnBenchmark(), RULES["cuDNN benchmark"]),
+    Lever("workers-1", "workers", Workers(1), RULES["more workers"]),
+    Lever("workers-2", "workers", Workers(2), RULES["more workers"]),
+    Lever("workers-4", "workers", Workers(4), RULES["more workers"]),
+    Lever("workers-8", "workers", Workers(8), RULES["more workers"]),
+    Lever("workers-4-prefetch-4", "workers", Workers(4, prefetch=4), RULES["more workers"]),
+    Lever("pin-memory", "pinning", PinnedMemory(), RULES["pinned memory"]),
     Lever("fewer-micro-batches", "accumulation", FewerMicroBatches()),
-    Lever("compile", "compile", Compiled("default"), _COMPILE, cost=3.0, probe="compile"),
-    Lever("compile-reduce-overhead", "compile", Compiled("reduce-overhead"), _COMPILE, cost=3.0, probe="cuda-graph"),
-    Lever("compile-max-autotune", "compile", Compiled("max-autotune-no-cudagraphs"), _COMPILE, cost=10.0),
-    Lever("batch-size-x2", "batch-size", BatchSize(2), _BATCH_SIZE, changes_training=True, probe="batch"),
-    Lever("batch-size-x4", "batch-size", BatchSize(4), _BATCH_SIZE, changes_training=True),
+    Lever("compile", "compile", Compiled("default"), RULES["torch.compile"], cost=3.0, probe="compile"),
+    Lever(
+        "compile-reduce-overhead",
+        "compile",
+        Compiled("reduce-overhead"),
+        RULES["torch.compile"],
+        cost=3.0,
+        probe="cuda-graph",
+    ),
+    Lever("compile-max-autotune", "compile", Compiled("max-autotune-no-cudagraphs"), RULES["torch.compile"], cost=10.0),
+    Lever("batch-size-x2", "batch-size", BatchSize(2), RULES["larger batch"], changes_training=True, probe="batch"),
+    Lever("batch-size-x4", "batch-size", BatchSize(4), RULES["larger batch"], changes_training=True),
 )
 
 

@@ -7,12 +7,9 @@ import torch
 from torch import nn
 
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.levers import memory
-from lightning_perf.tune.levers.compiled import Compiled
-from lightning_perf.tune.levers.layout import ChannelsLast, CudnnBenchmark
+from lightning_perf.tune.levers import model
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.memory import KeptMemory
-from lightning_perf.tune.levers.precision import TF32, MixedPrecision
+from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, KeptMemory, MixedPrecision
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny
 
@@ -99,16 +96,14 @@ def test_cudnn_benchmark(machine, trainer, said):
     ],
 )
 def test_where_memory_can_be_kept(machine, allocator, said, monkeypatch):
-    monkeypatch.setattr(memory, "allocator_name", lambda: allocator)
+    monkeypatch.setattr(model, "allocator_name", lambda: allocator)
     assert KeptMemory().missing(Training(Tiny()), machine) == said
 
 
 def test_memory_is_kept_or_glibc_refuses(monkeypatch):
     (line,) = KeptMemory().lines(Training(Tiny()))
     assert line.startswith("export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 ")
-    monkeypatch.setattr(memory, "keep_memory", lambda: True)
-    KeptMemory().apply(Training(Tiny()))
-    monkeypatch.setattr(memory, "keep_memory", lambda: False)
+    monkeypatch.setattr(model, "keep_memory", lambda: False)
     with pytest.raises(NotApplicableError, match="glibc does not take"):
         KeptMemory().apply(Training(Tiny()))
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.model import MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
-from lightning_perf.tune.levers.precision import MixedPrecision
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny
 

@@ -1,11 +1,26 @@
+"""Levers of the input pipeline: workers, pinned memory, and the samples of a batch."""
+
+import itertools
 import time
 from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-from lightning_perf.tune.levers.input import (
+from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.loader import (
+    BatchSize,
+    FewerMicroBatches,
     PinnedMemory,
     Workers,
     change_loader,
@@ -13,7 +28,6 @@ from lightning_perf.tune.levers.input import (
     rebuilt,
     training_loader,
 )
-from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader
 
@@ -54,21 +68,16 @@ class Slow(Pictures):
         return super().__getitem__(index)
 
 
-def test_workers_beyond_the_cores_are_tried_where_loading_waits():
-    assert Workers(8).missing(Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.1)) is None
-    assert "there are 4 cores" in Workers(8).missing(
-        Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.9)
-    )
-    assert Workers(41).missing(Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.1)) is not None
+@pytest.mark.parametrize(("workers", "share", "applies"), [(8, 0.1, True), (8, 0.9, False), (41, 0.1, False)])
+def test_workers_beyond_the_cores_are_tried_where_loading_waits(workers, share, applies):
+    training = Training(Tiny(), DataLoader(Pictures()))
+    assert (Workers(workers).missing(training, replace(CPU, fetch_cpu_share=share)) is None) == applies
 
 
 def test_the_share_of_processor_time_tells_waiting_from_working():
     waiting = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=True))))
     working = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=False))))
-    assert waiting is not None
-    assert working is not None
-    assert waiting < working
-    assert waiting < 0.5
+    assert waiting < min(working, 0.5)
     assert fetch_cpu_share(Training(Tiny(), DataLoader(Stream()))) is None
     assert fetch_cpu_share(Training(Tiny(), [1, 2])) is None
 
@@ -129,23 +138,11 @@ def test_a_rebuilt_loader_gives_the_same_batches_in_the_same_order(kind, workers
 
 
 def test_everything_else_of_a_loader_is_kept():
-    start = torch.manual_seed
-    loader = DataLoader(
-        PICTURES,
-        batch_size=3,
-        num_workers=2,
-        collate_fn=stack,
-        timeout=7,
-        worker_init_fn=start,
-        multiprocessing_context="spawn",
-        prefetch_factor=5,
-        persistent_workers=True,
-        in_order=False,
-    )
+    kept = {"num_workers": 2, "collate_fn": stack, "timeout": 7, "worker_init_fn": torch.manual_seed}
+    kept |= {"prefetch_factor": 5, "persistent_workers": True, "in_order": False}
+    loader = DataLoader(PICTURES, batch_size=3, multiprocessing_context="spawn", **kept)
     new = rebuilt(loader, batch_size=6)
-    for name in ("num_workers", "collate_fn", "timeout", "worker_init_fn", "prefetch_factor", "persistent_workers"):
-        assert getattr(new, name) == getattr(loader, name), name
-    assert new.in_order is False
+    assert {name: getattr(new, name) for name in kept} == kept
     assert new.multiprocessing_context.get_start_method() == "spawn"
     assert new.batch_size == 6
     alone = rebuilt(loader, num_workers=0, timeout=0)
@@ -188,3 +185,55 @@ def test_what_is_no_plain_loader_is_told():
         == "the training data come from Own, not from a plain DataLoader"
     )
     assert "without a running Trainer" in training_loader(Training(Tiny()))
+
+
+class WithoutEnd(Sampler):
+    def __iter__(self):
+        return itertools.cycle(range(8))
+
+
+class WithoutLength(Dataset):
+    def __getitem__(self, index):
+        return Pictures()[index]
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (DataLoader(Pictures(), batch_size=16), None),
+        (DataLoader(Pictures(), batch_size=33), "fewer samples"),
+        (DataLoader(Stream(), batch_size=400), None),
+        (DataLoader(Pictures(), batch_size=None), "makes no batches itself"),
+        (DataLoader(Pictures(), batch_sampler=BatchSampler(SequentialSampler(Pictures()), 4, False)), "of its own"),
+        (DataLoader(WithoutLength(), batch_size=16, sampler=WithoutEnd()), None),
+        (DataLoader(Pictures(), batch_size=16, sampler=SubsetRandomSampler(range(31))), "fewer samples"),
+        ("no loader", "not from a plain DataLoader"),
+    ],
+)
+def test_where_batches_can_grow(loader, said):
+    reason = BatchSize(2).missing(Training(Tiny(), loader), CPU)
+    assert reason is None if said is None else said in reason
+
+
+def test_batch_size():
+    training = Training(Tiny(), Data())
+    lever = BatchSize(4)
+    assert lever.missing(training, CPU) is None
+    assert lever.lines(training)[0] == "DataLoader(…, batch_size=16)"
+    assert lever.lines(training)[1].startswith("lr = 4 * lr")
+    lever.apply(training)
+    assert [len(labels) for _, labels in training_loader(training)] == [16] * 4
+
+
+def test_fewer_micro_batches_hold_the_same_samples_a_step():
+    training = Training(Tiny(), Data(), {"accumulate_grad_batches": 4})
+    assert BatchSize(2).lines(training)[0] == "DataLoader(…, batch_size=2 * batch_size)"  # this lever may change it
+    lever = FewerMicroBatches()
+    assert lever.missing(training, CPU) is None
+    assert lever.lines(training) == ("DataLoader(…, batch_size=8)", "Trainer(accumulate_grad_batches=2)")
+    lever.apply(training)
+    assert training.trainer["accumulate_grad_batches"] == 2
+    assert training_loader(training).batch_size == 8
+    for odd in (1, 3):
+        accumulating = Training(Tiny(), Data(), {"accumulate_grad_batches": odd})
+        assert "even number" in lever.missing(accumulating, CPU)

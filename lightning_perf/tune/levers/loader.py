@@ -1,4 +1,4 @@
-"""Levers of the input pipeline: workers, pinned memory, persistent workers, prefetching."""
+"""Levers of the input pipeline: worker processes, pinned memory, and the samples of a batch."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ FETCH_SAMPLES = 64
 def fetch_cpu_share(training: Training) -> float | None:
     """Measure for which share of the time the processor works while samples are loaded.
 
-    Returns:
-        The share, or None for a data set without an index or with samples in memory.
+    Returns ``None`` for a data set without an index or with samples in memory.
     """
     loader = training_loader(training)
     if isinstance(loader, str) or isinstance(loader.dataset, IterableDataset):
@@ -125,22 +124,16 @@ def _owner(training: Training) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """Batches made by worker processes that stay alive over epochs.
-
-    Attributes:
-        prefetch: Batches that each of them prepares in advance.
-    """
+    """Batches made by worker processes that stay alive over epochs, some of them in advance."""
 
     count: int
     prefetch: int = 2
 
-    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Change`."""
+    def lines(self, training: Training) -> tuple[str, ...]:
         prefetch = f", prefetch_factor={self.prefetch}" if self.prefetch != 2 else ""
         return (f"DataLoader(…, num_workers={self.count}, persistent_workers=True{prefetch})",)
 
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Change`."""
         loader = training_loader(training)
         if isinstance(loader, str):
             return loader
@@ -153,7 +146,6 @@ class Workers:
         return "it is already set" if same and (loader.prefetch_factor or 2) == self.prefetch else None
 
     def apply(self, training: Training) -> None:
-        """See `Change`."""
         change_loader(
             training,
             lambda loader: rebuilt(
@@ -166,7 +158,6 @@ class PinnedMemory:
     """Batches in page-locked memory, which a GPU copies from without waiting."""
 
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Change`."""
         if machine.device != "cuda":
             return "needs a CUDA GPU"
         loader = training_loader(training)
@@ -174,10 +165,73 @@ class PinnedMemory:
             return loader
         return "it is already set" if loader.pin_memory else None
 
-    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Change`."""
+    def lines(self, training: Training) -> tuple[str, ...]:
         return ("DataLoader(…, pin_memory=True)",)
 
     def apply(self, training: Training) -> None:
-        """See `Change`."""
         change_loader(training, lambda loader: rebuilt(loader, pin_memory=True))
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """More samples per batch. This is another training, so the user has to choose its learning rate again."""
+
+    factor: int
+
+    def missing(self, training: Training, machine: Machine) -> str | None:
+        return _why_fixed(training_loader(training), self.factor)
+
+    def lines(self, training: Training) -> tuple[str, ...]:
+        # If gradients are accumulated, a kept `FewerMicroBatches` may already have changed the batch size.
+        accumulated = training.trainer.get("accumulate_grad_batches", 1) > 1
+        size = f"{self.factor} * batch_size" if accumulated else self.factor * _batch_size(training_loader(training))
+        return (
+            f"DataLoader(…, batch_size={size})",
+            f"lr = {self.factor} * lr  # linear scaling (Goyal et al. 2017, arXiv:1706.02677): check the accuracy",
+        )
+
+    def apply(self, training: Training) -> None:
+        _enlarge(training, self.factor)
+
+
+class FewerMicroBatches:
+    """Accumulation over half as many batches of twice the size: the same samples per step, in larger batches."""
+
+    def missing(self, training: Training, machine: Machine) -> str | None:
+        batches = training.trainer.get("accumulate_grad_batches", 1)
+        if batches < 2 or batches % 2:
+            return "gradients are not accumulated over an even number of batches"
+        return _why_fixed(training_loader(training), 2)
+
+    def lines(self, training: Training) -> tuple[str, ...]:
+        return (
+            f"DataLoader(…, batch_size={2 * _batch_size(training_loader(training))})",
+            f"Trainer(accumulate_grad_batches={training.trainer['accumulate_grad_batches'] // 2})",
+        )
+
+    def apply(self, training: Training) -> None:
+        training.trainer["accumulate_grad_batches"] //= 2
+        _enlarge(training, 2)
+
+
+def _enlarge(training: Training, factor: int) -> None:
+    change_loader(training, lambda loader: rebuilt(loader, batch_size=_batch_size(loader) * factor))
+
+
+def _batch_size(loader: DataLoader[object] | str) -> int:
+    return 1 if isinstance(loader, str) else loader.batch_size or 1
+
+
+def _why_fixed(loader: DataLoader[object] | str, factor: int) -> str | None:
+    if isinstance(loader, str):
+        return loader
+    if loader.batch_size is None:
+        own = loader.batch_sampler is not None
+        return "the DataLoader has a batch sampler of its own" if own else "the DataLoader makes no batches itself"
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    try:
+        samples = len(loader.sampler)  # type: ignore[arg-type]  # that it has one is asked here
+    except (TypeError, NotImplementedError):
+        return None  # an endless sampler
+    return "an epoch has fewer samples than that" if samples < loader.batch_size * factor else None

@@ -11,8 +11,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import lightning_perf
+from lightning_perf.findings.conditions import debug_settings
 from lightning_perf.findings.registry import find
-from lightning_perf.findings.settings import debug_settings
 from lightning_perf.machine.environment import setting_facts
 from lightning_perf.trace.description import SETTINGS_KEY
 from lightning_perf.trace.reader import read_trace
@@ -53,12 +53,9 @@ def test_the_checks_of_anomaly_detection_are_measured() -> None:
     assert saving_of(finding_of(debug_settings, checking(nodes=20)))[1] == pytest.approx(20 * 0.05 + 0.9 * 5)
     assert "detect_anomaly=False" in found.action
     assert not found.changes
-
-
-def test_the_checks_show_in_a_recording_without_notes(tmp_path: Path) -> None:
-    builder = checking()
-    del builder.top_level[SETTINGS_KEY]
-    assert debug_settings(analysis(builder)) is not None
+    unnoted = checking()
+    del unnoted.top_level[SETTINGS_KEY]
+    assert finding_of(debug_settings, unnoted).evidence == found.evidence
 
 
 @pytest.mark.parametrize("anomalies", [True, False])

@@ -1,0 +1,221 @@
+"""Conditions under which a recording does not show the usual training: first steps, debug settings, busy cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import NamedTuple
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Problem, SavingRange, Severity
+from lightning_perf.findings.rules import rule
+from lightning_perf.findings.savings import counted, each, step_ns
+from lightning_perf.trace.description import Processor
+from lightning_perf.units import format_duration, format_share
+
+BUSY_LOAD = 1.5
+"""Load per processor from which the machine counts as busy, if the load also exceeds the processors by one."""
+
+BUSY_WAIT = 0.1
+"""Share of its time that the training thread waits for a core, from which the machine counts as busy."""
+
+THREADS_PER_CORE = 2
+"""Logical processors per core, for recordings that know only the cores."""
+
+
+def contention(processor: Processor | None) -> str:
+    """Return a sentence about contention for the processor; empty without any, or if the recording does not say."""
+    if processor is None:
+        return ""
+    if is_oversubscribed(processor):
+        may_use = counted(_cpus(processor) or 0, "processor")
+        return f"Oversubscribed: torch computes on {processor.threads:,} threads, and the process may use {may_use}."
+    machine = processor.machine_cpus or processor.cpus or processor.cores
+    loaded = ""
+    if machine and processor.load is not None and processor.load >= max(BUSY_LOAD * machine, machine + 1):
+        threads = f", and torch uses {counted(processor.threads, 'thread')}" if processor.threads else ""
+        loaded = f"a load of {processor.load:.1f} on {counted(machine, 'processor')}{threads}"
+    if processor.core_wait is not None and processor.core_wait >= BUSY_WAIT:
+        waited = f"the training thread waited for a core for {format_share(processor.core_wait)} of the time"
+        loaded = f"{waited} ({loaded})" if loaded else waited
+    return f"The machine was busy during the recording: {loaded}." if loaded else ""
+
+
+def is_busy(processor: Processor | None) -> bool:
+    """Return whether there was contention for the processor."""
+    return bool(contention(processor))
+
+
+def free_cores(processor: Processor, workers: int) -> float | None:
+    """Return the cores that other programs and the loader's workers leave to the training; None if unknown."""
+    if processor.cores is None or processor.other_cpu is None:
+        return None
+    return max(0.0, processor.cores - processor.other_cpu - workers * (processor.worker_cpu or 0.0))
+
+
+def is_oversubscribed(processor: Processor) -> bool:
+    """Return whether torch computes on more threads than the process may use processors."""
+    cpus = _cpus(processor)
+    return cpus is not None and (processor.threads or 0) > cpus
+
+
+def _cpus(processor: Processor) -> int | None:
+    """Return the processors that the process may use."""
+    if processor.cpus is not None:
+        return processor.cpus
+    return processor.cores * THREADS_PER_CORE if processor.cores else None
+
+
+COLD = (
+    "Estimated from the first steps. Kernels load and caches fill in them, so their shares do not hold for later steps."
+)
+BLOCKED = "Estimated with CUDA_LAUNCH_BLOCKING, under which each launch waits for its kernel."
+
+
+def distortion(analysis: RankAnalysis) -> str:
+    """Return why the recorded steps describe another training than the usual one; empty if they do not."""
+    if is_cold(analysis):
+        return COLD
+    return BLOCKED if any(text.startswith("CUDA_LAUNCH_BLOCKING=") for text, _ in _variables(analysis)) else ""
+
+
+COLD_LAUNCH_NS = 100_000
+"""Mean idle time of the device per launch call from which kernels must be loading. A warm call takes 2 to 10 µs. A call
+that waits for room in a full queue takes longer, but then the device works."""
+
+COLD_STEP = 3.0
+"""Ratio of a training's first step to the median of the next recorded ones from which it starts up in that step."""
+
+LEAST_STEPS = 3
+"""Complete recorded steps that are needed to tell a slow first step."""
+
+
+def is_cold(analysis: RankAnalysis) -> bool:
+    """Return whether launches are so slow that they must be loading kernels, or the training's first step is slow."""
+    return _cold_launch_ns(analysis) > 0 or bool(_cold_step(analysis))
+
+
+def _cold_launch_ns(analysis: RankAnalysis) -> float:
+    """Return the idle time of the device per launch if it is so long that launches must be loading kernels; else 0.
+
+    Graphs are left out: their calls take longer the more kernels they have, even if these are loaded.
+    """
+    launches = analysis.launches
+    if launches is None:
+        return 0.0
+    graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
+    single = launches.calls - graphs
+    launch_ns = min(launches.exposed_ns, launches.call_ns - graph_ns) / single if single > 0 else 0.0
+    return launch_ns if launch_ns >= COLD_LAUNCH_NS else 0.0
+
+
+def _cold_step(analysis: RankAnalysis) -> str:
+    """Return a sentence about a slow first step of the training; empty if it was not recorded, or not slow."""
+    steps = [step for step in analysis.breakdown.steps if step.complete]
+    if not analysis.breakdown.marked or len(steps) < LEAST_STEPS or steps[0].number > 1:
+        return ""
+    first_ns, usual_ns = steps[0].wall_ns, median(step.wall_ns for step in steps[1:])
+    if first_ns < COLD_STEP * usual_ns:
+        return ""
+    return (
+        f"Step {steps[0].number} takes {format_duration(first_ns)}, the median of the other recorded steps "
+        f"{format_duration(usual_ns)}."
+    )
+
+
+@rule("cold-start")
+def cold_start(analysis: RankAnalysis) -> Problem | None:
+    """Find recordings of the first steps, in which kernels load and cuDNN and cuBLAS initialize.
+
+    No saving is estimated, since only a few steps are slow.
+    """
+    launch_ns, step = _cold_launch_ns(analysis), _cold_step(analysis)
+    if not (launch_ns or step) or step_ns(analysis) <= 0:
+        return None
+    launch = f"The device idles {format_duration(launch_ns)} per launch on average." if launch_ns else ""
+    return Problem(
+        "Cold start: the recording covers the first steps, which are slower than later ones",
+        [launch and f"{launch} Once its kernel is loaded, a launch takes 2 to 10 µs.", step],
+        "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
+        severity="high",
+    )
+
+
+STACK_NS = (100_000.0, 1_000_000.0)
+"""Time to note the Python stack of one node of the graph, at least and at most. Measured on an EPYC: 250 µs below 5
+frames, 480 µs below 20, 800 µs below 60."""
+
+MOST_OF_FORWARD = 0.9
+"""Share of the forward phase that stacks take at most."""
+
+
+class _Variable(NamedTuple):
+    """An environment variable for debugging: the values that turn it on (any but 0 if empty), and its cost."""
+
+    values: tuple[str, ...]
+    severity: Severity
+    cost: str
+
+
+VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": _Variable(
+        (), "high", "Each launch waits for its kernel, so nothing is queued ahead and no other finding holds."
+    ),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": _Variable((), "high", "Each tensor asks the driver for its memory."),
+    "TORCH_DISTRIBUTED_DEBUG": _Variable(
+        ("INFO", "DETAIL"), "moderate", "With DETAIL, each collective first compares its inputs between the ranks."
+    ),
+    "NCCL_DEBUG": _Variable(("INFO", "TRACE"), "low", "NCCL writes its decisions to the log, with TRACE each call."),
+    "TORCH_SHOW_CPP_STACKTRACES": _Variable((), "low", "Each C++ error collects and names its stack."),
+    "TORCH_CPP_LOG_LEVEL": _Variable(("INFO",), "low", "torch writes a line for each event of its C++ code."),
+}
+"""Environment variables for debugging that are often left on."""
+
+
+@rule("debug-settings")
+def debug_settings(analysis: RankAnalysis) -> Problem | None:
+    """Find settings for debugging that are on: anomaly detection, by its checks in the trace, and variables."""
+    variables = dict(_variables(analysis))
+    anomaly = _anomaly(analysis)
+    if not variables and anomaly is None:
+        return None
+    names = [*(["anomaly detection"] if anomaly else []), *variables]
+    removed = f"Unset {', '.join(variables)}." if variables else ""
+    off = "Turn anomaly detection off: Trainer(detect_anomaly=False), or remove torch.autograd.detect_anomaly()."
+    severities = {"high"} if anomaly else {variable.severity for variable in variables.values()}
+    return Problem(
+        f"{'Debug settings are' if len(names) > 1 else 'A debug setting is'} on: {', '.join(names)}",
+        [*([anomaly[0]] if anomaly else []), *(f"{name}: {one.cost}" for name, one in variables.items())],
+        " ".join(part for part in (off if anomaly else "", removed) if part),
+        anomaly[1] if anomaly else None,
+        severity=next(level for level in ("high", "moderate", "low") if level in severities),
+    )
+
+
+def _variables(analysis: RankAnalysis) -> Iterator[tuple[str, _Variable]]:
+    settings = analysis.metadata.settings
+    for text in settings.variables if settings is not None else ():
+        name, _, value = text.partition("=")
+        known = VARIABLES.get(name)
+        if known is not None and (value.upper() in known.values if known.values else value not in ("", "0")):
+            yield text, known
+
+
+def _anomaly(analysis: RankAnalysis) -> tuple[str, SavingRange | None] | None:
+    """Return a sentence about anomaly detection, and its saving if the trace shows its checks; None if it is off."""
+    checks, settings = analysis.anomaly_checks, analysis.metadata.settings
+    if checks is None:
+        if settings is None or not settings.detect_anomaly:
+            return None
+        return "Anomaly detection was on while the training was recorded.", None
+    steps = max(checks.steps, 1)
+    check_ns, nodes = checks.check_ns / steps, checks.nodes / steps
+    forward_ns = MOST_OF_FORWARD * (analysis.phases.phase("forward").mean_ns or step_ns(analysis))
+    low_ns, high_ns = (check_ns + min(nodes * stack_ns, forward_ns) for stack_ns in STACK_NS)
+    text = (
+        f"{counted(checks.checks / steps, 'tensor')} {each(analysis)} are checked for NaN in the backward pass, in "
+        f"{format_duration(check_ns)}. The forward pass notes a Python stack for each of "
+        f"{counted(nodes, 'node')} of the graph."
+    )
+    model = "The checks go away, and 0.1 to 1 ms per stack."
+    return text, SavingRange((low_ns, high_ns), model)
