@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.host_copy import ScalarCopies
 from lightning_perf.callbacks.lightning_compat import holds_whole_model, step_number
-from lightning_perf.callbacks.mistakes.place import layer_names
+from lightning_perf.callbacks.mistakes.found import layer_names
 from lightning_perf.callbacks.numerics.cure_search import CureSearch
 from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay

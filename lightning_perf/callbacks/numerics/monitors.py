@@ -87,9 +87,17 @@ def add_monitors(
             )
             observers.add(losses[0])
     with errors.instead("mistakes in mixed precision are not looked for"):
-        # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
-        warned = ("shared-backward",) if scalers else ()
-        observers.add(MistakeWatch(trainer, module, errors, known=known_mistakes, warned=warned, scale=scalers))
+        observers.add(
+            MistakeWatch(
+                trainer,
+                module,
+                errors,
+                known=known_mistakes,
+                # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
+                warned=("shared-backward",) if scalers else (),
+                histories=lambda: [monitor.history for monitor in scalers],
+            )
+        )
     for scale in scalers:
         observers.add(_ScaleLog(trainer, scale, trainer_log))
         observers.add(scale)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lightning_perf.callbacks.lightning_compat import Module
-from lightning_perf.callbacks.mistakes.place import user_place
+from lightning_perf.callbacks.mistakes.found import user_place
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, leaf_outputs
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver

@@ -14,6 +14,7 @@ from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.precision.autograd_graph import GradientGraph, read_graph
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
@@ -34,10 +35,6 @@ _MANTISSA_BITS = 23
 _EXPONENT_BIAS = 127
 _EXPONENTS = 256
 _ZERO, _NONFINITE = 0, 255
-
-_CAST = "ToCopyBackward0"
-_COMPILED = "CompiledFunctionBackward"
-_LEAF = "torch::autograd::AccumulateGrad"
 
 _PROBE_DOUBLINGS = (20, 10, 5)
 """Doublings of the scale that may bring values to light which underflow to zero, the next where one overflows."""
@@ -306,57 +303,3 @@ def _layer(row: list[int], arithmetic: Arithmetic) -> LayerGradients:
     present = [position for position, count in enumerate(normal) if count]
     first, last = (present[0], present[-1] + 1) if present else (0, 0)
     return LayerGradients(arithmetic, zeros, nonfinite, LOWEST_EXPONENT + first, tuple(normal[first:last]))
-
-
-@dataclass(frozen=True)
-class GradientGraph:
-    """The parameters that a loss reaches.
-
-    Attributes:
-        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used without a cast.
-            The graph does not contain the operations inside reentrant checkpoints and other custom functions.
-        compiled: Whether part of the graph is compiled, so that casts inside it do not show.
-    """
-
-    casts: dict[int, int]
-    compiled: bool
-
-    @property
-    def total_casts(self) -> int:
-        """Casts of parameters in the forward pass."""
-        return sum(self.casts.values())
-
-
-def read_graph(loss: torch.Tensor) -> GradientGraph:
-    """Walk the graph of a loss.
-
-    Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
-    weight cache it is cast once however often it is used.
-
-    Example:
-        >>> layer = torch.nn.Linear(2, 2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-        ...     loss = layer(layer(torch.ones(1, 2))).sum()
-        >>> read_graph(loss).total_casts  # weight and bias, each once for two uses
-        2
-    """
-    casts: dict[int, int] = {}
-    compiled = False
-    seen = {loss.grad_fn}
-    stack: list[Any] = [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None:
-            continue
-        name = node.name()
-        compiled = compiled or name.startswith(_COMPILED)
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            if following.name() == _LEAF:
-                parameter = id(following.variable)
-                casts[parameter] = casts.get(parameter, 0) + (name == _CAST)
-            elif following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return GradientGraph(casts, compiled)

@@ -8,7 +8,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
-from lightning_perf.callbacks.numerics.underflow import VALUES_A_PARAMETER, CountedGradients, read_graph
+from lightning_perf.callbacks.numerics.underflow import VALUES_A_PARAMETER, CountedGradients
+from lightning_perf.callbacks.precision.autograd_graph import read_graph
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.numerics.precision import UnderflowTable
 from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES

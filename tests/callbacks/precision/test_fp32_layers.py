@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.underflow import read_graph
+from lightning_perf.callbacks.precision.autograd_graph import read_graph
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern, find_layers
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
