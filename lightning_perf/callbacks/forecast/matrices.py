@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -25,8 +26,7 @@ BLOCK = 32
 """Neighbors that stay together where a sum is sampled, so that block formats see whole blocks."""
 
 
-@dataclass(frozen=True)
-class LayerShape:
+class LayerShape(NamedTuple):
     """The matrix product of a layer: `rows` × `inputs` activations times `inputs` × `outputs` weights.
 
     Attributes:
@@ -41,24 +41,14 @@ class LayerShape:
 
 
 @dataclass(frozen=True)
-class MatrixSamples:
-    """Samples of a layer's matrices. The last dimension runs along the sums of the product.
+class ProductSample:
+    """Samples of the operands of one matrix product, as FP32. Of both, the last dimension runs along the sums."""
 
-    Attributes:
-        activation: For the forward product: rows × inputs.
-        weight: For the forward product: outputs × inputs.
-        gradient: For the gradient of the input: rows × outputs. None if the layer gets no gradient.
-        weight_by_input: For the gradient of the input: inputs × outputs.
-        gradient_by_output: For the gradient of the weight: outputs × rows.
-        activation_by_input: For the gradient of the weight: inputs × rows.
-    """
-
-    activation: torch.Tensor
-    weight: torch.Tensor
-    gradient: torch.Tensor | None = None
-    weight_by_input: torch.Tensor | None = None
-    gradient_by_output: torch.Tensor | None = None
-    activation_by_input: torch.Tensor | None = None
+    product: Literal["forward", "input gradient", "weight gradient"]
+    left_tensor: Literal["activation", "gradient"]
+    left: torch.Tensor
+    right_tensor: Literal["weight", "activation"]
+    right: torch.Tensor
 
 
 def covered_layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -95,14 +85,13 @@ class _Layout:
             self.shape = LayerShape("linear", rows, weight.shape[1], weight.shape[0], sizes)
             return
         dimensions = weight.dim() - 2
-        unbatched = output.dim() == dimensions + 1
-        self._unbatched = unbatched
+        self._unbatched = output.dim() == dimensions + 1
         out = self._batched(output)
         self._positions = tuple(out.shape[2:])
         self._kernel = tuple(weight.shape[2:])
         self._channels = weight.shape[1]
-        rows = out.shape[0] * _product(self._positions)
-        terms = self._channels * _product(self._kernel)
+        rows = out.shape[0] * math.prod(self._positions)
+        terms = self._channels * math.prod(self._kernel)
         sizes = {"input channels": self._channels, "output channels": weight.shape[0]}
         self.shape = LayerShape("convolution", rows, terms, weight.shape[0], sizes)
 
@@ -173,29 +162,28 @@ class MatrixSampler:
         self._weight = layout.weight(outputs[:, None], terms[None]).detach()
         self._weight_by_input = layout.weight(self._summed_outputs[None], inputs_picked[:, None]).detach()
         self._activation_by_input = layout.activation(inputs, self._summed_rows[None], inputs_picked[:, None])
-        self._gradient: torch.Tensor | None = None
-        self._gradient_by_output: torch.Tensor | None = None
+        self._gradients: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @torch.no_grad()
     def add_gradient(self, gradient: torch.Tensor) -> None:
         """Sample the gradient of the layer's output."""
-        layout = self._layout
-        self._gradient = layout.gradient(gradient, self._rows[:, None], self._summed_outputs[None])
-        outputs = self._outputs[:LINES]
-        self._gradient_by_output = layout.gradient(gradient, self._summed_rows[None], outputs[:, None])
-
-    def samples(self) -> MatrixSamples:
-        """Return the samples as FP32. Without a gradient, only those of the forward product are there."""
-        if self._gradient is None or self._gradient_by_output is None:
-            return MatrixSamples(self._activation.float(), self._weight.float())
-        return MatrixSamples(
-            self._activation.float(),
-            self._weight.float(),
-            self._gradient.float(),
-            self._weight_by_input.float(),
-            self._gradient_by_output.float(),
-            self._activation_by_input.float(),
+        layout, outputs = self._layout, self._outputs[:LINES]
+        self._gradients = (
+            layout.gradient(gradient, self._rows[:, None], self._summed_outputs[None]),
+            layout.gradient(gradient, self._summed_rows[None], outputs[:, None]),
         )
+
+    def samples(self) -> list[ProductSample]:
+        """Return the samples of each product: without a gradient, only of the forward product."""
+        forward = ProductSample("forward", "activation", self._activation.float(), "weight", self._weight.float())
+        if self._gradients is None:
+            return [forward]
+        by_row, by_output = (gradient.float() for gradient in self._gradients)
+        return [
+            forward,
+            ProductSample("input gradient", "gradient", by_row, "weight", self._weight_by_input.float()),
+            ProductSample("weight gradient", "gradient", by_output, "activation", self._activation_by_input.float()),
+        ]
 
 
 def _lines(size: int, most: int, generator: torch.Generator) -> torch.Tensor:
@@ -220,10 +208,3 @@ def _split(index: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, l
         parts.append(index % size)
         index = index // size
     return index, parts[::-1]
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.analysis.precision.forecast import Forecast
-from lightning_perf.callbacks.forecast.cost import ForecastBudget
 from lightning_perf.callbacks.forecast.formats import FORMATS
 from lightning_perf.callbacks.forecast.rounding import RECIPES
+from lightning_perf.callbacks.forecast.sampling import ForecastBudget
 from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
 
