@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -92,11 +92,7 @@ class JsonLines(Generic[Value]):
         return tuple(self._decode_lines(complete, path)), position + len(complete)
 
     def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
-        """Decode the content of a file. Empty lines and an incomplete last line are skipped.
-
-        Raises:
-            TraceError: A line other than the last cannot be decoded.
-        """
+        """Decode the content of a file. Empty lines and an incomplete last line are skipped."""
         return tuple(self._decode_lines(content, path))
 
     def _decode_lines(self, content: bytes, path: str | Path) -> Iterator[Value]:
@@ -127,10 +123,6 @@ class JsonLines(Generic[Value]):
 class RankLog(JsonLines[Value]):
     """A log that each rank of a run writes for itself: ``STEM.rank0.jsonl``, ``STEM.rank1.jsonl``, ….
 
-    Args:
-        stem: How the file's name begins, e.g. ``steps``.
-        restart: The bytes that every value starts with, see `JsonLines`.
-
     Example:
         >>> RankLog(dict, "steps", "step sample").path(Path("perf"), 3).name
         'steps.rank3.jsonl'
@@ -155,22 +147,8 @@ class RankLog(JsonLines[Value]):
         return path
 
     def read_all(self, folder: Path) -> tuple[Value, ...]:
-        """Read the values of all ranks, in the order of the files' names; none without a file.
-
-        Raises:
-            TraceError: A file cannot be read, or a line other than the last cannot be decoded.
-        """
+        """Read the values of all ranks, in the order of the files' names; none without a file."""
         return tuple(value for path in self.paths(folder) for value in self.iterate(path))
-
-
-Written = TypeVar("Written", contravariant=True)
-
-
-class Log(Protocol[Written]):
-    """A format that appends values to a file."""
-
-    def append(self, path: Path, /, *values: Written) -> None:
-        """Append values to a file."""
 
 
 class LogWriter(Generic[Value]):
@@ -181,7 +159,7 @@ class LogWriter(Generic[Value]):
     """
 
     def __init__(
-        self, log: Log[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
+        self, log: JsonLines[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
     ) -> None:
         self._log, self._report, self._consequence = log, report, consequence
         self.path = path
@@ -237,11 +215,6 @@ class OpenFile:
 
 
 def append(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Append to a file, all or nothing.
-
-    Args:
-        path: The file; made when it does not exist.
-        durable: Return only once the content is on the disk.
-    """
+    """Append to a file, all or nothing. It is made when it does not exist."""
     with closing(OpenFile(path)) as file:
         file.append(content, sync=durable)

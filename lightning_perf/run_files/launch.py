@@ -20,12 +20,7 @@ LAUNCH_VARIABLE = "LIGHTNING_PERF_RUN"
 
 
 class LaunchSettings(msgspec.Struct, frozen=True):
-    """Settings for the processes of a script.
-
-    Attributes:
-        notes: The file to append notes to.
-        callback: Arguments of `PerfCallback`.
-    """
+    """Settings for the processes of a script: the file to append notes to, and arguments of `PerfCallback`."""
 
     notes: str
     callback: dict[str, str | int | float | bool] = {}
@@ -36,31 +31,19 @@ class CallbackAdded(msgspec.Struct, frozen=True, tag="callback added"):
 
 
 class OwnMeasurement(msgspec.Struct, frozen=True, tag="own measurement"):
-    """The script measures itself, with a `PerfCallback` or a `PerfLoop` of its own.
-
-    Attributes:
-        name: The class.
-    """
+    """The script measures itself, with a `PerfCallback` or a `PerfLoop` of its own: the name of the class."""
 
     name: str
 
 
 class MeasurementStarted(msgspec.Struct, frozen=True, tag="measurement started"):
-    """A fit started.
-
-    Attributes:
-        folder: Its folder, or None if no folder could be made.
-    """
+    """A fit started in a folder; None if no folder could be made."""
 
     folder: str | None
 
 
 class NothingMeasured(msgspec.Struct, frozen=True, tag="nothing measured"):
-    """A fit is not measured.
-
-    Attributes:
-        reason: The reason, as a clause.
-    """
+    """A fit is not measured, for a reason that is a clause."""
 
     reason: str
 

@@ -61,8 +61,6 @@ class Place(msgspec.Struct, frozen=True):
     """The place of a run in a study.
 
     Attributes:
-        study: Id of the study.
-        arm: The setting.
         block: Number of the block; 0 is the warm-up.
         position: Place in the order of the block, from 0.
         attempt: Earlier attempts of the block, which ended because a run failed.

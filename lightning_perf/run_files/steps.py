@@ -7,7 +7,7 @@ versions have one step per line and are read as well.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -83,10 +83,10 @@ class StepSamples(Sequence[StepSample]):
         """Return samples in columns: the same object if they are already."""
         if isinstance(samples, cls):
             return samples
-        builder = _Columns()
+        columns = _Columns()
         for sample in samples:
-            builder.add(sample)
-        return builder.build()
+            columns.add(sample)
+        return columns.samples()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -128,7 +128,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     tokens: Count | list[Count | None] | None = None
 
 
-class StepsLog:
+class StepsLog(RankLog[Any]):
     r"""Writes and reads ``steps.rank0.jsonl`` and its siblings of other ranks.
 
     Example:
@@ -138,32 +138,18 @@ class StepsLog:
 
     def __init__(self) -> None:
         # A line holds one flat object, so its last brace opens the object written after an incomplete one.
-        self._lines: RankLog[_Line] = RankLog(_Line, "steps", "step sample", restart=b"{")
-        self.path: Callable[[Path, int], Path] = self._lines.path
-        self.paths: Callable[[Path], list[Path]] = self._lines.paths
+        super().__init__(_Line, "steps", "step sample", restart=b"{")
 
     def encode(self, *samples: StepSample) -> bytes:
         """Encode samples as lines, each with its newline."""
-        return self._lines.encode(*_blocks(samples))
+        return super().encode(*_blocks(samples))
 
-    def append(self, path: Path, *samples: StepSample) -> None:
-        """Append samples to a file, which is created if needed."""
-        self._lines.append(path, *_blocks(samples))
-
-    def read_on(self, path: Path, position: int) -> tuple[tuple[_Line, ...], int]:
-        """Read the lines that were appended since the last call; see `JsonLines.read_on`."""
-        return self._lines.read_on(path, position)
-
-    def read(self, path: str | Path) -> StepSamples:
-        """Read the samples of a file, in the order in which they were written.
-
-        Raises:
-            TraceError: The file cannot be read, or a line other than the last cannot be decoded.
-        """
+    def read(self, path: str | Path) -> StepSamples:  # type: ignore[override]
+        """Read the samples of a file in columns, in the order in which they were written."""
         columns = _Columns()
-        for line in self._lines.iterate(path):
+        for line in self.iterate(path):
             columns.add_line(line)
-        return columns.build()
+        return columns.samples()
 
 
 class StepsTail:
@@ -188,7 +174,7 @@ class StepsTail:
         for line in lines:
             self.count += self._columns.add_line(line)
         self._columns.keep_last(self._keep)
-        return self._columns.copy()
+        return self._columns.samples()
 
 
 class _Columns:
@@ -227,18 +213,10 @@ class _Columns:
         self._profiled.frombytes(profiled)
         return count
 
-    def copy(self) -> StepSamples:
+    def samples(self) -> StepSamples:
         """Return the samples in arrays of their own, so that the columns can grow further."""
         numbers = (np.array(column, np.int64) for column in self._numbers)
         return StepSamples(*numbers, np.array(self._profiled, np.bool_))
-
-    def build(self) -> StepSamples:
-        numbers = (_as_numpy(column, np.int64) for column in self._numbers)
-        return StepSamples(*numbers, _as_numpy(self._profiled, np.bool_))
-
-
-def _as_numpy(column: array[int], dtype: Any) -> npt.NDArray[Any]:
-    return np.frombuffer(column, dtype=dtype) if column else np.empty(0, dtype=dtype)  # numpy refuses an empty buffer
 
 
 def _blocks(samples: Sequence[StepSample]) -> Iterator[_Line]:

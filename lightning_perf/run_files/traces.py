@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.atomic import atomic_file
@@ -34,15 +34,7 @@ _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
 _STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
 
 
-class Exportable(Protocol):
-    """The part of `torch.profiler.profile` that writes a trace."""
-
-    def export_chrome_trace(self, path: str) -> None:
-        """Write the trace as plain JSON."""
-        ...
-
-
-def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> Path:
+def export_trace(stopped: Any, folder: Path, rank: int, unix_ns: int) -> Path:
     """Write the recording of torch's profiler to a packed trace file, completely or not at all."""
     name = f"rank{rank}.{unix_ns}"
     path = folder / f"{name}.pt.trace.json.gz"

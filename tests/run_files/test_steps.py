@@ -126,11 +126,6 @@ def test_a_block_with_columns_of_different_lengths_keeps_its_steps(tmp_path: Pat
     assert [sample.step_ns for sample in STEPS.read(path)] == [1, 2]
 
 
-def test_missing_file_is_a_trace_error(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read"):
-        STEPS.read(tmp_path / "none.jsonl")
-
-
 def test_unknown_fields_of_a_later_version_are_ignored(tmp_path):
     path = tmp_path / "steps.rank0.jsonl"
     path.write_bytes(STEPS.encode(sample(1, 10)).replace(b"{", b'{"later":1,'))
