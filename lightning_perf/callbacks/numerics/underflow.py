@@ -83,10 +83,8 @@ class UnderflowMonitor(FitObserver):
         path: Path | None,
         errors: ErrorReporter,
     ) -> None:
-        self._trainer = trainer
-        self._module = module
-        self._every_n_steps = every_n_steps
-        self._scale = scale
+        self._trainer, self._module = trainer, module
+        self._every_n_steps, self._scale = every_n_steps, scale
         self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
@@ -133,14 +131,13 @@ class UnderflowMonitor(FitObserver):
         graph, self._graph = self._graph, None
         # In manual optimization another optimizer's gradients may be around, unscaled by now: the graph tells.
         all_fresh = bool(self._module.automatic_optimization)
-        reached = [
-            (layer, parameter)
+        gradients = [
+            (layer, parameter.grad)
             for layer, parameter in self._parameters
             if parameter.grad is not None and (all_fresh or id(parameter) in graph.casts)
         ]
         probe, self._probe = self._probe, None
-        if reached:
-            gradients = [(layer, p.grad) for layer, p in reached if p.grad is not None]
+        if gradients:
             counts = CountedGradients(gradients, len(self._names), self._first_bins)
             arithmetic = self._arithmetic(graph)
             self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
@@ -200,11 +197,8 @@ class UnderflowMonitor(FitObserver):
 
     def _take(self, counted: _Counted) -> None:
         rows = counted.counts.read(counted.arithmetic)
-        seen = {
-            name: row
-            for name, row in zip(self._names, rows, strict=True)
-            if row.zeros or row.nonfinite or row.counts
-        }  # fmt: skip
+        named = zip(self._names, rows, strict=True)
+        seen = {name: row for name, row in named if row.zeros or row.nonfinite or row.counts}
         sample = GradientSample(counted.step, counted.scale, seen, self._hidden(counted))
         self._samples.append(sample)
         if not any(row.nonfinite for row in rows):
