@@ -15,16 +15,6 @@ import statistics
 import time
 from pathlib import Path
 
-__all__ = [
-    "KEEP_MEMORY",
-    "M_MMAP_MAX",
-    "M_TRIM_THRESHOLD",
-    "allocator_name",
-    "count_page_faults",
-    "keep_memory",
-    "page_fault_ns",
-]
-
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 """Environment variables with which glibc keeps freed memory, up to 16 GiB (mallopt(3))."""
 

@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
-from lightning_perf.machine.processor import busy_s, load_average
+from lightning_perf.machine.environment import load_average
+from lightning_perf.machine.processor import busy_s
 from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task
 from lightning_perf.workers.process import WorkerError, WorkerProcess
 
