@@ -1,4 +1,4 @@
-"""What the samples of layers share: hooks for one batch that never fail the training, and a share of its time."""
+"""Sampling of layers: hooks for one batch that never fail the training, and a share of its time."""
 
 from __future__ import annotations
 

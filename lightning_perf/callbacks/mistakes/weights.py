@@ -200,7 +200,7 @@ class HalfAverages:
 
 
 def _version(tensor: torch.Tensor) -> tuple[int, int, torch.dtype]:
-    """Return what changes when somebody writes into a tensor or replaces it."""
+    """Return the identity of a tensor, which changes when somebody writes into it or replaces it."""
     return id(tensor), tensor._version, tensor.dtype
 
 

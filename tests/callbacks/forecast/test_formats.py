@@ -199,8 +199,8 @@ def test_a_product_that_overflows_has_the_lowest_ratio() -> None:
     largest = {"activation": torch.tensor(1e5), "weight": torch.tensor(1.0)}
 
     def ratios(activation: float) -> dict[str, float | None]:
-        operands = torch.full((32, 32), activation), "weight", torch.ones(32, 32)
-        samples = [ProductSample("forward", "activation", *operands)]
+        full = torch.full((32, 32), activation)
+        samples = [ProductSample("forward", "activation", full, "weight", torch.ones(32, 32))]
         magnitudes = {**largest, "activation": torch.tensor(activation)}
         _, _, products = RoundedLayer(samples, magnitudes, largest, torch.tensor(1.0)).read()
         return products["forward"]

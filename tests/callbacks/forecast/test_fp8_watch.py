@@ -135,17 +135,14 @@ def test_transformer_engine_by_its_documented_attributes(tmp_path, name):
     assert by_tensor["gradient"].flushed is None
 
 
-def test_a_layer_without_a_history_is_left_alone(tmp_path):
+@pytest.mark.parametrize("has_layer", [True, False])
+def test_without_a_history_there_is_no_file(tmp_path, has_layer):
     module = make_module()
-    layer = te_layer([1.0], [[1.0]])
-    layer.fp8_meta = {"recipe": None}
-    module.layer[0] = nn.Sequential(layer, nn.Linear(4, 8))
+    if has_layer:
+        layer = te_layer([1.0], [[1.0]])
+        layer.fp8_meta = {"recipe": None}
+        module.layer[0] = nn.Sequential(layer, nn.Linear(4, 8))
     make_trainer(tmp_path, PerfCallback(report="none", dirpath=tmp_path / "perf")).fit(module, loader(3))
-    assert not FP8.path(tmp_path / "perf", 0).exists()
-
-
-def test_an_ordinary_model_has_no_fp8_file(tmp_path):
-    make_trainer(tmp_path, PerfCallback(report="none", dirpath=tmp_path / "perf")).fit(make_module(), loader(3))
     assert not FP8.path(tmp_path / "perf", 0).exists()
     assert analyze(tmp_path / "perf").fp8 is None
 

@@ -18,7 +18,7 @@ def sample(layer: Any, inputs: torch.Tensor) -> tuple[MatrixSampler, dict[str, t
     gradient = torch.randn_like(output)
     output.backward(gradient)
     sampler.add_gradient(gradient)
-    products = {each.product: each.left @ each.right.T for each in sampler.samples()}
+    products: dict[str, torch.Tensor] = {each.product: each.left @ each.right.T for each in sampler.samples()}
     return sampler, products, output.detach()
 
 
