@@ -77,11 +77,7 @@ def encode_document(document: object) -> bytes:
 
 
 def write_document(path: Path, document: object) -> None:
-    """Write a document as indented JSON, atomically.
-
-    Args:
-        document: Any value that msgspec encodes, e.g. a dataclass.
-    """
+    """Write a document as indented JSON, atomically."""
     replace_file(path, encode_document(document))
 
 
@@ -113,4 +109,13 @@ def read_json(path: str | Path, kind: type[T], problem: str, action: str = "Remo
         raise TraceError(path, reason, f"Pass the path of a {Path(path).name} file") from error
     except msgspec.DecodeError as error:
         raise TraceError(path, f"{problem} ({error})", action) from error
+    return found
+
+
+def read_variable(name: str, kind: type[T]) -> T | None:
+    """Read JSON from an environment variable; None if it is not set or holds something else."""
+    try:
+        found: T = decode_json(os.environ.get(name, ""), kind)
+    except msgspec.DecodeError:
+        return None
     return found

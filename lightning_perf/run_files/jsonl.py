@@ -36,8 +36,8 @@ class JsonLines(Generic[Value]):
         >>> values = JsonLines(dict, "value")
         >>> values.encode({"step": 1}, {"step": 2})
         b'{"step":1}\n{"step":2}\n'
-        >>> values.decode(b'{"step":1}\n{"st', "steps.jsonl")
-        ({'step': 1},)
+        >>> list(values.decode(b'{"step":1}\n{"st', "steps.jsonl"))
+        [{'step': 1}]
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class JsonLines(Generic[Value]):
             raise TraceError(
                 path, f"cannot be read ({error.strerror})", "Check the path and its permissions"
             ) from error
-        return self._decode_lines(content, path)
+        return self.decode(content, path)
 
     def read_on(self, path: Path, position: int) -> tuple[tuple[Value, ...], int]:
         """Read the values that were appended to a file since the last call. An incomplete last line is left for later.
@@ -89,13 +89,10 @@ class JsonLines(Generic[Value]):
             file.seek(position)
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
-        return tuple(self._decode_lines(complete, path)), position + len(complete)
+        return tuple(self.decode(complete, path)), position + len(complete)
 
-    def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
+    def decode(self, content: bytes, path: str | Path) -> Iterator[Value]:
         """Decode the content of a file. Empty lines and an incomplete last line are skipped."""
-        return tuple(self._decode_lines(content, path))
-
-    def _decode_lines(self, content: bytes, path: str | Path) -> Iterator[Value]:
         lines = content.split(b"\n")
         for number, line in enumerate(lines, start=1):
             if not line.strip():

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightning_perf.run_files.atomic import read_variable
 from lightning_perf.run_files.jsonl import JsonLines
 
 LAUNCH_VARIABLE = "LIGHTNING_PERF_RUN"
@@ -65,13 +66,7 @@ def own_rank() -> int:
 
 def launch_settings() -> LaunchSettings | None:
     """Return the settings of ``lightning-perf run``, or None if it did not start this process."""
-    text = os.environ.get(LAUNCH_VARIABLE)
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text, type=LaunchSettings)
-    except msgspec.DecodeError:
-        return None
+    return read_variable(LAUNCH_VARIABLE, LaunchSettings)
 
 
 def leave_note(note: Note) -> None:

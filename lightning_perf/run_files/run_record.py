@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightning_perf.run_files.atomic import read_variable
 from lightning_perf.run_files.jsonl import JsonLines, OpenFile
 
 VERSION = 1
@@ -154,7 +155,8 @@ class RunRecorder:
         self._ended = False
         started = time.time()
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
-        place = study_place() if _is_study_folder(folder) else None
+        wanted = study_folder()
+        place = study_place() if wanted is not None and folder.absolute() == Path(wanted).absolute() else None
         self._file = OpenFile(self.path)
         self._append(RunStarted(run_id, started, without_addresses(facts), dict(notes), place))
 
@@ -220,13 +222,7 @@ class RunRecorder:
 
 def study_place() -> Place | None:
     """Return the place of this process in a study, or None outside a study."""
-    text = os.environ.get(PLACE_VARIABLE)
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text, type=Place)
-    except msgspec.DecodeError:
-        return None
+    return read_variable(PLACE_VARIABLE, Place)
 
 
 def study_folder() -> str | None:
@@ -251,11 +247,6 @@ def numbers_only(metrics: Mapping[str, object]) -> dict[str, float | None]:
             continue
         numbers[name] = number if math.isfinite(number) else None
     return numbers
-
-
-def _is_study_folder(folder: Path) -> bool:
-    wanted = study_folder()
-    return wanted is not None and folder.absolute() == Path(wanted).absolute()
 
 
 def _peak_host_bytes() -> int | None:

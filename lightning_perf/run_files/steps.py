@@ -1,7 +1,6 @@
 """``steps.rank0.jsonl``: how long each step took, measured without the profiler.
 
-A line holds a block of consecutive steps, one array per column, which takes about 20 bytes per step. Files of earlier
-versions have one step per line and are read as well.
+A line holds a block of consecutive steps, one array per column, which takes about 20 bytes per step.
 """
 
 from __future__ import annotations
@@ -105,23 +104,20 @@ class StepSamples(Sequence[StepSample]):
         known: dict[str, Any] = {name: None if value == UNKNOWN else value for name, value in values.items()}
         return StepSample(**known, profiled=bool(self.profiled[index]))
 
-    def __iter__(self) -> Iterator[StepSample]:
-        return (self[row] for row in range(len(self)))
-
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
         return tuple(getattr(self, name) for name in (*COLUMNS, "profiled"))
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """A line: one step with plain values, or a block with a list for each column.
+    """A block of consecutive steps, with a list for each column.
 
-    In a block, ``step`` is the first step's number. A column of equal values may be stored as that one value, and
-    ``profiled`` may list the profiled rows. ``tokens`` is absent where no step has any.
+    ``step`` is the first step's number. A column of equal values may be stored as that one value, and ``profiled`` may
+    list the profiled rows. ``tokens`` is absent where no step has any.
     """
 
     step: Count
-    step_ns: Count | list[Count]
-    data_wait_ns: Count | list[Count]
+    step_ns: list[Count]
+    data_wait_ns: list[Count]
     device_ns: Count | list[Count | None] | None
     samples: Count | list[Count | None] | None
     profiled: bool | list[Count]
@@ -195,11 +191,10 @@ class _Columns:
             del column[: max(len(column) - count, 0)]
 
     def add_line(self, line: _Line) -> int:
-        step_ns = line.step_ns if isinstance(line.step_ns, list) else [line.step_ns]
-        count = len(step_ns)
+        count = len(line.step_ns)
         step, *others = self._numbers
         step.extend(range(line.step, line.step + count))
-        read = (step_ns, line.data_wait_ns, line.device_ns, line.samples, line.tokens)
+        read = (line.step_ns, line.data_wait_ns, line.device_ns, line.samples, line.tokens)
         for column, values in zip(others, read, strict=True):
             if not isinstance(values, list):
                 values = [values] * count

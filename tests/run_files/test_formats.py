@@ -1,4 +1,4 @@
-"""The format of each file, byte for byte: the contents below were written before the formats moved to `run_files`."""
+"""The format of each file, byte for byte."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ PRECISION_CONTENT = (
     b'PrecisionCallback(\\"16-mixed\\", init_scale=4096)","init_scale":4096.0,"keep_fp32":[]}},"numerics":{'
     b'"precision":"16-mixed","mixed_losses":[2.5],"fp32_losses":[2.25],"mixed_end":2.5,"fp32_end":2.0,'
     b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true,"layers":[{'
-    b'"name":"fc","relative_error":0.5}]}}'
+    b'"name":"fc","relative_error":0.5}]},"mistakes":[],"bad_run":null}'
 )
 
 
@@ -192,9 +192,6 @@ def test_a_run_record_is_written_and_read_as_before(tmp_path: Path) -> None:
     assert RUN_RECORD.read(path) == tuple(RECORD)
     path.write_bytes(RECORD_CONTENT[:-9])
     assert RUN_RECORD.read(path) == tuple(RECORD[:-1])
-    older = RECORD_CONTENT.replace(b',"other_cpu_share":null,"cpu_throttled_share":null', b"")
-    path.write_bytes(older.replace(b',"higher_is_better":{}', b""))
-    assert RUN_RECORD.read(path) == tuple(RECORD)
 
 
 def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +200,6 @@ def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.Monk
         journal.append(tmp_path, 1, entry)
     assert (tmp_path / "blocks" / "block001.jsonl").read_bytes() == JOURNAL_CONTENT
     assert journal.read_block(tmp_path, 1).done
-    older = JOURNAL_CONTENT.replace(b',"invalid":false', b"")
-    (tmp_path / "blocks" / "block001.jsonl").write_bytes(older)
-    assert journal.read_block(tmp_path, 1).seconds == [1.5]
 
 
 def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
@@ -224,9 +218,7 @@ def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
         ),
     )
     write_precision(tmp_path, precision)
-    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT[:-1] + b',"mistakes":[],"bad_run":null}'
-    assert read_precision(tmp_path / "precision.json") == precision
-    (tmp_path / "precision.json").write_bytes(PRECISION_CONTENT)  # as files were before mistakes and diagnoses
+    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT
     assert read_precision(tmp_path / "precision.json") == precision
 
 

@@ -85,7 +85,8 @@ def test_a_writer_reports_its_first_error_and_stops(tmp_path: Path) -> None:
     writer.append(1)
     path.parent.mkdir()
     writer.append(2)
-    LogWriter(JsonLines(int, "value"), None, report, "no path is no error").append(1)
+    without_path: LogWriter[int] = LogWriter(JsonLines(int, "value"), None, report, "no path is no error")
+    without_path.append(1)
     assert errors == ["no value is saved: No such file or directory"]
     assert writer.path is None
     assert not path.exists()
