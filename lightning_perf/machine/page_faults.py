@@ -41,8 +41,7 @@ def count_page_faults() -> int | None:
 def page_fault_ns() -> float | None:
     """Measure the cost of one fault: request fresh memory, touch it page by page, free it. Takes milliseconds.
 
-    Returns:
-        Nanoseconds of one thread, the median of some rounds; None if faults are not counted.
+    The result is the median of some rounds on one thread; None if faults are not counted.
     """
     costs = []
     ones = bytes(TOUCHED_BYTES // mmap.PAGESIZE)

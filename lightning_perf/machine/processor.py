@@ -54,8 +54,7 @@ def usable_cpus() -> int | None:
 def busy_s() -> float | None:
     """Return how long programs have run on the processors that this process may use, since the start of the machine.
 
-    Returns:
-        Seconds, summed over the processors; None if the system does not count them (proc_stat(5)).
+    The seconds are summed over the processors; None if the system does not count them (proc_stat(5)).
     """
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -75,13 +74,8 @@ def processor_facts(
 ) -> dict[str, str | int | float | list[str] | None]:
     """Collect a recording's facts about the processor, described by `lightning_perf.trace.description.Processor`.
 
-    Args:
-        page_faults: Page faults per step, if they were counted.
-
-    Returns:
-        A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus`` and ``machine_cpus``.
-        ``bf16`` is missing if the system does not list instructions. It is empty if torch has no library that would use
-        them. ``page_faults`` per step, ``page_fault_ns`` and ``allocator`` are included if known.
+    Page faults are those per step, if they were counted. ``bf16`` is missing if the system does not list instructions.
+    It is empty if torch has no library that would use them.
     """
     import torch
 

@@ -92,11 +92,7 @@ class JsonFile(Generic[T]):
         replace_file(folder / self._name, msgspec.json.encode(value))
 
     def read(self, path: str | Path) -> T:
-        """Read the file, wherever it is.
-
-        Raises:
-            TraceError: It cannot be read, or has other content.
-        """
+        """Read the file, wherever it is. Raise a `TraceError` if it cannot be read, or has other content."""
         return read_json(path, self._kind, self._problem)
 
 

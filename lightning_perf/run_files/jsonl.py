@@ -151,8 +151,7 @@ class RankLog(JsonLines[Value]):
 class LogWriter(Generic[Value]):
     """Appends to one log until a write fails; that is reported once, and nothing is written afterwards.
 
-    Args:
-        consequence: The loss to the user, e.g. ``step times are no longer saved``.
+    `consequence` is the loss to the user, e.g. ``step times are no longer saved``.
     """
 
     def __init__(
@@ -184,8 +183,7 @@ class OpenFile:
     def append(self, content: bytes, *, sync: bool = False) -> None:
         """Append, all or nothing: if the disk fills up, the part that was written is removed again.
 
-        Args:
-            sync: Return only once the content is on the disk.
+        With `sync`, it returns only once the content is on the disk.
         """
         if self._file is None:
             raise ValueError("the file is closed")

@@ -135,10 +135,8 @@ class RunRecorder:
     """Writes the record of one run.
 
     Only a run in the folder that the study assigned has a place in the study. A further fit of the same process gets
-    another folder, and is recorded as a run outside the study.
-
-    Args:
-        notes: Further facts, which may differ between the runs of a comparison.
+    another folder, and is recorded as a run outside the study. Notes are further facts, which may differ between the
+    runs of a comparison.
     """
 
     def __init__(
@@ -171,11 +169,7 @@ class RunRecorder:
     def epoch_ends(
         self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
     ) -> None:
-        """Record an epoch with its validation.
-
-        Args:
-            metrics: The metrics of the Trainer; entries that are not numbers are left out.
-        """
+        """Record an epoch with its validation. Metrics of the Trainer that are not numbers are left out."""
         directions = dict(higher_is_better or {})
         self._append(EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics), directions))
 

@@ -56,17 +56,7 @@ class StepSample(NamedTuple):
 class StepSamples(Sequence[StepSample]):
     """Many step samples in columns: 49 bytes each, where an object takes some 250.
 
-    Args:
-        columns: The arrays of the attributes below, all of one length.
-
-    Attributes:
-        step: Step numbers.
-        step_ns: Wall times.
-        data_wait_ns: Waits for batches.
-        device_ns: Device times, -1 where not measured.
-        samples: Samples trained on, -1 where unknown.
-        profiled: Whether the profiler ran.
-        tokens: Tokens trained on, -1 where unknown.
+    The columns have the names of `StepSample`, and an array each. An unknown count is -1.
 
     Example:
         >>> samples = StepSamples.of([StepSample(7, 20, 5, None, 32, False), StepSample(8, 30, 5, None, 32, False)])

@@ -23,10 +23,8 @@ class CompileMonitor(StepObserver):
     """Writes a line for each compilation. A fit that compiles nothing has no file.
 
     It looks where a step starts or training pauses, and when a compilation starts. Nothing of the training runs between
-    the end of a step and the start of the next. An error in here ends the monitor, and the training continues.
-
-    Args:
-        model: The model, to find the modules that run a compiled function; None if it is not known.
+    the end of a step and the start of the next. An error in here ends the monitor, and the training continues. Without
+    `model`, the modules that run a compiled function stay unknown.
     """
 
     def __init__(

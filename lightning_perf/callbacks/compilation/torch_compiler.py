@@ -60,8 +60,7 @@ class TorchCompiler:
     def listen(self, on_start: Callable[[], None]) -> None:
         """Have a function called when a compilation starts. Nothing happens before torch's compiler is imported.
 
-        Args:
-            on_start: The function. It must not raise, because torch would let the training fail.
+        The function must not raise, because torch would let the training fail.
         """
         if self._on_start is not None:
             return

@@ -49,11 +49,7 @@ _Largest = dict[str, torch.Tensor]
 
 
 def check_share(forecast: bool | float) -> float | None:
-    """Check the option `forecast`.
-
-    Returns:
-        The share of the fit's time that the forecast may take; None for no forecast.
-    """
+    """Check the option `forecast`, and return the share of the fit's time that it allows; None for no forecast."""
     if isinstance(forecast, bool):
         return BUDGET if forecast else None
     if not isinstance(forecast, (int, float)):

@@ -52,10 +52,8 @@ class LayerHooks:
 class ForecastBudget:
     """Adds up the forecast's time on the host and the device, and compares it with the time of the fit.
 
-    Device time is known some steps later, because reading it at once would wait for the device.
-
-    Args:
-        share: The most that the forecast may take of the fit's time, 0 to 1.
+    Device time is known some steps later, because reading it at once would wait for the device. The forecast may take
+    at most `share` of the fit's time, 0 to 1.
     """
 
     def __init__(self, share: float, device: torch.device, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:

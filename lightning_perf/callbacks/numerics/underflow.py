@@ -232,10 +232,7 @@ FirstBins: TypeAlias = dict[tuple[tuple[int, int], ...], torch.Tensor]
 class CountedGradients:
     """Counts of gradient values, known on the device now and on the host some time later.
 
-    On other devices than CUDA's to read them is to wait for the device.
-
-    Args:
-        kept: Where to keep the first bins for the next sample.
+    On other devices than CUDA's to read them is to wait for the device. `kept` holds the first bins for the next one.
     """
 
     @torch.no_grad()

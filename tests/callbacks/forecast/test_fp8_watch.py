@@ -92,7 +92,6 @@ def test_torchao_by_its_own_casts(tmp_path):
     assert (weight.flushed, weight.scale) == (weight_flushed, pytest.approx(weight_scale, rel=1e-6))
     assert activation.saturated == weight.saturated == 0
     found = analyze(tmp_path / "perf").fp8
-    assert found is not None
     assert found.rows[0].layer == "body"
     # The outliers also dominate the input of the second layer.
     assert found.summary == "2 of 2 FP8 layers saturate, or flush more than 10 % of a tensor's values."
@@ -128,7 +127,6 @@ def test_transformer_engine_by_its_documented_attributes(tmp_path, name):
     assert (weight.largest, weight.history_largest, weight.values) == (8.0, 8.0, None)
     assert (gradient.format, gradient.largest, gradient.scale) == ("e5m2", 6.0, 1e4)
     found = analyze(tmp_path / "perf").fp8
-    assert found is not None
     by_tensor = {row.tensor: row for row in found.rows}
     # 4 · 100 and 8 · 50 fit into 448, but 6 · 10,000 exceeds 57,344.
     assert [by_tensor[each].saturated_steps for each in ("activation", "weight", "gradient")] == [0, 0, 1]

@@ -81,12 +81,10 @@ def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Net, Prec
 def test_the_operator_and_the_cure_are_found(tmp_path, diagnosed):
     _, module, callback = diagnosed
     found = callback.bad_run
-    assert found is not None
     assert math.isnan(module.losses[3])
     assert (found.step, found.symptom, found.layer) == (3, "loss", "blocks.1")
     assert (found.operator, found.value, found.dtype) == ("aten::mul", "inf", "float16")
     assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
-    assert found.largest_input is not None
     assert found.largest_input**2 > 65504 > found.largest_input
     assert found.loss is None
     assert found.fp32_finite is True
@@ -133,7 +131,6 @@ def test_where_fp32_fails_too_the_precision_is_not_blamed(tmp_path):
             return loss * (float("nan") if batch_idx == 2 else 1.0)
 
     found = train(tmp_path, Broken()).bad_run
-    assert found is not None
     assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
     assert "the precision is not the cause" in " ".join(found.evidence)
     assert (found.operator, found.line.rpartition(":")[0].endswith("test_bad_run.py")) == ("aten::mul", True)
@@ -169,7 +166,6 @@ def test_the_operator_is_named_where_fp32_fails_too(tmp_path, kind, precision):
 
     settings = {"init_scale": 2.0} if precision == "16-mixed" else {}
     found = train(tmp_path, Failing(), precision, diagnose="gradients", **settings).bad_run
-    assert found is not None
     assert (found.step, found.fp32_finite) == (2, False)
     assert re.search(operator, found.operator), found.operator
     assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
@@ -187,7 +183,6 @@ def test_the_first_skipped_step_is_named_although_the_scale_falls_for_a_while(tm
     callback = PrecisionCallback("16-mixed", dirpath=tmp_path / "perf", init_scale=4.0)
     make_trainer(tmp_path, callback, max_epochs=2).fit(Rooted(), batches())
     found = callback.bad_run
-    assert found is not None
     assert (found.step, found.operator, found.symptom) == (2, "SqrtBackward0", "gradients")
 
 
@@ -213,7 +208,6 @@ def test_bad_values_in_the_batch_are_the_cause(tmp_path, place, bad):
             return pack(x, y)
 
     found = train(tmp_path, Reading()).bad_run
-    assert found is not None
     assert found.title == "The loss turned NaN or infinite in step 2, from NaN or inf in the batch"
     assert "holds 1 NaN or infinite values, in 1 of 8 samples, first 5." in found.evidence[0]
     assert "isfinite" in found.action
@@ -229,7 +223,6 @@ def test_infinities_that_the_model_masks_are_not_blamed(tmp_path):
             return loss + (x - x).sum().requires_grad_().log() if batch_idx == 2 else loss
 
     found = train(tmp_path, Masking()).bad_run
-    assert found is not None
     assert (found.batch, found.operator) == ((), "aten::log")
 
 
@@ -241,7 +234,6 @@ def test_the_first_bad_weight_is_named(tmp_path):
                     self.head.bias[0] = float("nan")
 
     found = train(tmp_path, Broken()).bad_run
-    assert found is not None
     assert not found.weights_finite
     assert "head.bias is the first" in found.evidence[0]
 
@@ -255,7 +247,6 @@ def test_an_operator_outside_of_layers_has_no_cure_by_layers(tmp_path):
             return loss + (scaled - scaled).float().sum() * 0.0 if batch_idx == 2 else loss
 
     found = train(tmp_path, Outside()).bad_run
-    assert found is not None
     assert (found.layer, found.fp32_finite, found.keep_fp32) == ("", False, ())
 
 
@@ -276,12 +267,10 @@ def test_nan_gradients_under_bf16_are_found_before_the_step(tmp_path):
             return nn.functional.cross_entropy(self.head(hidden), batch[1])
 
     found = train(tmp_path / "gradients", Rooted(), "bf16-mixed", diagnose="gradients").bad_run
-    assert found is not None
     assert (found.step, found.symptom, found.backward) == (2, "gradients", True)
     assert found.layer == "root"
     assert found.keep_fp32 == ("root",)
     late = train(tmp_path / "loss", Rooted(), "bf16-mixed").bad_run
-    assert late is not None
     assert not late.weights_finite
     assert "diagnose='gradients'" in late.action
 

@@ -44,7 +44,6 @@ def test_replays_what_an_fp32_training_would_have_done(tmp_path, setting):
     accumulate = options.get("accumulate_grad_batches", 1)
     plain = fit(tmp_path, None, make_net(recipe), max_steps=3, **options)
     drift = callback.numerics
-    assert drift is not None
     assert len(drift.mixed_losses) == len(drift.fp32_losses) == 3 * accumulate
     # The replay runs eagerly: compiled code may round otherwise.
     assert drift.fp32_losses == pytest.approx([loss * accumulate for loss in plain.losses], rel=1e-6)
@@ -55,7 +54,6 @@ def test_replays_what_an_fp32_training_would_have_done(tmp_path, setting):
 def test_sound_mixed_precision_is_within_seed_noise(tmp_path, mode):
     callback = guarded(mode, steps=6)
     fit(tmp_path, callback, make_net())
-    assert callback.numerics is not None
     assert not callback.numerics.beyond_seed_noise
     assert callback.underflow is None  # nobody asked for it
     assert not list(tmp_path.rglob("underflow*"))
@@ -67,7 +65,6 @@ def test_harm_is_beyond_seed_noise(tmp_path):
     # A scale at which every gradient underflows: the mixed run learns nothing.
     callback = PrecisionCallback("16-mixed", guard_steps=6, init_scale=2.0**-40)
     fit(tmp_path, callback, module)
-    assert callback.numerics is not None
     assert callback.numerics.beyond_seed_noise
     assert callback.numerics.drift > 0
 
@@ -84,7 +81,6 @@ def test_drift_of_each_layer_against_a_second_computation(tmp_path, monkeypatch,
     expected = float(((mixed - exact).norm() / exact.norm()).detach())
     callback = guarded("bf16-mixed")
     fit(tmp_path, callback, module)
-    assert callback.numerics is not None
     drift = {row.name: row.relative_error for row in callback.numerics.layers}
     assert list(drift) == ["body.0", "body.1", "body.2", "fc"]
     assert drift["body.0"] == pytest.approx(expected, rel=tolerance)
@@ -94,7 +90,6 @@ def test_drift_of_each_layer_against_a_second_computation(tmp_path, monkeypatch,
 def test_kept_layers_drift_no_further(tmp_path):
     callback = PrecisionCallback("bf16-mixed", guard_steps=2, keep_fp32=["body.0"])
     fit(tmp_path, callback, make_net())
-    assert callback.numerics is not None
     assert callback.numerics.layers[0].relative_error == 0.0
 
 
