@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer, may_wait_for_device
-from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
+from lightning_perf.callbacks.mistakes.loop_checks import loaded_without_scaler
 from lightning_perf.callbacks.numerics.bad_run import Diagnose
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern

@@ -14,8 +14,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.logged_report import send_report
 from lightning_perf.callbacks.probe_fit import probe_fit
 from lightning_perf.run_files.fit.account import FitAccount
-from lightning_perf.run_files.notes import write_notes
-from lightning_perf.run_files.report import write_report
+from lightning_perf.run_files.report import write_notes, write_report
 
 if TYPE_CHECKING:
     from lightning_perf.callbacks.fit import Fit

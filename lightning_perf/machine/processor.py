@@ -6,10 +6,9 @@ import math
 import os
 from pathlib import Path
 
-from lightning_perf.machine.environment import cpu_name
+from lightning_perf.machine.environment import cpu_info, cpu_name, load_average
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
 
-CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 STATISTICS = Path("/proc/stat")
@@ -23,15 +22,9 @@ FP16_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 def cpu_flags() -> frozenset[str] | None:
     """Return extensions of the instruction set as Linux names them, or None without such a list."""
-    try:
-        with CPUINFO.open(encoding="ascii", errors="replace") as lines:
-            for line in lines:  # no further than the first processor: a large machine's list is long
-                name, _, value = line.partition(":")
-                if name.strip() in {"flags", "Features"}:
-                    return frozenset(value.split())
-    except OSError:
-        pass
-    return None
+    info = cpu_info()
+    flags = info.get("flags", info.get("Features"))
+    return None if flags is None else frozenset(flags.split())
 
 
 def usable_cores() -> int | None:
@@ -61,8 +54,7 @@ def usable_cpus() -> int | None:
 def busy_s() -> float | None:
     """Return how long programs have run on the processors that this process may use, since the start of the machine.
 
-    Returns:
-        Seconds, summed over the processors; None if the system does not count them (proc_stat(5)).
+    The seconds are summed over the processors; None if the system does not count them (proc_stat(5)).
     """
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -82,17 +74,14 @@ def processor_facts(
 ) -> dict[str, str | int | float | list[str] | None]:
     """Collect a recording's facts about the processor, described by `lightning_perf.trace.description.Processor`.
 
-    Args:
-        page_faults: Page faults per step, if they were counted.
-
-    Returns:
-        A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus`` and ``machine_cpus``.
-        ``bf16`` is missing if the system does not list instructions. It is empty if torch has no library that would use
-        them. ``page_faults`` per step, ``page_fault_ns`` and ``allocator`` are included if known.
+    Page faults are those per step, if they were counted. ``bf16`` is missing if the system does not list instructions.
+    It is empty if torch has no library that would use them.
     """
     import torch
 
-    flags = _capabilities()
+    flags = cpu_flags()
+    if flags is None and hasattr(torch.cpu, "get_capabilities"):  # newer torch has the same names for those of interest
+        flags = frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
     if flags is not None:
         uses_them: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         flags &= BF16_FLAGS if uses_them else frozenset()
@@ -111,14 +100,6 @@ def processor_facts(
     }
 
 
-def load_average() -> float | None:
-    """Return the load average of the last minute; None if the system has none."""
-    try:
-        return round(os.getloadavg()[0], 2)
-    except (AttributeError, OSError):  # Windows, or a sandbox
-        return None
-
-
 def _quota() -> int | None:
     """Return the processors' time that the control group may use (version 2), or None without a limit."""
     try:
@@ -126,13 +107,3 @@ def _quota() -> int | None:
         return max(1, math.ceil(int(limit) / int(period)))
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
         return None
-
-
-def _capabilities() -> frozenset[str] | None:
-    """Return flags as Linux names them. Elsewhere newer torch lists them, with the same names for those needed here."""
-    import torch
-
-    flags = cpu_flags()
-    if flags is None and hasattr(torch.cpu, "get_capabilities"):
-        return frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
-    return flags

@@ -37,10 +37,10 @@ from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
+from lightning_perf.run_files.report import read_notes
 from lightning_perf.run_files.run_folder import full_disk_notes
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name

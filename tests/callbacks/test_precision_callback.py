@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision import switch as precision_switch
+from lightning_perf.callbacks.precision.autograd_graph import read_graph
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
 from tests.callbacks.training import PACKAGES, make_trainer, recording_logger

@@ -14,6 +14,7 @@ from lightning_perf.analysis.precision.scales import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.precision.autograd_graph import GradientGraph, read_graph
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
@@ -34,10 +35,6 @@ _MANTISSA_BITS = 23
 _EXPONENT_BIAS = 127
 _EXPONENTS = 256
 _ZERO, _NONFINITE = 0, 255
-
-_CAST = "ToCopyBackward0"
-_COMPILED = "CompiledFunctionBackward"
-_LEAF = "torch::autograd::AccumulateGrad"
 
 _PROBE_DOUBLINGS = (20, 10, 5)
 """Doublings of the scale that may bring values to light which underflow to zero, the next where one overflows."""
@@ -86,10 +83,8 @@ class UnderflowMonitor(FitObserver):
         path: Path | None,
         errors: ErrorReporter,
     ) -> None:
-        self._trainer = trainer
-        self._module = module
-        self._every_n_steps = every_n_steps
-        self._scale = scale
+        self._trainer, self._module = trainer, module
+        self._every_n_steps, self._scale = every_n_steps, scale
         self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
@@ -136,14 +131,13 @@ class UnderflowMonitor(FitObserver):
         graph, self._graph = self._graph, None
         # In manual optimization another optimizer's gradients may be around, unscaled by now: the graph tells.
         all_fresh = bool(self._module.automatic_optimization)
-        reached = [
-            (layer, parameter)
+        gradients = [
+            (layer, parameter.grad)
             for layer, parameter in self._parameters
             if parameter.grad is not None and (all_fresh or id(parameter) in graph.casts)
         ]
         probe, self._probe = self._probe, None
-        if reached:
-            gradients = [(layer, p.grad) for layer, p in reached if p.grad is not None]
+        if gradients:
             counts = CountedGradients(gradients, len(self._names), self._first_bins)
             arithmetic = self._arithmetic(graph)
             self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
@@ -203,11 +197,8 @@ class UnderflowMonitor(FitObserver):
 
     def _take(self, counted: _Counted) -> None:
         rows = counted.counts.read(counted.arithmetic)
-        seen = {
-            name: row
-            for name, row in zip(self._names, rows, strict=True)
-            if row.zeros or row.nonfinite or row.counts
-        }  # fmt: skip
+        named = zip(self._names, rows, strict=True)
+        seen = {name: row for name, row in named if row.zeros or row.nonfinite or row.counts}
         sample = GradientSample(counted.step, counted.scale, seen, self._hidden(counted))
         self._samples.append(sample)
         if not any(row.nonfinite for row in rows):
@@ -241,10 +232,7 @@ FirstBins: TypeAlias = dict[tuple[tuple[int, int], ...], torch.Tensor]
 class CountedGradients:
     """Counts of gradient values, known on the device now and on the host some time later.
 
-    On other devices than CUDA's to read them is to wait for the device.
-
-    Args:
-        kept: Where to keep the first bins for the next sample.
+    On other devices than CUDA's to read them is to wait for the device. `kept` holds the first bins for the next one.
     """
 
     @torch.no_grad()
@@ -306,57 +294,3 @@ def _layer(row: list[int], arithmetic: Arithmetic) -> LayerGradients:
     present = [position for position, count in enumerate(normal) if count]
     first, last = (present[0], present[-1] + 1) if present else (0, 0)
     return LayerGradients(arithmetic, zeros, nonfinite, LOWEST_EXPONENT + first, tuple(normal[first:last]))
-
-
-@dataclass(frozen=True)
-class GradientGraph:
-    """The parameters that a loss reaches.
-
-    Attributes:
-        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used without a cast.
-            The graph does not contain the operations inside reentrant checkpoints and other custom functions.
-        compiled: Whether part of the graph is compiled, so that casts inside it do not show.
-    """
-
-    casts: dict[int, int]
-    compiled: bool
-
-    @property
-    def total_casts(self) -> int:
-        """Casts of parameters in the forward pass."""
-        return sum(self.casts.values())
-
-
-def read_graph(loss: torch.Tensor) -> GradientGraph:
-    """Walk the graph of a loss.
-
-    Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
-    weight cache it is cast once however often it is used.
-
-    Example:
-        >>> layer = torch.nn.Linear(2, 2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-        ...     loss = layer(layer(torch.ones(1, 2))).sum()
-        >>> read_graph(loss).total_casts  # weight and bias, each once for two uses
-        2
-    """
-    casts: dict[int, int] = {}
-    compiled = False
-    seen = {loss.grad_fn}
-    stack: list[Any] = [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None:
-            continue
-        name = node.name()
-        compiled = compiled or name.startswith(_COMPILED)
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            if following.name() == _LEAF:
-                parameter = id(following.variable)
-                casts[parameter] = casts.get(parameter, 0) + (name == _CAST)
-            elif following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return GradientGraph(casts, compiled)

@@ -10,7 +10,7 @@ from lightning_perf.inference.runtimes import onnx_files as onnx_quantize
 from lightning_perf.inference.runtimes.onnx_files import weights_apart, write_onnx, write_qdq_onnx
 from lightning_perf.inference.runtimes.onnxruntime import load_session
 from lightning_perf.inference.runtimes.registry import find_runtime
-from lightning_perf.machine import processor
+from lightning_perf.machine import environment
 from tests.inference.runtimes.support import CPU, pictures, residual_network, subject_of, trained_network
 
 onnx = pytest.importorskip("onnx", reason="needs onnx")
@@ -60,7 +60,7 @@ def test_tensorrt_says_what_is_missing(name, monkeypatch):
 
 def test_weights_keep_7_bits_where_products_would_overflow(tmp_path, monkeypatch):
     cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(processor, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(environment, "CPUINFO", cpuinfo)
     monkeypatch.setattr(onnx_quantize.platform, "machine", lambda: "x86_64")
     cpuinfo.write_text("processor\t: 0\nflags\t\t: avx avx2\n")
     path = tmp_path / "model.onnx"

@@ -1,4 +1,4 @@
-"""The forecast's share of the time of a fit: measures it, and decides whether more may be spent."""
+"""Sampling of layers: hooks for one batch that never fail the training, and a share of its time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,50 @@ from typing import Any
 import torch
 
 
+class LayerHooks:
+    """Hooks of layers for one batch. The user's passes continue after an error of a hook, which `check` then raises."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        """The first error of a hook; no hook does anything after it."""
+        self._handles: list[Any] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are any hooks of layers."""
+        return bool(self._handles)
+
+    def on_forward(self, layer: torch.nn.Module, read: Callable[[Any, Any, Any], None]) -> None:
+        """Call a function with the layer, its inputs and its output, until `remove`."""
+        self._handles.append(layer.register_forward_hook(lambda *arguments: self._guard(read, *arguments)))
+
+    def on_gradient(self, output: torch.Tensor, read: Callable[[torch.Tensor], None]) -> None:
+        """Call a function with the gradient of a tensor."""
+        output.register_hook(lambda gradient: self._guard(read, gradient))  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Remove the hooks of layers."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def check(self) -> None:
+        """Raise the error of a hook, if there was one."""
+        if self.error is not None:
+            raise self.error
+
+    def _guard(self, read: Callable[..., None], *arguments: Any) -> None:
+        if self.error is None:
+            try:
+                read(*arguments)
+            except Exception as error:
+                self.error = error
+
+
 class ForecastBudget:
     """Adds up the forecast's time on the host and the device, and compares it with the time of the fit.
 
-    Device time is known some steps later, because reading it at once would wait for the device.
-
-    Args:
-        share: The most that the forecast may take of the fit's time, 0 to 1.
+    Device time is known some steps later, because reading it at once would wait for the device. The forecast may take
+    at most `share` of the fit's time, 0 to 1.
     """
 
     def __init__(self, share: float, device: torch.device, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
