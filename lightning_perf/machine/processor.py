@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
 from lightning_perf.machine.environment import cpu_name
@@ -74,6 +75,25 @@ def busy_s() -> float | None:
                 ticks += user + nice + system + interrupts + soft_interrupts
         return ticks / os.sysconf("SC_CLK_TCK")
     except (AttributeError, OSError, ValueError):  # not Linux, or a sandbox
+        return None
+
+
+def process_counters(pid: int | str, proc: Path = Path("/proc")) -> list[str]:
+    """Return the counters of a process, from its state on: field 3 of proc_pid_stat(5) comes first.
+
+    Raises:
+        OSError: The process has ended, or this is not Linux.
+    """
+    # The name of the program may contain blanks and brackets, so count the fields after its last one.
+    return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def process_age_ns() -> int | None:
+    """Return the time since this process started, to 10 ms; None on a system without ``/proc``."""
+    try:
+        started_ns = int(process_counters("self")[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns)
+    except (OSError, ValueError, IndexError, AttributeError):
         return None
 
 

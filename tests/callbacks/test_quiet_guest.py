@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_perf.machine.environment import host_notes
+from lightning_perf.revision import git_revision
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import PACKAGES, make_module, trace_files
 
@@ -91,6 +93,17 @@ def test_a_warning_that_is_shown_once_stays_at_once(tmp_path: Path, monkeypatch:
         assert list(warnings.filters) == before
     assert len(trace_files(tmp_path)) > 3
     assert shown.count("mind the step") == 1
+
+
+def test_the_facts_of_a_run_repeat_no_warning() -> None:
+    registry: Any = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            warnings.warn_explicit("shown once", UserWarning, "module.py", 1, registry=registry)
+            git_revision(Path(__file__).parent)
+            host_notes()
+    assert len(caught) == 1
 
 
 FIT = """

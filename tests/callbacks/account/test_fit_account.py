@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks import account_keeper
+from lightning_perf.callbacks import session
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from tests.callbacks.perf_training import assert_untapped, quick
@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(account_keeper, "FitAccountant", functools.partial(FitAccountant, now_ns=clock))
+    monkeypatch.setattr(session, "FitAccountant", functools.partial(FitAccountant, now_ns=clock))
     return clock
 
 
