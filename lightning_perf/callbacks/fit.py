@@ -129,8 +129,12 @@ class Fit:
             log_every=loop.log_every,
             errors=errors,
         )
-        totals = _Totals(state, accounts)
-        self._sample_takers = (self._log.add, totals.add, *(each.add for each in self._captures))
+        totals = [_Totals(state, account) for account in accounts]
+        self._sample_takers = (
+            self._log.add,
+            *(each.add for each in totals),
+            *(each.add for each in self._captures),
+        )
         timer = StepTimer(
             state, on_sample=self._on_sample, device_clock=cuda_clock(device) if device.type == "cuda" else None
         )
@@ -150,7 +154,7 @@ class Fit:
             loop,
             [
                 taps,
-                totals,
+                *totals,
                 self._log,
                 *self._profilers,
                 *self._captures,
@@ -231,9 +235,9 @@ MARKED_STEPS = 16
 class _Totals(StepObserver):
     """The samples and tokens of the fit, and the time of its first half, for its account."""
 
-    def __init__(self, state: FitState, accounts: Sequence[FitAccountant]) -> None:
+    def __init__(self, state: FitState, account: FitAccountant) -> None:
         self._state = state
-        self._accounts = tuple(accounts)
+        self._account = account
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._next_mark = MARKED_STEPS
@@ -244,12 +248,12 @@ class _Totals(StepObserver):
         self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
         if self._state.whole_steps >= self._next_mark:
             self._next_mark = 2 * self._state.whole_steps
-            for account in self._accounts:
-                account.mark_steps(self._state.whole_steps)
+            self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
         """Complete the account."""
-        for account in self._accounts if self._state.whole_steps else ():
+        if self._state.whole_steps:
+            account = self._account
             account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
 
 

@@ -59,8 +59,10 @@ def usable_cpus() -> int | None:
     return min(number, _quota() or number)
 
 
-def busy_s() -> float | None:
+def busy_s(statistics: Path | None = None, *, stolen: bool = False) -> float | None:
     """Return how long programs have run on the processors that this process may use, since the start of the machine.
+
+    With `stolen`, the time of other virtual machines on these processors counts, too.
 
     Returns:
         Seconds, summed over the processors; None if the system does not count them (proc_stat(5)).
@@ -68,11 +70,11 @@ def busy_s() -> float | None:
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         ticks = 0
-        for line in STATISTICS.read_text(encoding="ascii").splitlines():
+        for line in (statistics or STATISTICS).read_text(encoding="ascii").splitlines():
             name, *counts = line.split()
             if name in usable:
-                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, *_ = map(int, counts)
-                ticks += user + nice + system + interrupts + soft_interrupts
+                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, steal, *_ = map(int, counts)
+                ticks += user + nice + system + interrupts + soft_interrupts + steal * stolen
         return ticks / os.sysconf("SC_CLK_TCK")
     except (AttributeError, OSError, ValueError):  # not Linux, or a sandbox
         return None

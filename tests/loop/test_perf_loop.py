@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lightning_perf
 from lightning_perf import CaptureOptions, PerfCallback, PerfLoop, analyze
 from lightning_perf.compare.records.record import find_records
+from lightning_perf.loop.hooks import FetchHooks
 from lightning_perf.project import install_command
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
@@ -483,6 +484,18 @@ def test_without_a_package_the_error_says_what_to_install(package: str, extra: s
     done = subprocess.run([sys.executable, "-c", absent], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode
     assert install_command(extra) in done.stderr
+
+
+def test_fetches_are_told_apart_by_their_data_set() -> None:
+    own, other, heard = loader(2), loader(1), list[object]()
+    hooks = FetchHooks(
+        own.dataset, lambda: heard.append("start"), lambda batch: heard.append(batch), lambda: heard.append("other")
+    )
+    batches = list(own)
+    list(other)
+    hooks.remove()
+    list(own)
+    assert heard == ["start", batches[0], "start", batches[1], "start", None, "other", "other"]
 
 
 def test_the_note_for_the_run_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,14 +28,8 @@ class Schedule:
     """Which steps of a fit are recorded. The names have the same meaning as in `torch.profiler.schedule`.
 
     Steps are whole optimizer steps and counted from 0 at the start of the fit. After `skip_first` steps come cycles of
-    `wait`, `warmup` and `active` steps.
-
-    Attributes:
-        skip_first: Steps before the first cycle.
-        wait: Steps at the start of each cycle in which the profiler rests.
-        warmup: Steps in which the profiler runs and discards its events, since its start distorts the first ones.
-        active: Steps recorded in each cycle, into one trace file.
-        repeat: Cycles; 0 for as many as the fit has room for.
+    `wait`, `warmup` and `active` steps. In the warm-up the profiler runs and discards its events, since its start
+    distorts the first ones. With `repeat` 0 there are as many cycles as the fit has room for.
 
     Raises:
         TypeError: A number is not an integer.

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from lightning_perf.machine.processor import process_counters
+from lightning_perf.machine.processor import busy_s, process_counters
 
 LEAST_S = 1.0
 """Shorter trainings are not judged: the kernel counts in hundredths of a second."""
@@ -40,45 +40,23 @@ class HostLoad:
         elapsed_s = time.monotonic() - self._began_s
         if elapsed_s < LEAST_S:
             return None, None
-        busy_s, own_s, throttled_s = (
+        all_s, own_s, throttled_s = (
             end - start if start is not None and end is not None else None
             for start, end in zip(self._start, self._read(), strict=True)
         )
         other = None
-        if busy_s is not None and own_s is not None and busy_s > 0:  # some sandboxes count nothing
-            other = _share((busy_s - own_s) / (elapsed_s * len(_usable_cpus())))
+        if all_s is not None and own_s is not None and all_s > 0:  # some sandboxes count nothing
+            other = _share((all_s - own_s) / (elapsed_s * len(os.sched_getaffinity(0))))
         return other, _share(throttled_s / elapsed_s) if throttled_s is not None else None
 
     def _read(self) -> tuple[float | None, float | None, float | None]:
         """Return the seconds of all processes, of the run's, and of the quota; None where nobody counts them."""
-        busy_s, own_s = _busy_s(self._proc / "stat"), _own_s(self._proc, self._family)
-        return busy_s, own_s, _throttled_s(self._control_group / "cpu.stat")
+        all_s, own_s = busy_s(self._proc / "stat", stolen=True), _own_s(self._proc, self._family)
+        return all_s, own_s, _throttled_s(self._control_group / "cpu.stat")
 
 
 def _share(value: float) -> float:
     return round(min(1.0, max(0.0, value)), 4)
-
-
-def _usable_cpus() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except AttributeError:  # macOS
-        return set(range(os.cpu_count() or 1))
-
-
-def _busy_s(stat: Path) -> float | None:
-    """Return the time that the usable processors worked, for any process."""
-    try:
-        lines = stat.read_text().splitlines()
-    except OSError:
-        return None
-    names = {f"cpu{number}" for number in _usable_cpus()}
-    rows = [line.split() for line in lines if line.startswith("cpu")]
-    counts = [list(map(int, row[1:9])) for row in rows if row[0] in names]
-    if len(counts) < len(names):
-        return None
-    # user nice system idle iowait irq softirq steal: proc_stat(5)
-    return sum(sum(count) - count[3] - count[4] for count in counts) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_s(proc: Path, family: int) -> float | None:
