@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
 from lightning_perf.machine.environment import cpu_info, cpu_name, load_average
@@ -51,21 +52,41 @@ def usable_cpus() -> int | None:
     return min(number, _quota() or number)
 
 
-def busy_s() -> float | None:
+def busy_s(statistics: Path | None = None, *, stolen: bool = False) -> float | None:
     """Return how long programs have run on the processors that this process may use, since the start of the machine.
 
-    The seconds are summed over the processors; None if the system does not count them (proc_stat(5)).
+    With `stolen`, the time of other virtual machines on these processors counts, too. The seconds are summed over the
+    processors; None if the system does not count them (proc_stat(5)).
     """
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         ticks = 0
-        for line in STATISTICS.read_text(encoding="ascii").splitlines():
+        for line in (statistics or STATISTICS).read_text(encoding="ascii").splitlines():
             name, *counts = line.split()
             if name in usable:
-                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, *_ = map(int, counts)
-                ticks += user + nice + system + interrupts + soft_interrupts
+                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, steal, *_ = map(int, counts)
+                ticks += user + nice + system + interrupts + soft_interrupts + steal * stolen
         return ticks / os.sysconf("SC_CLK_TCK")
     except (AttributeError, OSError, ValueError):  # not Linux, or a sandbox
+        return None
+
+
+def process_counters(pid: int | str, proc: Path = Path("/proc")) -> list[str]:
+    """Return the counters of a process, from its state on: field 3 of proc_pid_stat(5) comes first.
+
+    Raises:
+        OSError: The process has ended, or this is not Linux.
+    """
+    # The name of the program may contain blanks and brackets, so count the fields after its last one.
+    return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def process_age_ns() -> int | None:
+    """Return the time since this process started, to 10 ms; None on a system without ``/proc``."""
+    try:
+        started_ns = int(process_counters("self")[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns)
+    except (OSError, ValueError, IndexError, AttributeError):
         return None
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import CaptureOptions, PerfCallback, analyze, read_trace
-from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf import PerfCallback, analyze, read_trace
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
@@ -197,23 +195,6 @@ def test_slow_data_is_seen_as_data_wait(tmp_path: Path) -> None:
     assert min(differences) < 0.2
 
 
-def weights(tmp_path: Path, callback: PerfCallback | None, **options: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-    torch.manual_seed(3)
-    module = make_module()
-    data = DataLoader(Points(24), 2, shuffle=True)
-    make_trainer(tmp_path, callback, max_epochs=2, **options).fit(module, data, loader(1))
-    return [p.detach() for p in module.parameters()], torch.rand(4)
-
-
-@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}])
-def test_training_gives_the_same_bits_with_and_without(tmp_path: Path, options: dict[str, Any]) -> None:
-    plain, plain_random = weights(tmp_path / "a", None, **options)
-    observed, observed_random = weights(tmp_path / "b", quick(repeat=2), **options)
-    assert trace_files(tmp_path / "b")
-    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
-    assert torch.equal(plain_random, observed_random), "random numbers were drawn"
-
-
 def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
     callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=3, max_overhead=0.0, report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(14))
@@ -238,10 +219,3 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     assert each.window.trace_bytes == file.stat().st_size
     profiled = [row["step"] for row in samples(tmp_path) if row["profiled"]]
     assert profiled == list(range(9, 14))
-
-
-@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, CaptureOptions])
-def test_types_of_settings_can_be_read(settings: Any) -> None:
-    """As LightningCLI reads them, to take settings from its command line and files."""
-    hints = get_type_hints(settings.__init__)
-    assert set(inspect.signature(settings).parameters) <= hints.keys()

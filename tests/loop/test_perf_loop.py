@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lightning_perf
 from lightning_perf import CaptureOptions, PerfCallback, PerfLoop, analyze
 from lightning_perf.compare.records.record import find_records
+from lightning_perf.loop.hooks import FetchHooks
 from lightning_perf.project import install_command
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
@@ -412,13 +413,8 @@ def test_a_short_loop_shortens_the_schedule(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"model": 3}, TypeError, "takes a torch.nn.Module, not int"),
-        ({"report": "long"}, ValueError, "report='long' is unknown: give one of 'full', 'short', 'none'"),
-        ({"fingerprint": "none"}, ValueError, "fingerprint='none' is unknown: give one of 'full', 'light'"),
-        ({"active": 0}, ValueError, "active=0 is too small"),
         ({"total_steps": 0}, ValueError, "total_steps=0 is too small: give 1 or more"),
         ({"total_steps": 2.5}, TypeError, "total_steps must be a whole number, not 2.5"),
-        ({"max_overhead": 2}, ValueError, "max_overhead"),
-        ({"capture_slow_steps": 3}, TypeError, "capture_slow_steps"),
     ],
 )
 def test_bad_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -476,10 +472,30 @@ with PerfLoop(model, optimizer, dirpath={str(tmp_path)!r}) as perf:
     assert "Full report: " in done.stdout
 
 
-def test_without_torch_the_error_says_what_to_install() -> None:
-    code = without({"torch"}, "from lightning_perf import PerfLoop")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert install_command("train") in done.stderr
+@pytest.mark.parametrize(
+    ("package", "extra", "code"),
+    [
+        ("torch", "train", "from lightning_perf import PerfLoop"),
+        ("transformers", "transformers", "from lightning_perf import PerfTrainerCallback; PerfTrainerCallback()"),
+    ],
+)
+def test_without_a_package_the_error_says_what_to_install(package: str, extra: str, code: str) -> None:
+    absent = without({package}, code)
+    done = subprocess.run([sys.executable, "-c", absent], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode
+    assert install_command(extra) in done.stderr
+
+
+def test_fetches_are_told_apart_by_their_data_set() -> None:
+    own, other, heard = loader(2), loader(1), list[object]()
+    hooks = FetchHooks(
+        own.dataset, lambda: heard.append("start"), lambda batch: heard.append(batch), lambda: heard.append("other")
+    )
+    batches = list(own)
+    list(other)
+    hooks.remove()
+    list(own)
+    assert heard == ["start", batches[0], "start", batches[1], "start", None, "other", "other"]
 
 
 def test_the_note_for_the_run_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,11 +198,7 @@ class Observers:
         self._close(observer)
 
     def finish(self, *, may_wait: bool = True) -> dict[str, Any]:
-        """End the observation in reverse order, and return the results of all observers.
-
-        Args:
-            may_wait: Whether observers may wait for the device.
-        """
+        """End the observation in reverse order, and return the results of all observers."""
         results: dict[str, Any] = {}
         for observer in self._observers[::-1]:
             with self.isolate(observer):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer, cuda_clock
 from lightning_perf.run_files.steps import StepSample
@@ -130,31 +129,6 @@ def test_a_batch_of_any_make_costs_its_samples_alone() -> None:
         bench.timer.add_batch(odd)
         bench.timer.on_step_end()
     assert [sample.samples for sample in bench.samples] == [None, None, None]
-
-
-@dataclass
-class Batch:
-    name: str
-    image: torch.Tensor
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        (torch.zeros(5, 2), 5),
-        ([torch.zeros(4), torch.zeros(7)], 4),
-        ({"meta": ["a", "b"], "x": {"y": (torch.zeros(3, 3),)}}, 3),
-        (Batch("n", torch.zeros(6, 1)), 6),
-        (torch.tensor(1.0), None),
-        ((torch.tensor(1.0), torch.zeros(2)), 2),
-        (None, None),
-        ("text", None),
-        (Batch, None),
-        ([], None),
-    ],
-)
-def test_batch_samples(batch: Any, samples: int | None) -> None:
-    assert batch_samples(batch) == samples
 
 
 @dataclass
