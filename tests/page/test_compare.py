@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from lightning_perf.analysis.comparability import Comparability, Mismatch, Throughput
-from lightning_perf.analysis.precision.amp_gain import AmpCheck
-from lightning_perf.cli import main
 from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
@@ -82,21 +80,6 @@ def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: C
     assert "Not recorded by both, so not checked: model." in shown
     assert "incomparable" not in shown
     assert not re.search(r"\b(?:faster|slower|same)\n|\t(?:faster|slower|same)\b", shown)
-
-
-@pytest.mark.parametrize(("held", "words"), [(True, ": as predicted"), (False, ": not as predicted")])
-def test_a_prediction_stands_beside_what_came_of_it(compared: Compared, open_page: Any, held: bool, words: str) -> None:
-    document = page_json(replace(compared, mixed_precision=AmpCheck((1.25, 2.5), 2.0, held)))
-    assert f"1.25× to 2.50× as fast. It is 2.00×{words}" in open_page(document, kind="diff").page.inner_text("main")
-
-
-def test_diff_writes_it(tmp_path: Path, compared: Compared, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "out.html"
-    assert main(["diff", str(tmp_path / "before"), str(tmp_path / "after"), "--html", str(target)]) == 0
-    assert capsys.readouterr().out.startswith("A step took")
-    page = target.read_text()
-    assert "<title>before and after – lightning_perf</title>" in page
-    assert 'data-kind="diff"' in page
 
 
 def test_a_file_of_one_run_says_how_to_compare(tmp_path: Path, open_page: Any) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_perf.cli import main
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison, Prediction
@@ -180,26 +177,3 @@ def test_a_single_run_an_arm_is_shown_without_intervals(tmp_path: Path, open_pag
     assert "−50.0 %" in opened.texts("#table-results tbody tr")[0]
     opened.show("runs")
     assert opened.page.locator("#table-runs tbody tr").count() == 2
-
-
-def test_compare_writes_it_also_when_it_refuses(
-    tmp_path: Path, open_page: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for arm, precision, size in (("fp32", "32-true", 32), ("amp", "16-mixed", 64)):
-        for seed in (1, 2, 3):
-            facts: dict[str, Any] = {"train__seed": seed, "train__precision": precision, "train__batch_size": size}
-            write_run(tmp_path / arm / str(seed), step_ms=100.0 + seed, **facts)
-    target = tmp_path / "out.html"
-    command = ["compare", str(tmp_path / "fp32"), str(tmp_path / "amp"), "--treatment", "precision"]
-    assert main([*command, "--html", str(target)]) == 3
-    match = re.search(r'id="document"[^>]*>(.*?)</script>', target.read_text())
-    assert match is not None
-    document = json.loads(match[1])
-    assert [row["fact"] for row in document["rows"]] == ["train.batch_size"]
-    opened = open_page(json.dumps(document).encode(), kind="study")
-    assert document["message"] in opened.page.inner_text("main")
-    assert opened.texts("#table-differences tbody td") == ["amp", "32", "64"]
-    assert main([*command, "--allow", "batch_size", "--html", str(target)]) in (0, 4)
-    assert '"headline"' in target.read_text()
-    assert main([*command, "--allow", "batch_size", "--html", str(target / "out.html")]) == 2
-    assert f"{target / 'out.html'}: cannot be written" in capsys.readouterr().err

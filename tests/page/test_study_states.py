@@ -9,10 +9,8 @@ from typing import Any
 import msgspec
 
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.documents import page_json
-from lightning_perf.run_files.run_record import Outcome, Place
-from tests.compare.support import write_arms, write_run
+from tests.compare.support import write_arms
 
 
 def with_loss(run: Any, loss: float | None) -> Any:
@@ -35,22 +33,3 @@ def test_a_diverged_candidate_is_shown_with_its_loss_and_the_busy_machine(tmp_pa
     assert "Times alone: step time −" in candidate.verdict.headline
     assert all(line in shown for line in candidate.verdict.details)
     assert "The machine was busy: other processes took 40 % during fp32" in shown
-
-
-def test_a_loss_has_a_row_and_a_crash_fails_a_gate_of_its_own(tmp_path: Path, open_page: Any) -> None:
-    arms = write_arms(tmp_path)
-    for runs in arms.values():
-        runs[:] = [with_loss(run, 0.3 + 0.001 * n) for n, run in enumerate(runs)]
-    place = Place("s", "amp", 3, 1)
-    arms["amp"].append(write_run(tmp_path / "crash", outcome=Outcome.FAILED, place=place, started=0.5))
-    comparison = compare_arms(arms, Settings(gates=(parse_gate("loss<=1.01"),)))
-    opened = open_page(page_json(comparison), kind="study")
-    opened.draw_charts()
-    assert opened.texts(".verdict .outcome") == ["unfinished"]
-    assert "faster" not in comparison.candidates[0].verdict.headline
-    (row,) = [row for row in opened.texts("#table-results tbody tr") if row.startswith("loss")]
-    assert "the same in every block" in row
-    passed, failed = opened.texts("#table-gates tbody tr")
-    assert "passed" in passed
-    assert "failures" in failed
-    assert "did not finish: 1 of 6, in the baseline 0 of 6" in failed

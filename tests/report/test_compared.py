@@ -8,7 +8,6 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from tests.support.schemas import load_document
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -75,14 +74,6 @@ def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None
     assert "-60.0 µs" in text
     assert "\x1b" not in text
     assert r"[red]old\x1b[31m" in text
-
-
-def test_command_line(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", *map(str, paths), "--json"]) == 0
-    written = load_document("diff", capsys.readouterr().out)
-    assert (written["before"], written["after"]) == ([str(paths[0])], [str(paths[1])])
-    assert main(["diff", *map(str, paths)]) == 0
-    assert capsys.readouterr().out.startswith("A step took 200 µs and takes 200 µs (1.00×): same")
 
 
 def test_a_whole_recording_is_not_called_a_step(paths: tuple[Path, Path]) -> None:

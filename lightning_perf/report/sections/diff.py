@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from lightning_perf.analysis.comparability import Comparability
@@ -28,7 +29,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import bars, names_axis, of_total, time_axis
 from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_count, format_duration, format_rate, format_ratio
+from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio
 
 if TYPE_CHECKING:
     from lightning_perf.report.compared import Compared
@@ -49,42 +50,50 @@ STYLES: dict[str, Style] = {
 
 def diff_blocks(compared: Compared, top: int) -> Iterator[Block]:
     """Yield the blocks of a comparison of two recordings, its tables cut to their first rows."""
-    diff, checked = compared.diff, compared.comparability
+    checked, changes = compared.comparability, _all_changes(compared, top)
     if checked.mismatches:
         yield from _mismatches(checked)
     yield _headline(compared)
     yield from _remarks(compared)
     yield from map(note, compared.notes)
-    yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
-    yield Details("Figures", tuple(_figures(compared, top)))
+    yield from changes.pop("diff_categories")
+    yield Details("Figures", tuple(chain.from_iterable(changes.values())))
 
 
 def diff_parts(compared: Compared) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of the page of two recordings."""
-    checked, diff = compared.comparability, compared.diff
+    checked = compared.comparability
     return {
         "mismatches": [Heading("Not comparable"), *_mismatches(checked)] if checked.mismatches else [],
         "step": [*_step(compared), *map(note, compared.notes)],
-        "categories": _categories(diff.categories),
-        "diff_categories": _changes("By category", diff.categories, "category", "step-time-breakdown", CATEGORY_LABELS),
-        "diff_operators_device": _changes(
-            "Operators, device self time", diff.operators_device, "operator", "device-self-time", charted=True
-        ),
-        "diff_kernels": _changes("Kernels, copies and memsets", diff.kernels, "kernel", "kernel", charted=True),
-        "diff_operators_host": _changes(
-            "Operators, host self time", diff.operators_host, "operator", "host-self-time", charted=True
-        ),
-        "memory": (block for memory in compared.memory for block in _memory(memory)),
-        "diff_fit": []
-        if compared.fit is None
-        else [
-            *_changes(
-                "Time of the whole fit", compared.fit.groups, "part", "time-of-the-whole-fit", of_what="of the fit"
-            ),
-            *_fit_sentences(compared.fit),
-        ],
-        "compilation": _compilation(compared),
+        "categories": _categories(compared.diff.categories),
+        **_all_changes(compared, MOST_ROWS),
     }
+
+
+def _all_changes(compared: Compared, top: int) -> dict[str, Iterable[Block]]:
+    """Return the parts that the console and the page have in common."""
+    diff, fit, whole = compared.diff, compared.fit, len(CATEGORY_LABELS)
+    parts: dict[str, Iterable[Block]] = {
+        "diff_categories": _changes(
+            "By category", diff.categories, "category", "step-time-breakdown", whole, CATEGORY_LABELS
+        )
+    }
+    for part, title, changes, noun, definition in (
+        ("operators_device", "Operators, device self time", diff.operators_device, "operator", "device-self-time"),
+        ("operators_host", "Operators, host self time", diff.operators_host, "operator", "host-self-time"),
+        ("kernels", "Kernels, copies and memsets", diff.kernels, "kernel", "kernel"),
+    ):
+        parts[f"diff_{part}"] = _changes(title, changes, noun, definition, top)
+    parts["memory"] = (block for memory in compared.memory for block in _memory(memory))
+    if fit is not None:
+        title, definition = "Time of the whole fit", "time-of-the-whole-fit"
+        table_of_fit = _changes(title, fit.groups, "part", definition, len(fit.groups.rows), {}, of_what="of the fit")
+        parts["diff_fit"] = chain(table_of_fit, _fit_sentences(fit))
+    if compared.compilation is not None:
+        summary = Line(compared.compilation.summary)
+        parts["compilation"] = [Heading("Compilation", definition="compilation"), summary]
+    return parts
 
 
 def _categories(changes: DiffTable) -> Iterator[Block]:
@@ -116,22 +125,22 @@ def _changes(
     changes: DiffTable | None,
     noun: str,
     definition: str,
+    top: int,
     labels: dict[str, str] | None = None,
     *,
-    charted: bool = False,
     of_what: str = "per step",
 ) -> Iterator[Block]:
-    """Yield a table of changes, with its largest ones as bars."""
+    """Yield a table of changes. Of names without labels, such as those of operators, the largest ones are also bars."""
     rows = [row for row in changes.rows if row.before_ns or row.after_ns] if changes is not None else []
     if changes is None or not rows:
         return
     yield Heading(title, definition=definition, aside=f"{_signed(changes.change_ns)} {of_what} in total")
     shown = [row for row in rows if row.verdict != "same"][:MOST_BARS]
-    if charted and len(shown) > 1:
+    if labels is None and len(shown) > 1:
         yield _largest(shown, noun, comparable=all(row.verdict != "incomparable" for row in rows))
-    if len(rows) > MOST_ROWS:
-        yield note(f"This table lists the {MOST_ROWS:,} largest of {len(rows):,} changes.")
-    yield changes_table(changes, noun, labels)
+    yield changes_table(changes, noun, labels, top)
+    hint = f": this table lists the {MOST_ROWS:,} largest of all changes" if top == MOST_ROWS else ""
+    yield from rest(len(rows) - top, "", hint)
 
 
 def _largest(rows: Sequence[DiffRow], noun: str, *, comparable: bool) -> Plot:
@@ -150,16 +159,20 @@ def _largest(rows: Sequence[DiffRow], noun: str, *, comparable: bool) -> Plot:
     )
 
 
-def changes_table(changes: DiffTable, noun: str, labels: dict[str, str] | None = None, title: str = "") -> Table:
-    """Return the changes of a table for a page, the largest first."""
-    rows = [row for row in changes.rows if row.before_ns or row.after_ns][:MOST_ROWS]
+def changes_table(
+    changes: DiffTable, noun: str, labels: dict[str, str] | None = None, top: int = MOST_ROWS, title: str = ""
+) -> Table:
+    """Return the changes of a table, the largest first."""
+    rows = [row for row in changes.rows if row.before_ns or row.after_ns][:top]
+    names = [_name(row) if top == MOST_ROWS else kernel_text(_name(row)) for row in rows]
     most = max((abs(row.change_ns) for row in rows), default=0.0) or 1.0
     counted = any(row.before_calls is not None or row.after_calls is not None for row in rows)
+    calls = ("calls\nbefore", "calls\nafter") if counted else ()
     return table(
-        (noun, "before", "after", "change", "ratio", *(("calls before", "calls after") if counted else ()), "outcome"),
+        (noun, "before", "after", "change", "ratio", *calls, "outcome"),
         (
             (
-                _name(row) if labels is None else Cell(labels.get(row.name or "", _name(row)), color=_color(row.name)),
+                name if labels is None else Cell(labels.get(row.name or "", name), color=_color(row.name)),
                 row.before_ns,
                 row.after_ns,
                 Cell(_signed(row.change_ns), row.change_ns, bar=abs(row.change_ns) / most),
@@ -167,18 +180,10 @@ def changes_table(changes: DiffTable, noun: str, labels: dict[str, str] | None =
                 *((row.before_calls, row.after_calls) if counted else ()),
                 _outcome(row),
             )
-            for row in rows
+            for name, row in zip(names, rows, strict=True)
         ),
         title,
-        " ".join(
-            (
-                "code" if labels is None else "name",
-                *["duration"] * 3,
-                "ratio",
-                *(["count"] * 2 if counted else ()),
-                "text",
-            )
-        ),
+        f"{'code' if labels is None else 'name'} duration duration duration ratio{' count' * len(calls)} text",
     )
 
 
@@ -234,28 +239,6 @@ def _step(compared: Compared) -> Iterator[Block]:
     yield from _remarks(compared)
 
 
-def _figures(compared: Compared, top: int) -> Iterator[Block]:
-    diff = compared.diff
-    for title, changes in (
-        ("Operators, device self time", diff.operators_device),
-        ("Operators, host self time", diff.operators_host),
-        ("Device work", diff.kernels),
-    ):
-        if changes is not None and changes.rows:
-            yield from _section(title, changes, top, {})
-    for memory in compared.memory:
-        yield from _memory(memory)
-    if compared.fit is not None:
-        yield from _fit(compared.fit)
-    yield from _compilation(compared)
-
-
-def _compilation(compared: Compared) -> Iterator[Block]:
-    if compared.compilation is not None:
-        yield Heading("Compilation", definition="compilation")
-        yield Line(compared.compilation.summary)
-
-
 def _mismatches(checked: Comparability) -> Iterator[Block]:
     yield Line(f"Not comparable: {mismatch_sentence(checked)}", "warning")
     for mismatch in checked.mismatches:
@@ -275,11 +258,6 @@ def _memory(memory: MemoryDiff) -> Iterator[Block]:
         change = Cell(f"{sign}{format_bytes(abs(after - before))}", after - before)
         rows.append((category, before, after, change))
     yield table(("", "before", "after", "change"), rows, kinds="name bytes bytes figure")
-
-
-def _fit(fit: FitDiff) -> Iterator[Block]:
-    yield from _section("Time of the whole fit", fit.groups, len(fit.groups.rows), {})
-    yield from _fit_sentences(fit)
 
 
 def _fit_sentences(fit: FitDiff) -> Iterator[Line]:
@@ -303,32 +281,3 @@ def _prediction(check: AmpCheck) -> Line:
     return Line(
         f"Mixed precision was predicted to be {low} to {high} as fast. It is {format_ratio(check.measured)}: {held}."
     )
-
-
-def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -> Iterator[Block]:
-    yield Heading(title)
-    rows = [row for row in changes.rows if row.before_ns or row.after_ns]
-    yield table(
-        ("", "before", "after", "change", "ratio", "calls", ""),
-        (
-            (
-                kernel_text("(no operator)" if row.name is None else labels.get(row.name, row.name)),
-                row.before_ns,
-                row.after_ns,
-                Cell(_signed(row.change_ns), row.change_ns),
-                row.ratio,
-                _calls(row),
-                _outcome(row),
-            )
-            for row in rows[:top]
-        ),
-        kinds="name duration duration figure ratio figure figure",
-    )
-    yield from rest(len(rows) - top, "")
-
-
-def _calls(row: DiffRow) -> str:
-    if row.before_calls is None and row.after_calls is None:
-        return ""
-    before, after = (NOT_AVAILABLE if n is None else format_count(n) for n in (row.before_calls, row.after_calls))
-    return before if before == after else f"{before} → {after}"
