@@ -199,7 +199,8 @@ def build_report(
     run = _RunFiles(folder)
     _attach_probe(run, ranks, probe)
     compared = distributed([times for result in results for times in result.times])
-    step_times = summarize_step_times(samples) if samples else None
+    logged = _logged_rank(folder)
+    step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
     lead = lead_rank(ranks, compared)
     windows = _windows(run)
     captures, left_out = captured(folder, ranks) if folder is not None else ((), [])
@@ -220,7 +221,6 @@ def build_report(
         ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
         lead = lead_rank(ranks, compared)
     found = find(ranks, compared)
-    logged = _logged_rank(folder)
     checked = check_findings(
         found,
         ranks,

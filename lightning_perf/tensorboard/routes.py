@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from werkzeug.wrappers import Request, Response
 
 from lightning_perf.documents import page_json
 from lightning_perf.project import install_command
-from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of, make_task
+from lightning_perf.tensorboard.cache import Document, find, is_intact, key_of, make_task
 from lightning_perf.tensorboard.discovery import Run, Scanner
 from lightning_perf.tensorboard.excerpt import TABLES
 from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working
@@ -247,7 +248,8 @@ class Routes:
 
     def _discard(self, run: Run, path: Path) -> None:
         """Remove a damaged document of a run, so that the next request makes it again."""
-        discard(path)
+        with suppress(OSError):
+            path.unlink()
         self._queue.forget(make_task(run, key_of(run)))
 
     def _make(self, run: Run, document: Document) -> Path | Working:

@@ -43,17 +43,15 @@ def test_the_figures_are_those_of_the_document(compared: Compared, open_page: An
     opened = open_page(page_json(compared), kind="diff")
     shown = opened.page.inner_text("main")
     step = compared.diff.step
-    assert (
-        f"A step took {format_duration(step.before_ns)} and takes {format_duration(step.after_ns)} (0.600×): faster"
-        in shown
-    )
+    before, after = format_duration(step.before_ns), format_duration(step.after_ns)
+    assert f"A step took {before} and takes {after} (mean, 0.600×): faster" in shown
     rows = {
         row[0]: row[1:]
         for text in opened.page.locator("#table-diff-kernels tbody tr").all()
         for row in [[cell.strip() for cell in text.locator("th, td").all_inner_texts()]]
     }
-    assert rows["gemm"] == ["400 µs", "100 µs", "-300 µs", "0.250×", "1", "1", "faster"]
-    assert rows["only before"] == ["20.0 µs", "–", "-20.0 µs", "–", "1", "–", "vanished"]
+    assert rows["gemm"] == ["400 µs", "100 µs", "−300 µs", "0.250×", "1", "1", "faster"]
+    assert rows["only before"] == ["20.0 µs", "–", "−20.0 µs", "–", "1", "–", "vanished"]
     assert rows["only after"] == ["–", "20.0 µs", "+20.0 µs", "–", "–", "1", "appeared"]
     assert next(iter(rows)) == "gemm"
     assert opened.page.locator("#table-diff-categories tbody tr").count() == sum(

@@ -96,7 +96,7 @@ def test_a_diff_shows_categories_at_once(report: PerfReport) -> None:
     blocks = list(report.diff(report).blocks())
     assert [block.text for block in blocks if isinstance(block, Heading)] == ["By category"]
     folded = [block.text for block in all_blocks(blocks[-1:]) if isinstance(block, Heading)]
-    assert folded == ["Operators, device self time", "Operators, host self time", "Device work"]
+    assert folded == ["Operators, device self time", "Operators, host self time", "Kernels, copies and memsets"]
 
 
 def test_use_of_the_device_is_called_what_the_page_calls_it(report: PerfReport) -> None:
@@ -147,8 +147,8 @@ def test_products_without_tensor_cores_are_counted_per_step(tmp_path: Path) -> N
 
 def test_steps_are_named_only_where_the_recording_marks_them(tmp_path: Path) -> None:
     for builder, step, peak in (
-        (TraceBuilder().step(3, 0, 1000), "3", "Peak in tensors 8 B (at least, step 3)"),
-        (TraceBuilder().op("aten::mm", 0, 1000), "–", "Peak in tensors 8 B (at least)"),
+        (TraceBuilder().step(3, 0, 1000), "3", "Peak in tensors 8 B (step 3) ·"),
+        (TraceBuilder().op("aten::mm", 0, 1000), "–", "Peak in tensors 8 B ·"),
     ):
         builder.kernel("k", 100, 100).kernel("k", 700, 100).memory(10, 8, allocated=8)
         blocks = list(lightning_perf.analyze(builder.write(tmp_path / "t.json")).blocks())

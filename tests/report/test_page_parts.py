@@ -194,6 +194,13 @@ def test_terms_on_amd_are_those_of_amd(tmp_path: Path) -> None:
     assert "gfx942" in part(PerfReport.from_json(json.dumps(document)), "summary.1")
 
 
+def test_the_tile_of_the_step_time_says_mean_or_median(tmp_path: Path) -> None:
+    report = with_step_times(tmp_path)
+    assert tiles(json.loads(report.to_json()))["Step time"] == "210 ms median of 91 without the profiler"
+    report = replace(report, step_times=None)
+    assert tiles(json.loads(report.to_json()))["Step time"].startswith("1.00 ms mean of 3 recorded, ± ")
+
+
 def test_one_step_has_a_flat_bar_and_long_steps_an_axis_in_seconds(tmp_path: Path) -> None:
     one = TraceBuilder().step(1, 0, 1000).op("aten::mm", 10, 50)
     parts = report_parts(analyze(one.write(tmp_path / "one.json")))

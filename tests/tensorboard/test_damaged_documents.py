@@ -9,11 +9,9 @@ import pytest
 
 from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
-from lightning_perf.tensorboard.cache import BESIDE, discard, find, key_of, places_of, write
-from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.cache import BESIDE, key_of, places_of, write
 from lightning_perf.tensorboard.queue import Queue
-from lightning_perf.tensorboard.storage import Storage
-from tests.tensorboard.support import Asker, InlineQueue, asker, run_of, stored, until, write_study, write_trace
+from tests.tensorboard.support import Asker, InlineQueue, asker, run_of, until, write_study, write_trace
 
 DAMAGED = [b"", b'{"schema_version": 1, "ranks": [', b"\0" * 100, b"{}", b"null", b"\xff"]
 
@@ -54,20 +52,3 @@ def test_a_page_damaged_right_after_it_was_made_is_made_again(logdir: Path) -> N
     cached(logdir / "fit", "page").write_bytes(b"{")
     assert tab.get("data/report", run="fit").status_code == 202
     until(lambda: tab.get("data/report", run="fit").status_code == 200)
-
-
-def test_a_damaged_document_that_cannot_be_removed_is_passed_over(
-    logdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (logdir / "fit").mkdir()
-    run = Run("fit", "run", Storage(str(logdir)), "fit", (stored("fit/a.pt.trace.json"),), ())
-    key = key_of(run)
-    first = write(places_of(run)[:1], key, {"page": b"{"})
-    second = write(places_of(run)[1:], key, {"page": b"{}"})
-    monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: (_ for _ in ()).throw(PermissionError()))
-    assert find(run, key, "page") == first / f"{key}.page"
-    discard(first / f"{key}.page")
-    assert find(run, key, "page") == second / f"{key}.page"
-    monkeypatch.undo()
-    write([first], key, {"page": b"{}"})
-    assert find(run, key, "page") == first / f"{key}.page"

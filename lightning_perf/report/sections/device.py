@@ -12,7 +12,7 @@ from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import Communication
 from lightning_perf.analysis.steps.idle import Idle
-from lightning_perf.findings.savings import each
+from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
 from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Figure, Figures, Heading, Line, Part, Plot, table
 from lightning_perf.show.plots import area, time_axis
@@ -83,7 +83,7 @@ def _launches(found: Launches, of_what: str) -> Iterator[Block]:
         figures.insert(3, Figure("Queue depth", format_count(queue.mean), deepest, "queue-depth"))
         figures.insert(4, Figure("Queue empty", format_share(queue.empty_share), "of the time", "queue-depth"))
     if graphs is not None:
-        kernels = f"{format_count(graphs.kernels_per_graph)} kernels each"
+        kernels = f"{counted(graphs.kernels_per_graph, 'kernel')} each"
         figures.append(Figure("Graph launches", format_count(graphs.calls / steps), kernels, "graph-launch"))
     yield Figures(tuple(figures))
     if bound is not None and bound.waiting_ns:
@@ -137,7 +137,7 @@ def curve(series: Series, size_ns: float, size: float) -> tuple[list[float], lis
 def _idle(idle: Idle, of_what: str, labels: Mapping[str, str]) -> Iterator[Block]:
     steps = max(idle.steps, 1)
     facts = f"{format_duration(idle.idle_ns / steps)} {of_what}, {format_share(idle.share)}, "
-    facts += f"in {format_count(idle.gaps / steps)} gaps; the median gap is {format_duration(idle.median_gap_ns)}"
+    facts += f"in {counted(idle.gaps / steps, 'gap')}; the median gap is {format_duration(idle.median_gap_ns)}"
     yield Heading("Device idle", definition="device-idle", aside=facts)
     times = ((labels[row.name], row.total_ns, row.name) for row in idle.classes)
     yield _times("Host activity while the device was idle", times, steps)
@@ -268,7 +268,7 @@ def _collectives(communication: Communication, steps: int, top: int) -> Iterator
     rows = (
         (
             f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}",
-            "" if row.group is None else f"{row.group}{f', {row.ranks} ranks' if row.ranks else ''}",
+            ", ".join([row.group or "", *([count_of(row.ranks, "rank")] if row.group and row.ranks else [])]),
             row.bytes,
             row.calls / steps,
             None if row.bytes is None else row.bytes * row.calls / steps,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_perf.analysis.comparability import Comparability
 from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff, MemoryDiff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
-from lightning_perf.report.labels import CATEGORY_LABELS
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
 from lightning_perf.show.blocks import (
     Block,
@@ -38,6 +38,9 @@ MOST_ROWS = 10_000
 """Rows of a table on the page, which bound its size."""
 
 MOST_BARS = 12
+
+NOTABLE_SHARE = 0.01
+"""From this share of a table's whole time on, a change is coloured."""
 
 STYLES: dict[str, Style] = {
     "faster": "good",
@@ -137,18 +140,22 @@ def _changes(
     yield Heading(title, definition=definition, aside=f"{_signed(changes.change_ns)} {of_what} in total")
     shown = [row for row in rows if row.verdict != "same"][:MOST_BARS]
     if labels is None and len(shown) > 1:
-        yield _largest(shown, noun, comparable=all(row.verdict != "incomparable" for row in rows))
+        yield _largest(shown, changes, noun)
     yield changes_table(changes, noun, labels, top)
     hint = f": this table lists the {MOST_ROWS:,} largest of all changes" if top == MOST_ROWS else ""
     yield from rest(len(rows) - top, "", hint)
 
 
-def _largest(rows: Sequence[DiffRow], noun: str, *, comparable: bool) -> Plot:
+def _largest(rows: Sequence[DiffRow], changes: DiffTable, noun: str) -> Plot:
+    comparable = all(row.verdict != "incomparable" for row in changes.rows)
     texts = [
         f"{_name(row)}\n{_signed(row.change_ns)}: {format_duration(row.before_ns)} → {format_duration(row.after_ns)}"
         for row in rows
     ]
-    colors = [("high" if row.change_ns > 0 else "good") if comparable else "ink-soft" for row in rows]
+    colors = [
+        ("high" if row.change_ns > 0 else "good") if comparable and _is_notable(row, changes) else "ink-soft"
+        for row in rows
+    ]
     title = f"change in ms per step{' (left is faster)' if comparable else ''}"
     lengths = [row.change_ns / 1e6 for row in rows]
     return Plot(
@@ -178,7 +185,7 @@ def changes_table(
                 Cell(_signed(row.change_ns), row.change_ns, bar=abs(row.change_ns) / most),
                 row.ratio,
                 *((row.before_calls, row.after_calls) if counted else ()),
-                _outcome(row),
+                _outcome(row, changes),
             )
             for name, row in zip(names, rows, strict=True)
         ),
@@ -200,15 +207,23 @@ def _signed(time_ns: float) -> str:
     return f"{'+' if time_ns > 0 else ''}{format_duration(time_ns)}"
 
 
-def _outcome(row: DiffRow) -> Cell:
-    return Cell("") if row.verdict == "incomparable" else Cell(row.verdict, style=STYLES[row.verdict])
+def _is_notable(row: DiffRow, changes: DiffTable) -> bool:
+    """Return whether a change is large enough to be coloured: smaller ones are often noise."""
+    return abs(row.change_ns) >= NOTABLE_SHARE * max(changes.before_ns, changes.after_ns)
+
+
+def _outcome(row: DiffRow, changes: DiffTable) -> Cell:
+    if row.verdict == "incomparable":
+        return Cell("")
+    return Cell(row.verdict, style=STYLES[row.verdict] if _is_notable(row, changes) else "quiet")
 
 
 def _headline(compared: Compared) -> Line:
-    step = compared.diff.step
+    step = compared.step
     if compared.comparability.mismatches:
         return Line(f"{compared.headline}. Neither is called faster.")
-    ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
+    average = "median" if compared.usual_step is not None else "mean"
+    ratio = f" ({average}, {format_ratio(step.ratio)})" if step.ratio is not None else ""
     return Line((f"{compared.headline}{ratio}: ", Span(step.verdict, STYLES[step.verdict])))
 
 
@@ -217,10 +232,13 @@ def _remarks(compared: Compared) -> Iterator[Line]:
     diff, checked = compared.diff, compared.comparability
     if checked.throughput is not None:
         yield Line(throughput_sentence(checked.throughput))
+    recorded = f"{diff.before_steps:,} and {count_of(diff.after_steps, 'recorded step')}"
+    if compared.usual_step is not None:
+        means = f"The step time is without the profiler. The changes below are means of {recorded}."
+    else:
+        means = f"Means of {recorded}."
     yield Line(
-        f"Means of {diff.before_steps} and {diff.after_steps} steps. One pair of recordings shows what changed, but "
-        "cannot show that it would change again.",
-        "quiet",
+        f"{means} One pair of recordings shows what changed, but cannot show that it would change again.", "quiet"
     )
     if checked.unchecked:
         yield Line(f"Not recorded by both, so not checked: {', '.join(checked.unchecked)}.", "quiet")
@@ -230,7 +248,7 @@ def _remarks(compared: Compared) -> Iterator[Line]:
 
 def _step(compared: Compared) -> Iterator[Block]:
     """Yield the outcome for the step time, and the figures that it comes from."""
-    step = compared.diff.step
+    step = compared.step
     yield Heading("Step time", definition="difference-of-two-runs")
     yield replace(_headline(compared), style="strong")
     yield Line(f"{format_duration(step.before_ns)} in {', '.join(compared.before)}", label="Before")
@@ -254,8 +272,7 @@ def _memory(memory: MemoryDiff) -> Iterator[Block]:
     parts = [(part.category, part.before_bytes, part.after_bytes) for part in memory.parts]
     rows: list[TableRow] = []
     for category, before, after in (*parts, ("all", memory.before_bytes, memory.after_bytes)):
-        sign = "+" if after > before else "-" if after < before else ""
-        change = Cell(f"{sign}{format_bytes(abs(after - before))}", after - before)
+        change = Cell(f"{'+' if after > before else ''}{format_bytes(after - before)}", after - before)
         rows.append((category, before, after, change))
     yield table(("", "before", "after", "change"), rows, kinds="name bytes bytes figure")
 
@@ -263,7 +280,7 @@ def _memory(memory: MemoryDiff) -> Iterator[Block]:
 def _fit_sentences(fit: FitDiff) -> Iterator[Line]:
     sentences = []
     if fit.steps_before != fit.steps_after:
-        sentences.append(f"The fits have {fit.steps_before:,} and {fit.steps_after:,} steps.")
+        sentences.append(f"The fits have {fit.steps_before:,} and {count_of(fit.steps_after, 'step')}.")
     if fit.first_step_before_ns is not None and fit.first_step_after_ns is not None:
         first, second = format_duration(fit.first_step_before_ns), format_duration(fit.first_step_after_ns)
         sentences.append(f"Time to the first step: {first} before, {second} after.")

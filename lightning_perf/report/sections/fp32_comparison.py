@@ -29,7 +29,7 @@ from lightning_perf.show.blocks import (
     rest,
     table,
 )
-from lightning_perf.units import NOT_AVAILABLE, format_share
+from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
 
 MAX_ORIGINS = 3
 MAX_POINTS = 8
@@ -94,7 +94,7 @@ def _error(layer: LayerDrift) -> float:
 
 
 def _loss(value: float | None) -> str:
-    return "NaN or infinite" if value is None else f"{value:.4g}"
+    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")
 
 
 def shadow_page(drift: ShadowDrift) -> Iterator[Block]:
@@ -151,4 +151,4 @@ def _layers(drift: ShadowDrift, top: int) -> Table:
 
 
 def _number(value: float | None, pattern: str) -> Cell:
-    return Cell(NOT_AVAILABLE if value is None else format(value, pattern), value)
+    return Cell(NOT_AVAILABLE if value is None else with_minus(format(value, pattern)), value)

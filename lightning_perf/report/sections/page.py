@@ -205,12 +205,7 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
     yield Line(" · ".join(_recorded(report, rank, None if device is None else device.ordinal)), "quiet")
     figures = [
-        Figure(
-            "Step time" if times.marked else "Recording",
-            format_duration(times.wall.mean_ns),
-            "" if times.wall.sd_ns is None else f"± {format_duration(times.wall.sd_ns)}",
-            "step",
-        ),
+        _step_time(report, rank),
         Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
         Figure(
             f"{'CU' if is_amd(rank.metadata) else 'SM'} efficiency",
@@ -238,6 +233,20 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     yield Figures(tuple(figures))
     if efficiency is not None and efficiency.mfu is None and efficiency.mfu_missing and times.has_device:
         yield Line(f"No MFU: {efficiency.mfu_missing}.", "quiet")
+
+
+def _step_time(report: PerfReport, rank: RankAnalysis) -> Figure:
+    """Return the median step without the profiler, if it is known, else the mean of the recorded steps."""
+    usual = report.step_times.of_rank(rank.rank) if report.step_times is not None else None
+    wall, steps = rank.breakdown.wall, rank.breakdown.averaged_steps
+    if not rank.breakdown.marked:
+        return Figure("Recording", format_duration(wall.mean_ns), definition="step")
+    if usual is not None:
+        note = f"median of {usual.steps:,} without the profiler"
+        return Figure("Step time", format_duration(usual.p50_ns), note, "step-timer")
+    spread = f", ± {format_duration(wall.sd_ns)}" if wall.sd_ns is not None else ""
+    mean = f"mean of {steps:,} recorded{spread}" if steps > 1 else "one recorded"
+    return Figure("Step time", format_duration(wall.mean_ns), mean, "step")
 
 
 def _recorded(report: PerfReport, rank: RankAnalysis, ordinal: int | None) -> Iterator[str]:

@@ -18,7 +18,7 @@ from lightning_perf.run_files.numerics.precision import (
     UnderflowTable,
 )
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share, with_minus
 
 MAX_KEPT = 6
 
@@ -139,8 +139,8 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
 
 
 def _layer(row: LayerUnderflow) -> TableRow:
-    headroom = NOT_AVAILABLE if row.headroom_doublings is None else f"{row.headroom_doublings}×"
-    median = NOT_AVAILABLE if row.median_exponent is None else f"2^{row.median_exponent}"
+    headroom = NOT_AVAILABLE if row.headroom_doublings is None else with_minus(f"{row.headroom_doublings}×")
+    median = NOT_AVAILABLE if row.median_exponent is None else f"2^{with_minus(str(row.median_exponent))}"
     return (
         Cell(row.name, troubled=row.underflows),
         row.arithmetic,

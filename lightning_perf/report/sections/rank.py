@@ -12,7 +12,7 @@ from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier
 from lightning_perf.analysis.steps.phases import PhaseTime
-from lightning_perf.findings.savings import each
+from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
 from lightning_perf.report.sections.language_model import language_model_sections
@@ -62,7 +62,7 @@ def rank_sections(rank: RankAnalysis, top: int) -> Iterator[Block]:
     wall = format_duration(breakdown.wall.mean_ns)
     mean = f", mean of {steps}" if steps > 1 else ""
     yield Heading(f"Step time: {wall}{mean}" if breakdown.marked else f"Whole recording: {wall}")
-    yield _categories(breakdown)
+    yield categories_table(breakdown)
     yield from (Line(_outlier_text(outlier), "warning") for outlier in breakdown.outliers)
     parts = _parts(rank, top)
     for name in ("phases", "arithmetic", "language_model"):
@@ -152,10 +152,10 @@ def _breakdown(times: Breakdown) -> Iterator[Block]:
     if not several:
         rows = [row for row in times.categories if row.mean_ns and row.parent is None]
         yield Bar("Step time by category", tuple(_time(row, CATEGORY_LABELS) for row in rows), legend=False)
-    yield _categories(times)
+    yield categories_table(times)
 
 
-def _categories(breakdown: Breakdown) -> Table:
+def categories_table(breakdown: Breakdown) -> Table:
     """Return the mean step time by category."""
     spread = breakdown.averaged_steps > 1
     rows: list[TableRow] = []
@@ -231,10 +231,9 @@ def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator
         unknown = f"; unknown: {format_duration(unknown_ns)}, {format_share(unknown_ns / sum_ns)}" if unknown_ns else ""
         yield Line(f"On {cores}: {format_share(found.tensor_core_share)} of compute time{unknown}.")
     for unused in found.eligible_unused:
-        number = unused.kernels / steps
         yield Line(
             f"Matrix products without {cores}: {format_duration(unused.time_ns / steps)} {of_what} in "
-            f"{format_count(number)} kernel{'' if number == 1 else 's'}, because {REASONS[unused.reason]} "
+            f"{counted(unused.kernels / steps, 'kernel')}, because {REASONS[unused.reason]} "
             f"({', '.join(unused.operators)}).",
             "warning",
         )

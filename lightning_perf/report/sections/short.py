@@ -11,6 +11,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fit_time import fit_sentence
 from lightning_perf.report.sections.precision import mistake_text
+from lightning_perf.report.sections.rank import categories_table
 from lightning_perf.report.sections.report import rule_link
 from lightning_perf.report.verdict import fix_text
 from lightning_perf.run_files.numerics.precision import RunPrecision
@@ -50,6 +51,16 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
     if folder is not None:
         command = Span(f"lightning-perf analyze {shlex.quote(str(folder))}", "command")
         yield Line(("Full report: ", command), copied=True)
+
+
+def notebook_blocks(report: PerfReport) -> Iterator[Block]:
+    """Yield the short report, the categories of the step, and how to see the rest."""
+    yield from short_blocks(report, None)
+    if report.lead is not None:
+        yield categories_table(report.ranks[report.lead].breakdown)
+    yield Line(
+        ("All figures: ", Span("report.print()", "command"), ", ", Span('report.write_html("report.html")', "command"))
+    )
 
 
 def _findings(findings: tuple[Finding, ...], start: int) -> Iterator[Block]:
