@@ -88,10 +88,11 @@ def judge(
     if findings and leads is None:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
+        whose = f"On rank {top.rank}: " if _of_another(top, lead) else ""
         little = "A known change would save little. The most: " if top.severity == "low" else ""
         return Verdict(
             where=where,
-            why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
+            why=f"{little}{whose}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
             next=f"{fix_text(top)} {saving_text(top, lead)}{rest}".strip(),
         )
     if held_back and leads is None:
@@ -163,10 +164,6 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:
     return lead is not None and finding.rank not in (None, lead.rank)
-
-
-def _whose(finding: Finding, lead: RankAnalysis) -> str:
-    return f"On rank {finding.rank}: " if _of_another(finding, lead) else ""
 
 
 def _where(lead: RankAnalysis, step_times: StepTimes | None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lightning_perf.compare.records.metrics import METRICS
@@ -16,7 +17,7 @@ from lightning_perf.documents import page_json
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import format_change, format_detectable
-from tests.compare.support import write_run
+from tests.compare.support import write_arms, write_run
 
 pytest.importorskip("scipy")
 
@@ -177,3 +178,25 @@ def test_a_single_run_an_arm_is_shown_without_intervals(tmp_path: Path, open_pag
     assert "−50.0 %" in opened.texts("#table-results tbody tr")[0]
     opened.show("runs")
     assert opened.page.locator("#table-runs tbody tr").count() == 2
+
+
+def with_loss(run: Any, loss: float | None) -> Any:
+    epochs = tuple(msgspec.structs.replace(epoch, metrics={"val_loss": loss}) for epoch in run.epochs)
+    return replace(run, epochs=epochs, other_cpu_share=0.4)
+
+
+def test_a_diverged_candidate_is_shown_with_its_loss_and_the_busy_machine(tmp_path: Path, open_page: Any) -> None:
+    arms = write_arms(tmp_path)
+    arms["fp32"] = [with_loss(run, 0.3 + 0.001 * n) for n, run in enumerate(arms["fp32"])]
+    arms["amp"] = [with_loss(run, 9.0 if n else None) for n, run in enumerate(arms["amp"])]
+    comparison = compare_arms(arms)
+    opened = open_page(page_json(comparison), kind="study")
+    opened.draw_charts()
+    shown = opened.page.inner_text("main")
+    (candidate,) = comparison.candidates
+    assert opened.texts(".verdict .outcome") == ["diverged"]
+    assert candidate.verdict.headline in shown
+    assert "faster" not in candidate.verdict.headline  # though its steps take less time
+    assert "Times alone: step time −" in candidate.verdict.headline
+    assert all(line in shown for line in candidate.verdict.details)
+    assert "The machine was busy: other processes took 40 % during fp32" in shown

@@ -88,7 +88,11 @@ PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...]]] = [
         ("lm_head", " 9.2 ", "FP8, current scaling", "H100 SXM5", "Signal-to-noise ratio of each"),
     ),
     (with_shadow_steps, "shadow", ("body 0.95000 100 0.97000", "Drift of the gradient", "Loss of the same batches")),
-    (with_held_back, "held_back", ("Held back", "FP32 products. Estimated while the machine was busy. Record again")),
+    (
+        with_held_back,
+        "held_back",
+        ("Held back", "FP32 products [cpu-bf16] Estimated while the machine was busy."),
+    ),
     (with_step_times, "step_times", ("slower than the first.", "than those before.", "The longest is step 50 with")),
     (of_one_rank, "compared", ("Only one rank was read",)),
     (of_an_optimizer_without_steps, "optimizer.0", ("Optimizer, in the recording",)),

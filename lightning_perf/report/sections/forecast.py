@@ -78,7 +78,7 @@ def forecast_page(forecast: Forecast) -> Iterator[Block]:
     yield table(
         ("layer", "tensor", "format", "flushed to zero", "saturated", "changed by over 12.5 %"),
         (
-            (layer.name, tensor.tensor, each.format, *map(_barred, (each.flushed, each.saturated, each.coarse)))
+            (layer.name, tensor.tensor, each.format, each.flushed, each.saturated, each.coarse)
             for layer, tensor, each in sorted(rounded, key=lambda row: -row[2].flushed)
         ),
         "Rounding of weights, activations and gradients",
@@ -96,10 +96,6 @@ def _advice(forecast: Forecast) -> Iterator[Block]:
     yield Line(" ".join(forecast.advice), "strong")
     cost = f", {format_share(forecast.cost_share)} of the fit's time" if forecast.cost_share is not None else ""
     yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
-
-
-def _barred(share: float) -> Cell:
-    return Cell(format_share(share), share, bar=share)
 
 
 def _decibels(ratio_db: float | None, digits: int = 0) -> Cell:

@@ -21,7 +21,7 @@ from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import ranks_parts
-from lightning_perf.report.sections.report import STYLES, rule_link, trust_block
+from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -130,11 +130,7 @@ def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
         "captures": _captures(report.captures),
     }
     if report.held_back:
-        held = (
-            Line((f"{each.finding.title}. ", Span(each.reason, "quiet"), " ", rule_link(each.finding)))
-            for each in report.held_back
-        )
-        found["held_back"] = [Heading("Held back", definition="held-back"), Listing(tuple(held))]
+        found["held_back"] = held_back_blocks(report.held_back)
     if report.sources:
         title = Heading("Traces", aside=f"made by lightning_perf {report.tool_version}")
         found["sources"] = [title, Listing(tuple(Line((Span(source, "command"),)) for source in report.sources))]

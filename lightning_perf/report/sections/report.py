@@ -56,7 +56,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
         yield Heading("Findings of the whole fit")
         yield from findings_blocks(report.fit_findings, lead, start=len(report.findings) + 1)
     if report.held_back:
-        yield from _held_back(report.held_back)
+        yield from held_back_blocks(report.held_back)
     if _diagnosed(report):
         yield from fp32_section(report.precision, report.shadow, top)
     if report.precision is not None and report.precision.mistakes:
@@ -144,8 +144,9 @@ def trust_block(trust: Trust) -> Line:
     return Line((Span("Trust ", "warning" if doubtful else "good"), trust_line(trust)))
 
 
-def _held_back(held_back: Sequence[HeldBack]) -> Iterator[Block]:
-    yield Heading("Held back")
+def held_back_blocks(held_back: Sequence[HeldBack]) -> Iterator[Block]:
+    """Yield each finding that is held back, with the reason."""
+    yield Heading("Held back", definition="held-back")
     yield from listing(
         (
             Line((each.finding.title, "  [", rule_link(each.finding), "]  ", Span(each.reason, "quiet")))

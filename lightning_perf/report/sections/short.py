@@ -43,7 +43,7 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
         if report.fit_time is not None:
             yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
         yield from _findings(report.fit_findings, start=len(findings) + 1)
-    yield from (_note(text) for text in report.notes[:MAX_NOTES])
+    yield from (Line(text, label="Note ", label_style="warning") for text in report.notes[:MAX_NOTES])
     if len(report.notes) > MAX_NOTES:
         yield Line(f"       {count_of(len(report.notes) - MAX_NOTES, 'more note')} in the full report", "quiet")
     if report.forecast is not None:
@@ -81,10 +81,6 @@ def _precision(precision: RunPrecision) -> Iterator[Block]:
     more = len(precision.mistakes) - MAX_MISTAKES
     if more > 0:
         yield Line(f"      {count_of(more, 'more mistake')} in the full report", "quiet")
-
-
-def _note(text: str) -> Line:
-    return Line(text, label="Note ", label_style="warning")
 
 
 def _saving(finding: Finding) -> str:
