@@ -11,7 +11,7 @@ import posixpath
 import re
 import secrets
 from functools import lru_cache
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +27,7 @@ class PageError(UserError):
     """The page cannot be written. The message says how to fix that."""
 
 
-_ASSETS = files("lightning_perf.page").joinpath("assets")
+_ASSETS = resources.files("lightning_perf.page").joinpath("assets")
 _DATA = ("text/definitions.json", "text/labels.json")
 _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
@@ -206,17 +206,20 @@ def _read(name: str) -> str:
     return _ASSETS.joinpath(name).read_text(encoding="utf-8")
 
 
+def plotly_file() -> Path | None:
+    """Return plotly.js of the installed ``plotly`` package without importing it, or None."""
+    spec = importlib.util.find_spec("plotly")
+    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
+    files = (Path(folder) / "package_data" / "plotly.min.js" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
 @lru_cache(maxsize=1)
 def _plotly() -> tuple[int, str] | None:
-    """Return the size of Plotly's packed script, and its text; or ``None`` if it is not installed.
-
-    The package is found without importing it.
-    """
-    spec = importlib.util.find_spec("plotly")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        script = Path(folder) / "package_data" / "plotly.min.js"
-        if script.is_file():
-            packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
-            # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
-            return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()
-    return None
+    """Return the size of Plotly's packed script, and its text; or ``None`` if it is not installed."""
+    script = plotly_file()
+    if script is None:
+        return None
+    packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
+    # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
+    return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()

@@ -11,6 +11,7 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.documents import page_json
+from lightning_perf.page.html import plotly_file
 from lightning_perf.project import install_command
 from lightning_perf.tensorboard.cache import Document, find, is_intact, key_of, make_task
 from lightning_perf.tensorboard.discovery import Run, Scanner
@@ -29,7 +30,6 @@ from lightning_perf.tensorboard.responses import (
     page_assets,
     perfetto_assets,
     perfetto_policy,
-    plotly_file,
 )
 from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
 from lightning_perf.tensorboard.storage import StorageError
