@@ -216,8 +216,12 @@ class Figures:
     @property
     def line(self) -> Line:
         """The figures in one paragraph, for formats without tiles."""
-        known = (figure for figure in self.figures if figure.text != NOT_AVAILABLE)
-        return Line(" · ".join(f"{each.label} {each.text}{f' ({each.note})' if each.note else ''}" for each in known))
+        texts = []
+        for figure in self.figures:
+            if figure.text != NOT_AVAILABLE:
+                text = f"{figure.label} {figure.text}".replace(" ", "\u00a0")
+                texts.append(f"{text} ({figure.note})" if figure.note else text)
+        return Line(" · ".join(texts))
 
 
 @dataclass(frozen=True)
