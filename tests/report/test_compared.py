@@ -13,7 +13,6 @@ from lightning_perf.cli import main
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.run_files.steps import StepSample
-from lightning_perf.show.blocks import Cell
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -66,7 +65,7 @@ def test_small_changes_are_not_coloured(paths: tuple[Path, Path]) -> None:
     for share, style in ((0.009, "quiet"), (0.011, "bad")):
         row = replace(compared.diff.kernels.rows[0], change_ns=share * 1000.0, verdict="slower")
         table = changes_table(DiffTable(1000.0, 1000.0 + row.change_ns, row.change_ns, (row,)), "kernel")
-        assert table.rows[0][-1] == Cell("slower", style=style)
+        assert (table.rows[0][-1].text, table.rows[0][-1].style) == ("slower", style)
 
 
 def test_notes_say_whose_they_are(paths: tuple[Path, Path]) -> None:

@@ -79,7 +79,8 @@ def rank_sections(rank: RankAnalysis, top: int) -> Iterator[Block]:
 def rank_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of one rank on the page."""
     of_what = each(rank)
-    parts = {"steps": _steps(rank.breakdown), "breakdown": _breakdown(rank.breakdown)} | _parts(rank, EVERY_ROW)
+    parts = _parts(rank, EVERY_ROW)
+    parts |= {"steps": _steps(rank.breakdown), "breakdown": _breakdown(rank.breakdown)}
     if rank.breakdown.has_device:
         parts.setdefault("launches", [Line("This recording has no launch calls.", "quiet")])
     if (rank.metadata.world_size or 1) > 1:
