@@ -1,29 +1,25 @@
-"""Blocks as HTML for a notebook, without a style of its own, so that they look like the notebook."""
+"""Lines and tables as HTML for a notebook, without a style of its own, so that they look like the notebook."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
 
-from lightning_perf.show.blocks import Block, Heading, Line, Listing, Span, Style, Table, as_text
+from lightning_perf.show.blocks import Block, Line, Span, Style, Table, as_text
 from lightning_perf.show.terminal_text import safe
 
 ELEMENTS: dict[Style, str] = {"strong": "b", "warning": "b", "bad": "b", "quiet": "small", "command": "code"}
 
 
 def to_html(blocks: Iterable[Block]) -> str:
-    """Return blocks as HTML. Names in them have no effect."""
+    """Return lines and tables as HTML. Names in them have no effect."""
     return f"<div>{''.join(_parts(blocks))}</div>"
 
 
 def _parts(blocks: Iterable[Block]) -> Iterator[str]:
     for block in as_text(blocks):
-        if isinstance(block, Heading):
-            yield f"<p><b>{_escape(block.line)}</b></p>"
-        elif isinstance(block, Line):
+        if isinstance(block, Line):
             yield f"<div>{_line(block)}</div>"
-        elif isinstance(block, Listing):
-            yield f"<ul>{''.join(f'<li>{_line(line)}</li>' for line in block.lines)}</ul>"
         elif isinstance(block, Table):
             heads = "".join(f"<th>{_escape(column.head)}</th>" for column in block.columns)
             rows = ("".join(f"<td>{_escape(f'{cell.text}{cell.detail}')}</td>" for cell in row) for row in block.rows)

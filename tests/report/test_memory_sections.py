@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
-
 from lightning_perf import PerfReport, analyze
 from lightning_perf.report.compared import Compared
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, write_out_of_memory
@@ -81,22 +79,21 @@ def test_the_peak_in_a_comparison(tmp_path: Path) -> None:
     assert Compared.from_json(compared.to_json()) == compared
 
 
-@pytest.fixture
-def failed(tmp_path: Path) -> PerfReport:
-    report = recording(tmp_path, 8)
+def out_of_memory_report(folder: Path) -> PerfReport:
+    recording(folder, 8)
     failure = OutOfMemory(
         rank=0, step=12, phase="forward", module="net.3", module_class="Linear", device="cuda:0", asked_bytes=GIB,
         message="CUDA out of memory.", parameters_bytes=4 * GIB, free_bytes=2**20, total_bytes=40 * GIB, batch_size=8,
         fixes=("Halve batch_size to 4.", "Or another."),
     )  # fmt: skip
-    write_out_of_memory(tmp_path, failure)
-    report = analyze(tmp_path)
+    write_out_of_memory(folder, failure)
+    report = analyze(folder)
     assert report.out_of_memory == (failure,)
     return report
 
 
-def test_missing_memory_on_the_console(failed: PerfReport) -> None:
-    text = " ".join(printed(failed).split())
+def test_missing_memory_on_the_console(tmp_path: Path) -> None:
+    text = " ".join(printed(out_of_memory_report(tmp_path)).split())
     sentence = (
         "Rank 0 ran out of memory on cuda:0 in step 12: in the forward of net.3 (Linear), while allocating 1.00 GiB."
     )

@@ -29,7 +29,7 @@ from tests.analysis.precision.test_forecast import sample
 from tests.analysis.precision.test_shadow import sample as shadow_sample
 from tests.findings import accounts, compilations
 from tests.page.samples import hand_made_report
-from tests.report.test_memory_sections import recording
+from tests.report.test_memory_sections import out_of_memory_report, recording
 from tests.support.shown import page_text, table_of, texts
 from tests.support.trace_builder import TraceBuilder
 
@@ -115,6 +115,7 @@ PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...]]] = [
         "compilation",
         ("model.py:31", "if scale.item() > 1:", "Without a CUDA graph", "mutated inputs"),
     ),
+    (out_of_memory_report, "out_of_memory", ("Rank 0 ran out of memory", "Halve batch_size to 4.", "net.3 (Linear)")),
     (
         lambda folder: recording(folder, 8),
         "memory.0",

@@ -14,6 +14,7 @@ from lightning_perf.documents import page_json
 from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.jobs import Done, Failed, Working
 from lightning_perf.tensorboard.responses import perfetto_assets
@@ -254,6 +255,16 @@ def test_a_finished_report_gives_step_time_and_verdict(logdir: Path) -> None:
     (row,) = tab.json("data/runs")["runs"]
     assert row["step_ns"] == report["ranks"][report["lead"]]["breakdown"]["wall"]["mean_ns"]
     assert row["verdict"] == (report["findings"] or [{"title": report["verdict"]["where"]}])[0]["title"]
+
+
+def test_the_median_without_the_profiler_is_the_step_time_of_a_run(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "rank0.1.pt.trace.json")
+    samples = [StepSample(step, 90_000, 0, None, None, False) for step in range(30)]
+    (logdir / "fit" / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
+    tab = asker(logdir)
+    tab.json("data/report", run="fit")
+    (row,) = tab.json("data/runs")["runs"]
+    assert row["step_ns"] == 90_000
 
 
 def test_a_large_or_damaged_report_has_no_summary(logdir: Path) -> None:
