@@ -195,7 +195,7 @@ def _phases(rank: RankAnalysis) -> Iterator[Block]:
         cells = (Cell(format_duration(time), time, bar=(time or 0.0) / wall_ns) for time in times)
         rows.append((PHASE_LABELS[phase.name], phase.mean_ns, phase.share, *cells))
     heads = [CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in used]
-    yield Heading("Phases", definition="phase-category", aside="" if breakdown.marked else each(rank))
+    yield Heading("Phases" if breakdown.marked else f"Phases, {each(rank)}", definition="phase-category")
     yield Bar("Time by phase", tuple(_time(phase, PHASE_LABELS) for phase in shown))
     yield table(
         ("phase", "time", "share", *heads),
