@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
+from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.precision_charts import shadow_charts
 from lightning_perf.run_files.numerics.precision import (
@@ -75,7 +76,7 @@ def first_steps(drift: NumericsDrift) -> Iterator[Line]:
     """Yield how far the first steps are from those in FP32."""
     beyond = drift.beyond_seed_noise
     yield Line(
-        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
+        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {_loss(drift.mixed_end)}, in FP32 "
         f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
         "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
         "warning" if beyond else "plain",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
 from lightning_perf.analysis.rank import RankAnalysis
@@ -86,6 +87,17 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[
 """Calls and settings in a sentence, as ``DataLoader(…, num_workers=4)``."""
 
 
+PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
+    "fit_time": fit_time_page,
+    "compilation": compilation_page,
+    "step_times": step_times_section,
+    "fp8": functools.partial(fp8_section, top=EVERY_ROW),
+    "shadow": shadow_page,
+    "forecast": forecast_page,
+}
+"""Parts of the page with the names of the fields of a report that they show."""
+
+
 def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a report's page. The name of a part of one rank ends with the rank's row."""
     parts = {**_overview(report), **ranks_parts(report)}
@@ -94,20 +106,9 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
         parts["windows"] = _windows(report.trust) if report.trust.windows else []
     if report.out_of_memory:
         parts["out_of_memory"] = out_of_memory_blocks(report.out_of_memory)
-    if report.fit_time is not None:
-        parts["fit_time"] = fit_time_page(report.fit_time)
-    if report.compilation is not None:
-        parts["compilation"] = compilation_page(report.compilation)
-    if report.step_times is not None:
-        parts["step_times"] = step_times_section(report.step_times)
     if report.precision is not None:
         parts |= precision_pages(report.precision)
-    if report.fp8 is not None:
-        parts["fp8"] = fp8_section(report.fp8, EVERY_ROW)
-    if report.shadow is not None:
-        parts["shadow"] = shadow_page(report.shadow)
-    if report.forecast is not None:
-        parts["forecast"] = forecast_page(report.forecast)
+    parts |= {name: page(shown) for name, page in PAGES.items() if (shown := getattr(report, name)) is not None}
     for row, rank in enumerate(report.ranks):
         parts[f"summary.{row}"] = _summary(report, rank)
         parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank).items()}
