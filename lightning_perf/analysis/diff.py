@@ -172,6 +172,13 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     )
 
 
+def diff_steps(before_ns: float | None, after_ns: float | None, *, comparable: bool) -> DiffRow | None:
+    """Compare the step times of two runs; None unless both are known."""
+    if before_ns is None or after_ns is None:
+        return None
+    return _row("step", (before_ns, None), (after_ns, None), comparable)
+
+
 def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
     """Compare the accounts of two whole fits; None unless both have one."""
     if before is None or after is None:

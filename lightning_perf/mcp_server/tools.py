@@ -265,12 +265,12 @@ def diff(
             "on repeated runs to decide."
         )
     return _result(
-        "not_comparable" if mismatches else compared.diff.step.verdict,
+        "not_comparable" if mismatches else compared.step.verdict,
         message,
         compared,
         mismatches=mismatches,
         unchecked=compared.comparability.unchecked,
-        step=compared.diff.step,
+        step=compared.step,
         changed=tables,
         notes=compared.notes,
     )

@@ -25,7 +25,7 @@ from lightning_perf.errors import ReportError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import run_name
+from lightning_perf.report.labels import count_of, run_name
 from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
@@ -127,6 +127,17 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
         from lightning_perf.report.compared import compare_reports
 
         return compare_reports(self, other)
+
+    def __repr__(self) -> str:
+        findings = count_of(len(self.findings) + len(self.fit_findings), "finding")
+        return f"<PerfReport of {run_name(self.sources)}: {self.verdict.where} {findings}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the findings and the categories of the step, as notebooks show them."""
+        from lightning_perf.report.sections.short import notebook_blocks
+        from lightning_perf.show.notebook import to_html
+
+        return to_html(notebook_blocks(self))
 
     def _page(self) -> tuple[Kind, str]:
         return "run", run_name(self.sources)

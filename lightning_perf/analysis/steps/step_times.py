@@ -61,6 +61,7 @@ class StepTimes:
             does.
         outlier_wait_ns: The part of `outlier_excess_ns` in waits for data; None if unknown.
         growth: Growth of the step time over the run, or ``None``.
+        rank: Rank of the steps; ``None`` if unknown.
     """
 
     steps: int
@@ -88,6 +89,11 @@ class StepTimes:
     tokens_per_second: float | None = None
     outlier_wait_ns: int | None = None
     growth: StepGrowth | None = None
+    rank: int | None = None
+
+    def of_rank(self, rank: int | None) -> StepTimes | None:
+        """Return these step times if they are of a rank and were measured without the profiler, else None."""
+        return None if self.only_profiled or (self.rank != rank and None not in (self.rank, rank)) else self
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:

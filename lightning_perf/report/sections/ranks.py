@@ -1,25 +1,60 @@
-"""The parts of a report's page that compare its ranks."""
+"""The comparison of ranks, on the console and on the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.findings.savings import each
 from lightning_perf.report.labels import CATEGORY_LABELS
-from lightning_perf.show.blocks import Block, Cell, Figure, Figures, Heading, Line, Plot, table
+from lightning_perf.show.blocks import Block, Cell, Figure, Figures, Heading, Line, Plot, rest, table
 from lightning_perf.show.plots import bars, of_total, time_axis
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
 
+RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
+MAX_RANKS = 16
+
 MANY_RANKS = 16
 """With more ranks, the bars are thin, and the ranks with the most work come first."""
 
 ONE_READ = "Only one rank was read. To see which rank the others wait for, put the traces of all ranks into one folder."
 UNKNOWN = "The recordings do not contain their ranks, so waits between ranks are not known."
+
+
+def ranks_section(report: PerfReport) -> Iterator[Block]:
+    """Yield a row per rank: its step time and the shares of the main categories."""
+    yield Heading("Ranks")
+    names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
+    yield table(
+        ("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names)),
+        (
+            (
+                NOT_AVAILABLE if analysis.rank is None else str(analysis.rank),
+                analysis.breakdown.wall.mean_ns,
+                *(analysis.breakdown.category(name).share for name in names),
+            )
+            for analysis in _shown(report)
+        ),
+        kinds="name duration" + " share" * len(names),
+    )
+    yield from rest(len(report.ranks) - MAX_RANKS, "", hint="")
+    yield from map(Line, report.who_waits)
+
+
+def _shown(report: PerfReport) -> list[RankAnalysis]:
+    """Return the first ranks, and every rank that the report mentions."""
+    mentioned = {finding.rank for finding in report.findings}
+    if report.distributed is not None and report.distributed.awaited is not None:
+        mentioned.add(report.distributed.awaited.rank)
+    lead = None if report.lead is None else report.ranks[report.lead]
+    ranks = sorted(report.ranks, key=lambda each: (each is not lead, each.rank is None or each.rank not in mentioned))
+    first = {id(each) for each in ranks[:MAX_RANKS]}
+    return [each for each in report.ranks if id(each) in first]
 
 
 def ranks_parts(report: PerfReport) -> dict[str, Iterator[Block]]:
