@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.memory_snapshot.document import name_line
+from lightning_perf.memory_snapshot.stacks import name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, note, table
 from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
@@ -236,11 +236,6 @@ def _colored(category: str) -> Cell:
 
 def _part_of(size_bytes: int, whole_bytes: int) -> Cell:
     return Cell(format_bytes(size_bytes), size_bytes, bar=size_bytes / max(1, whole_bytes))
-
-
-def snapshot_diff_parts(compared: MemoryDiff) -> dict[str, Iterable[Block]]:
-    """Return the blocks of the page of two snapshots."""
-    return {"changes": snapshot_diff_blocks(compared, EVERY_ROW)}
 
 
 def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:

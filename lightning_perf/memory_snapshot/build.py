@@ -24,7 +24,6 @@ from lightning_perf.memory_snapshot.document import (
     MemoryReport,
     Moment,
     OutOfMemory,
-    name_line,
 )
 from lightning_perf.memory_snapshot.free_memory import find_gaps, find_pools, map_segments
 from lightning_perf.memory_snapshot.lifetimes import Lifetimes, find_lifetimes, replay_reserved
@@ -36,7 +35,7 @@ from lightning_perf.memory_snapshot.snapshot import (
     Action,
     Snapshot,
 )
-from lightning_perf.memory_snapshot.stacks import Site, describe_stack
+from lightning_perf.memory_snapshot.stacks import Site, describe_stack, name_line
 from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_bytes
 

@@ -83,11 +83,6 @@ class History:
     conflicts: int
 
 
-def name_line(line: str, module: str | None) -> str:
-    """Return a line with the class of the module that it is from, if known."""
-    return line if module is None else f"{line} [{module}]"
-
-
 @dataclass(frozen=True)
 class MemoryGroup:
     """The allocations of one line.

@@ -112,4 +112,5 @@ def replay_reserved(snapshot: Snapshot, device: int) -> Integers:
     events = snapshot.events_of(device)
     sign = 1 * (events.action == Action.SEGMENT_ALLOC) - 1 * (events.action == Action.SEGMENT_FREE)
     levels: Integers = np.append(0, np.cumsum(sign * events.size_bytes))
-    return levels + at_end - levels[-1]
+    levels += at_end - levels[-1]
+    return levels

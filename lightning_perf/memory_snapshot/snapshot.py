@@ -123,7 +123,8 @@ class Events:
         return len(self.action)
 
 
-NO_EVENTS = Events(np.empty(0, np.int8), *(np.empty(0, np.int64) for _ in range(4)), time_us=None)
+_EMPTY = np.empty(0, np.int64)
+NO_EVENTS = Events(np.empty(0, np.int8), _EMPTY, _EMPTY, _EMPTY, _EMPTY, None)
 """The events of a device without a history."""
 
 
