@@ -153,6 +153,20 @@ class _Row:
     bytes_moved: int = 0
     uncounted: set[str] = field(default_factory=set)
 
+    def result(self) -> LayerCount:
+        return LayerCount(
+            path=self.path,
+            kind=self.kind,
+            calls=self.calls,
+            output_shape=self.output_shape,
+            macs=self.flops // 2,
+            flops=self.flops,
+            parameters=self.parameters,
+            bytes_moved=self.bytes_moved,
+            arithmetic_intensity=self.flops / self.bytes_moved if self.bytes_moved else None,
+            uncounted=tuple(sorted(self.uncounted)),
+        )
+
 
 @dataclass
 class _Call:
@@ -218,7 +232,11 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _book(self, call: _Call, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         inputs = _tensors((args, kwargs))
         for tensor in inputs:
-            self._book_state(call, tensor)
+            key = id(tensor)
+            if key in self.parameters and key not in self.used:
+                call.row.parameters += tensor.numel()
+            if key in self.parameters or key in self.buffers:
+                call.used[key] = self.used[key] = tensor
         if formula := find_formula(func):
             call.row.flops += int(formula(*args, **kwargs, out_val=result))
         elif not is_free(func):
@@ -226,16 +244,6 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if moves_data(func):
             call.moved = True
             call.operator_bytes += _size(inputs) + _size(result)
-
-    def _book_state(self, call: _Call, tensor: Tensor) -> None:
-        key = id(tensor)
-        if key not in self.parameters and key not in self.buffers:
-            return
-        call.used[key] = tensor
-        if key not in self.used:
-            self.used[key] = tensor
-            if key in self.parameters:
-                call.row.parameters += tensor.numel()
 
 
 @contextmanager
@@ -264,15 +272,10 @@ def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
     device = parameters[0].device if parameters else torch.device("meta")
     inputs = torch.zeros(shape, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32, device=device)
     ledger = _Ledger(module)
-    with (
-        torch.no_grad(),
-        _unfused(),
-        _followed(module, ledger),
-        ledger,
-    ):
+    with torch.no_grad(), _unfused(), _followed(module, ledger), ledger:
         output = module(inputs)
     outputs = _tensors(output)
-    layers = tuple(_layer(row) for row in ledger.order if row.bytes_moved or row.flops or row.uncounted)
+    layers = tuple(row.result() for row in ledger.order if row.bytes_moved or row.flops or row.uncounted)
     flops = sum(layer.flops for layer in layers)
     bytes_moved = sum(layer.bytes_moved for layer in layers)
     total = sum(tensor.numel() for tensor in parameters)
@@ -303,21 +306,6 @@ def _unfused() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
         torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
-
-
-def _layer(row: _Row) -> LayerCount:
-    return LayerCount(
-        path=row.path,
-        kind=row.kind,
-        calls=row.calls,
-        output_shape=row.output_shape,
-        macs=row.flops // 2,
-        flops=row.flops,
-        parameters=row.parameters,
-        bytes_moved=row.bytes_moved,
-        arithmetic_intensity=row.flops / row.bytes_moved if row.bytes_moved else None,
-        uncounted=tuple(sorted(row.uncounted)),
-    )
 
 
 def _tensors(tree: Any) -> list[Tensor]:

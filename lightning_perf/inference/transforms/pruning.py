@@ -8,14 +8,16 @@ from torch.nn.utils import prune
 
 from lightning_perf.inference.errors import VariantError, missing_package, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import (
-    FineTune,
-    Transform,
-    check_outputs,
-    copy_module,
-    require_training,
-    weight_layers,
-)
+from lightning_perf.inference.transforms.base import Transform, copy_module
+
+WeightLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+"""Layers with weights to prune."""
+
+
+def weight_layers(module: nn.Module) -> list[WeightLayer]:
+    """Return the linear layers and convolutions, in the order of ``modules()``."""
+    return [layer for layer in module.modules() if isinstance(layer, WeightLayer)]
+
 
 ROUND_TO = 8
 """Numbers of channels stay multiples of this, because vector units and Tensor Cores are fastest with them."""
@@ -33,8 +35,6 @@ class Prune(Transform):
             remaining share.
     """
 
-    needs_training = True
-
     def __init__(self, percent: int) -> None:
         self.percent = percent
         self.name = f"prune-{percent}"
@@ -44,34 +44,29 @@ class Prune(Transform):
         """Return that torch-pruning is missing, or None."""
         return missing_package("torch_pruning", extra="infer")
 
-    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
-        """Prune a copy and fine-tune it."""
-        train = require_training(self.name, fine_tune)
-        changed = copy_module(module)
-        before = _parameters(changed)
-        self._prune(changed, subject.inputs[:1])
-        if _parameters(changed) == before:
-            raise VariantError(
-                f"{self.name} removes nothing: no layer has enough channels, because their number stays a multiple of "
-                f"{ROUND_TO}"
-            )
-        check_outputs(self.name, changed, subject)
-        return check_outputs(self.name, train(changed, None), subject)
-
-    def _prune(self, module: nn.Module, example: Tensor) -> None:
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:
+        """Prune a copy."""
+        changed, example = copy_module(module), subject.inputs[:1]
+        before = sum(parameter.numel() for parameter in changed.parameters())
         import torch_pruning as tp
 
         # torch-pruning finds the dependencies in the graph of a backward pass.
         with variant_errors("torch-pruning cannot follow this model"), torch.enable_grad():
             tp.pruner.BasePruner(
-                module,
+                changed,
                 example,
                 importance=tp.importance.GroupMagnitudeImportance(p=2),
                 pruning_ratio=self.percent / 100,
-                ignored_layers=_output_layers(module, example),
+                ignored_layers=_output_layers(changed, example),
                 round_to=ROUND_TO,
             ).step()
-        module.zero_grad(set_to_none=True)
+        changed.zero_grad(set_to_none=True)
+        if sum(parameter.numel() for parameter in changed.parameters()) == before:
+            raise VariantError(
+                f"{self.name} removes nothing: no layer has enough channels, because their number stays a multiple of "
+                f"{ROUND_TO}"
+            )
+        return changed
 
 
 def _output_layers(module: nn.Module, example: Tensor) -> list[nn.Module]:
@@ -85,10 +80,6 @@ def _output_layers(module: nn.Module, example: Tensor) -> list[nn.Module]:
         for handle in handles:
             handle.remove()
     return ran[-1:]
-
-
-def _parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 HARMLESS_PERCENT = 50
@@ -110,8 +101,8 @@ class Sparsify(Transform):
         after = ", then fine-tuned" if self.needs_training else ""
         self.summary = f"{percent} % of the weights set to zero{after}: smaller when compressed, not faster"
 
-    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
-        """Set weights of a copy to zero; fine-tuning keeps them at zero."""
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
+        """Set weights of a copy to zero; training keeps them at zero."""
         changed = copy_module(module)
         layers = weight_layers(changed)
         if not layers:
@@ -119,12 +110,13 @@ class Sparsify(Transform):
         prune.global_unstructured(
             [(layer, "weight") for layer in layers], pruning_method=prune.L1Unstructured, amount=self.percent / 100
         )
-        if self.needs_training:
-            changed = require_training(self.name, fine_tune)(changed, None)
-        for layer in weight_layers(changed):
+        return changed
+
+    def finish(self, module: nn.Module) -> nn.Module:
+        """Keep the weights only: with the masks, the model could not be copied or exported."""
+        for layer in weight_layers(module):
             if prune.is_pruned(layer):
-                # Without this, the model could not be copied or exported.
                 prune.remove(layer, "weight")  # type: ignore[no-untyped-call]
                 with torch.no_grad():
                     layer.weight.add_(0.0)  # turns -0.0, which does not compress like 0.0, into 0.0
-        return check_outputs(self.name, changed, subject)
+        return module

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
+from lightning_perf.inference.transforms.base import Transform, copy_module
 
 LEAST_INPUTS = 4
 """Convolutions with fewer input channels stay dense: they see the image itself, and a single filter per colour would
@@ -30,11 +30,9 @@ class Separable(Transform):
 
     name = "separable"
     summary = "k×k convolutions replaced by depthwise and pointwise ones, then fine-tuned"
-    needs_training = True
 
-    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
-        """Replace the convolutions of a copy and fine-tune it."""
-        train = require_training(self.name, fine_tune)
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
+        """Replace the convolutions of a copy."""
         holder = nn.ModuleList([copy_module(module)])  # a list, because the model itself may be a convolution
         dense = {child: separate(child) for child in holder.modules() if _is_dense(child)}
         if not dense:
@@ -43,9 +41,7 @@ class Separable(Transform):
             for name, child in parent._modules.items():
                 if child in dense:
                     parent._modules[name] = dense[child]
-        changed = holder[0]
-        check_outputs(self.name, changed, subject)
-        return check_outputs(self.name, train(changed, None), subject)
+        return holder[0]
 
 
 def separate(layer: Convolution) -> nn.Sequential:

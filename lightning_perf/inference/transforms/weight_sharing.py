@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module
+from lightning_perf.inference.transforms.base import Transform, copy_module
 
 MOST_ROUNDS = 300
 """Most rounds of Lloyd's algorithm; millions of weights and 32 values converge within about a hundred."""
@@ -64,7 +64,7 @@ class Share(Transform):
         self.name = f"share-{bits}bit"
         self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when compressed, not faster"
 
-    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
         """Share the weights of a copy."""
         changed = copy_module(module)
         shared = 0
@@ -79,4 +79,4 @@ class Share(Transform):
                 shared += 1
         if not shared:
             raise VariantError(f"{self.name}: the model has no layer with more than {2**self.bits} weights")
-        return check_outputs(self.name, changed, subject)
+        return changed
