@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -197,7 +198,14 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.buffers = {id(tensor): tensor for tensor in module.buffers()}
         self.used: dict[int, Tensor] = {}
 
-    def enter(self, path: str, inputs: Any) -> None:
+    def follow(self, module: nn.Module, hooks: ExitStack) -> None:
+        """Count from the start to the end of each module's forward."""
+        for path, child in module.named_modules():
+            enter = partial(self.enter, path)
+            hooks.callback(child.register_forward_pre_hook(enter, with_kwargs=True, prepend=True).remove)
+            hooks.callback(child.register_forward_hook(self.leave).remove)
+
+    def enter(self, path: str, _: nn.Module, *inputs: Any) -> None:
         if self.calls:
             self.calls[-1].has_children = True
         row = self.rows[path]
@@ -206,7 +214,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         row.calls += 1
         self.calls.append(_Call(row, _size(inputs)))
 
-    def leave(self, output: Any) -> None:
+    def leave(self, _: nn.Module, __: Any, output: Any) -> None:
         call = self.calls.pop()
         tensors = _tensors(output)
         call.row.output_shape = tuple(tensors[0].shape) if tensors else ()
@@ -246,24 +254,6 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.operator_bytes += _size(inputs) + _size(result)
 
 
-@contextmanager
-def _followed(module: nn.Module, ledger: _Ledger) -> Iterator[None]:
-    """Report each start and end of a module's forward to the ledger."""
-
-    def enter(path: str) -> Callable[..., None]:
-        return lambda _, inputs, keywords: ledger.enter(path, (inputs, keywords))
-
-    handles = []
-    for path, child in module.named_modules():
-        handles.append(child.register_forward_pre_hook(enter(path), with_kwargs=True, prepend=True))
-        handles.append(child.register_forward_hook(lambda _, __, output: ledger.leave(output)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
     """Count a copy of the model, on the copy's device."""
     module = module.eval()
@@ -272,7 +262,8 @@ def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
     device = parameters[0].device if parameters else torch.device("meta")
     inputs = torch.zeros(shape, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32, device=device)
     ledger = _Ledger(module)
-    with torch.no_grad(), _unfused(), _followed(module, ledger), ledger:
+    with torch.no_grad(), _unfused(), ExitStack() as hooks, ledger:
+        ledger.follow(module, hooks)
         output = module(inputs)
     outputs = _tensors(output)
     layers = tuple(row.result() for row in ledger.order if row.bytes_moved or row.flops or row.uncounted)

@@ -87,6 +87,15 @@ def copy_module(module: nn.Module) -> nn.Module:
     return changed.eval().cpu().requires_grad_(True)
 
 
+WeightLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+"""Layers with weights to prune."""
+
+
+def weight_layers(module: nn.Module) -> list[WeightLayer]:
+    """Return the linear layers and convolutions, in the order of ``modules()``."""
+    return [layer for layer in module.modules() if isinstance(layer, WeightLayer)]
+
+
 class Distil(Transform):
     """Trains a student, or the model that earlier transforms changed, on the outputs of the original and the labels.
 

@@ -9,9 +9,8 @@ from torch import nn
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.transforms.base import Distil, Transform
-from lightning_perf.inference.transforms.pruning import Prune, Sparsify
-from lightning_perf.inference.transforms.separable import Separable
-from lightning_perf.inference.transforms.weight_sharing import Share
+from lightning_perf.inference.transforms.layers import Prune, Separable
+from lightning_perf.inference.transforms.weights import Share, Sparsify
 
 TRANSFORM_NAMES = (
     "prune-25",

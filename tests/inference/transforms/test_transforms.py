@@ -18,11 +18,10 @@ from torch import nn
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import Distil
-from lightning_perf.inference.transforms.pruning import Prune, Sparsify, weight_layers
+from lightning_perf.inference.transforms.base import Distil, weight_layers
+from lightning_perf.inference.transforms.layers import Prune, Separable, separate
 from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
-from lightning_perf.inference.transforms.separable import Separable, separate
-from lightning_perf.inference.transforms.weight_sharing import Share, cluster
+from lightning_perf.inference.transforms.weights import Share, Sparsify, cluster
 from lightning_perf.inference.variants.chains import measure_storage
 from tests.inference.support import small_network, student, subject_of
 
