@@ -227,13 +227,12 @@ def write_outputs(
 
 
 def _measure(options: argparse.Namespace) -> Tradeoff:
-    from lightning_perf.inference.campaign import MeasureOptions
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.source import load_model
     from lightning_perf.inference.model.subject import choose_device
-    from lightning_perf.inference.run import measure_variants
-    from lightning_perf.inference.training.fine_tune import FineTuner
+    from lightning_perf.inference.run import MeasureOptions, measure_variants
+    from lightning_perf.inference.training import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
 
     parse_variants(options.variants or ())  # report a wrong name before reading the data

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_perf.memory_snapshot.stacks import name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, note, table
 from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
 
 if TYPE_CHECKING:
-    from lightning_perf.memory_snapshot.compared import DeviceChange, LineChange, MemoryDiff
+    from lightning_perf.memory_snapshot.compared import DeviceChange, MemoryDiff
     from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, Moment, OutOfMemory
 
 FREE_LABEL = "free in the allocator"
@@ -29,9 +30,12 @@ def snapshot_blocks(report: MemoryReport, top: int) -> Iterator[Block]:
     for device in report.devices:
         yield from _device_blocks(device, top, named=named)
     yield from map(note, report.notes)
-    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
-    if settings:
+    if settings := _settings(report):
         yield Line(f"Allocator: {', '.join(f'{name}={value}' for name, value in settings.items())}")
+
+
+def _settings(report: MemoryReport) -> dict[str, str]:
+    return {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
 
 
 def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[Block]:
@@ -152,16 +156,12 @@ def _group_table(device: DeviceMemory, top: int) -> Table:
         blocks, end = sum(row.peak_blocks for row in groups), sum(row.end_bytes for row in groups)
         return size, share, blocks, end
 
-    rows: list[TableRow] = [(_group_name(row), _use(row), *figures([row])) for row in groups[:top]]
+    rows: list[TableRow] = [(name_line(row.line, row.module), _use(row), *figures([row])) for row in groups[:top]]
     if len(groups) > top:
         rows.append((count_of(len(groups) - top, "other line"), "", *figures(groups[top:])))
     shown = None if recorded else -1
     kinds = "name figure bytes share count bytes"
     return table(heads[:shown], (row[:shown] for row in rows), title, kinds)
-
-
-def _group_name(row: MemoryGroup | LineChange) -> str:
-    return row.line if row.module is None else f"{row.line} [{row.module}]"
 
 
 def _use(row: MemoryGroup) -> str:
@@ -180,8 +180,7 @@ def _pool_name(size: str, stream: int, pool: str) -> str:
 
 def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a snapshot's page. The name of a part of a device ends with its place."""
-    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
-    facts = [Line(value, label=name) for name, value in settings.items()]
+    facts = [Line(value, label=name) for name, value in _settings(report).items()]
     parts: dict[str, Iterable[Block]] = {"settings": [Heading("Allocator"), *facts] if facts else []}
     for place, device in enumerate(report.devices):
         parts[f"errors_{place}"] = [Line(_error_sentence(error), "bad") for error in device.out_of_memory]
@@ -239,11 +238,6 @@ def _part_of(size_bytes: int, whole_bytes: int) -> Cell:
     return Cell(format_bytes(size_bytes), size_bytes, bar=size_bytes / max(1, whole_bytes))
 
 
-def snapshot_diff_parts(compared: MemoryDiff) -> dict[str, Iterable[Block]]:
-    """Return the blocks of the page of two snapshots."""
-    return {"changes": snapshot_diff_blocks(compared, EVERY_ROW)}
-
-
 def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
     """Yield the blocks of the comparison of two snapshots, its tables cut to their first rows."""
     if not compared.devices:
@@ -263,7 +257,7 @@ def _line_table(device: DeviceChange, top: int) -> Table:
     lines = [row for row in device.lines if top == EVERY_ROW or row.before_peak_bytes != row.after_peak_bytes]
     rows = (
         (
-            _group_name(row),
+            name_line(row.line, row.module),
             _colored(row.category),
             row.before_peak_bytes,
             row.after_peak_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -97,8 +98,12 @@ PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...]]] = [
     (of_one_rank, "compared", ("Only one rank was read",)),
     (of_an_optimizer_without_steps, "optimizer.0", ("Optimizer, in the recording",)),
     (of_overlapping_streams, "arithmetic.0", ("add up to 800 µs, but the device computes for 400 µs per step.",)),
-    (accounts.saving, "fit_time", ("first step complete after", "checkpoints: 20.0 s, ", "Parts of the fit")),
-    (accounts.saving, "fit_findings", ("Findings of the whole fit", " of the fit ")),
+    (
+        partial(accounts.faulty, "slow-checkpoints"),
+        "fit_time",
+        ("first step complete after", "checkpoints: 20.0 s, ", "Parts of the fit"),
+    ),
+    (partial(accounts.faulty, "slow-checkpoints"), "fit_findings", ("Findings of the whole fit", " of the fit ")),
     (
         compilations.recompiling,
         "compilation",

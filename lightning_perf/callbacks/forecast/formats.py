@@ -80,9 +80,8 @@ def round_values(
         size, round_blocks = _BLOCKS[number_format]
         missing = -values.shape[-1] % size
         padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
-        rounded = round_blocks(padded.reshape(*values.shape[:-1], -1, size), largest)
-        whole = [part.flatten(-2)[..., : values.shape[-1]] for part in (rounded.values, rounded.saturated)]
-        return Rounded(*whole)
+        blocks = round_blocks(padded.reshape(*values.shape[:-1], -1, size), largest)
+        return Rounded(*(part.flatten(-2)[..., : values.shape[-1]] for part in (blocks.values, blocks.saturated)))
     name, _, delayed = number_format.partition("-")
     element = _E4M3 if name == "e4m3" else _E5M2
     return _per_tensor(values, element, earlier_largest if delayed else largest)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lightning_perf.inference.counting.document import Count
-from lightning_perf.inference.counting.roofline import LayerBound, Peaks, Roofline
+from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
@@ -80,7 +80,7 @@ def sweep_blocks(sweep: Sweep) -> Iterator[Block]:
 def sweep_title(sweep: Sweep) -> str:
     """Return the conditions of a sweep."""
     shape = "×".join(map(str, sweep.input_shape))
-    threads = "" if sweep.peaks.threads is None else f", {sweep.threads} thread{'s' if sweep.threads > 1 else ''}"
+    threads = "" if sweep.peaks.threads is None else f", {count_of(sweep.threads, 'thread')}"
     return f"Untrained backbones, float32, input {shape}, batch {sweep.batch}, {sweep.machine.device}{threads}"
 
 
@@ -113,21 +113,17 @@ def _tradeoff_table(tradeoff: Tradeoff) -> Table:
     cell = tradeoff.cells[0]
     rows: list[TableRow] = []
     for row, latency in tradeoff.measured(cell):
+        share = drop = Cell(NOT_AVAILABLE)
+        if row.accuracy is not None:
+            share = Cell(f"{100 * row.accuracy.share:.1f} %", row.accuracy.share)
+            drop = Cell(f"{_signed(row.accuracy.drop_points)} pt", row.accuracy.drop_points)
+        fast, small = row.variant in cell.front, row.variant in cell.size_front
+        best = "both" if fast and small else "time" if fast else "size" if small else ""
         speedup = 1.0 if latency.speedup is None else latency.speedup.value
-        rows.append(
-            (
-                row.variant,
-                latency.p50_ms,
-                speedup,
-                _accuracy(row.accuracy),
-                _drop(row.accuracy),
-                row.size_bytes,
-                _unbeaten(cell, row),
-            )
-        )
+        rows.append((row.variant, latency.p50_ms, speedup, share, drop, row.size_bytes, best))
     heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "best in")
     kinds = "name milliseconds ratio figure figure bytes figure"
-    return table(heads, rows, f"Trade-off: {_where(cell)}", kinds)
+    return table(heads, rows, f"Trade-off: {cell.conditions}", kinds)
 
 
 def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
@@ -151,18 +147,9 @@ def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
                 latency.throughput,
             )
         )
-    heads = (
-        "variant",
-        "calls",
-        "p10",
-        "p50",
-        "p90",
-        "p99",
-        "device" if on_device else "CPU",
-        "speed-up, interval",
-        "inputs/s",
-    )
-    title = f"Latency: {_where(cell)}; the original against itself: {_interval(cell.noise)}"
+    time = "device" if on_device else "CPU"
+    heads = ("variant", "calls", "p10", "p50", "p90", "p99", time, "speed-up, interval", "inputs/s")
+    title = f"Latency: {cell.conditions}; the original against itself: {_interval(cell.noise)}"
     kinds = "name count" + " milliseconds" * 5 + " figure count"
     definitions = {"speed-up, interval": "speed-up"}
     return table(heads, rows, title, kinds, definition="latency", definitions=definitions, extra=("calls", "p10"))
@@ -175,7 +162,16 @@ def accuracy_table(tradeoff: Tradeoff) -> Table:
         if row.reload is None:
             continue
         error = f"{row.output_error:.1e}" if row.output_error is not None else NOT_AVAILABLE
-        rows.append([row.variant, *_judged(row.accuracy), Cell(error, row.output_error), _reloaded(row.reload)])
+        differs = row.reload.max_difference > row.reload.tolerance
+        reloaded = f"differs by {row.reload.max_difference:.1e}" if differs else "the same"
+        rows.append(
+            (
+                row.variant,
+                *_judged(row.accuracy),
+                Cell(error, row.output_error),
+                Cell(reloaded, row.reload.max_difference, troubled=differs),
+            )
+        )
     heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error", "after loading")
     return table(
         heads,
@@ -186,13 +182,6 @@ def accuracy_table(tradeoff: Tradeoff) -> Table:
         definitions={name: name.replace(" ", "-") for name in ("agreement", "output error", "after loading")},
         extra=("after loading",),
     )
-
-
-def _reloaded(reload: results.Reload) -> Cell:
-    """Return whether a fresh process gives the same outputs."""
-    differs = reload.max_difference > reload.tolerance
-    text = f"differs by {reload.max_difference:.1e}" if differs else "the same"
-    return Cell(text, reload.max_difference, troubled=differs)
 
 
 def _judged(accuracy: Accuracy | None) -> TableRow:
@@ -244,50 +233,45 @@ def cold_table(tradeoff: Tradeoff) -> Table:
 def layer_table(count: Count, roofline: Roofline | None, top: int) -> Table:
     """Return the layers with the most arithmetic."""
     layers = sorted(count.layers, key=lambda layer: -layer.flops)[:top]
-    bounds = {} if roofline is None else {bound.path: bound for bound in roofline.layers}
-    rows = (
-        (
-            layer.path or "(the model)",
-            layer.kind,
-            "×".join(map(str, layer.output_shape)),
-            layer.calls,
-            layer.parameters,
-            Cell(format_flops(layer.macs).replace("FLOPs", "MACs"), layer.macs),
-            layer.flops,
-            _share(layer.flops, count),
-            layer.bytes_moved,
-            _intensity(layer.arithmetic_intensity),
-            *_bound(bounds.get(layer.path)),
-            ", ".join(layer.uncounted),
+    bounds = {} if roofline is None else {bound.path: (bound.bound_ms, bound.limit) for bound in roofline.layers}
+    rows: list[TableRow] = []
+    for layer in layers:
+        share = layer.flops / count.flops if count.flops else None
+        intensity = layer.arithmetic_intensity
+        rows.append(
+            (
+                layer.path or "(the model)",
+                layer.kind,
+                "×".join(map(str, layer.output_shape)),
+                layer.calls,
+                layer.parameters,
+                Cell(format_macs(layer.macs), layer.macs),
+                layer.flops,
+                Cell(format_share(share), share, bar=share),
+                layer.bytes_moved,
+                Cell(NOT_AVAILABLE if intensity is None else f"{intensity:.1f}", intensity),
+                *bounds.get(layer.path, (None, "")),
+                ", ".join(layer.uncounted),
+            )
         )
-        for layer in layers
-    )
-    extra = ("output", "calls", "MACs", "least time", "bound by", "not counted")
+    heads = (
+        "layer", "kind", "output", "calls", "parameters", "MACs", "FLOPs", "share", "moved", "FLOPs/B",
+        "least time", "bound by", "not counted",
+    )  # fmt: skip
     return table(
-        (
-            "layer", "kind", "output", "calls", "parameters", "MACs", "FLOPs", "share", "moved", "FLOPs/B",
-            "least time", "bound by", "not counted",
-        ),
+        heads,
         rows,
         f"Layers with the most arithmetic ({len(layers)} of {len(count.layers)})",
         "code figure figure count count figure flops share bytes figure milliseconds figure figure",
         definition="macs",
         definitions={"moved": "bytes-moved", "FLOPs/B": "bytes-moved", "least time": "least-time"},
-        extra=extra,
-    )  # fmt: skip
+        extra=("output", "calls", "MACs", "least time", "bound by", "not counted"),
+    )
 
 
-def _share(flops: float, count: Count) -> Cell:
-    share = flops / count.flops if count.flops else None
-    return Cell(format_share(share), share, bar=share)
-
-
-def _bound(bound: LayerBound | None) -> TableRow:
-    return (None, "") if bound is None else (bound.bound_ms, bound.limit)
-
-
-def _intensity(flops_per_byte: float | None) -> Cell:
-    return Cell(NOT_AVAILABLE if flops_per_byte is None else f"{flops_per_byte:.1f}", flops_per_byte)
+def format_macs(macs: float) -> str:
+    """Format a number of multiply-accumulates."""
+    return format_flops(macs).replace("FLOPs", "MACs")
 
 
 def _count_line(tradeoff: Tradeoff, count: Count) -> str:
@@ -295,7 +279,7 @@ def _count_line(tradeoff: Tradeoff, count: Count) -> str:
     intensity = count.arithmetic_intensity
     line = (
         f"{format_count(count.parameters)} parameters ({format_bytes(count.size_bytes)}), "
-        f"{format_flops(count.macs).replace('FLOPs', 'MACs')} = {format_flops(count.flops)} per input"
+        f"{format_macs(count.macs)} = {format_flops(count.flops)} per input"
     )
     if intensity is not None:
         line += f", {intensity:.1f} FLOPs per byte moved"
@@ -303,20 +287,21 @@ def _count_line(tradeoff: Tradeoff, count: Count) -> str:
     if bound is None:
         return f"{line}."
     peaks = bound.peaks
-    rates = f"{format_flop_rate(peaks.flops_per_s)}{_of_convolutions(peaks)}"
     line += (
-        f". At {rates} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
+        f". At {peak_rate(peaks)} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
         f"({peaks.source}) it takes at least {format_milliseconds(bound.bound_ms)}"
     )
     latency = tradeoff.rows[0].latency(tradeoff.cells[0].threads, tradeoff.cells[0].batch)
     if latency is not None:
         line += f"; the original takes {format_ratio(latency.p50_ms / bound.bound_ms)} that"
-    return f"{line} ({_where(tradeoff.cells[0])})."
+    return f"{line} ({tradeoff.cells[0].conditions})."
 
 
-def _of_convolutions(peaks: Peaks) -> str:
+def peak_rate(peaks: Peaks) -> str:
+    """Return the rate of arithmetic, and that of convolutions if it differs."""
     rate = peaks.convolution_flops_per_s
-    return "" if rate is None else f" (convolutions {format_flop_rate(rate)})"
+    convolutions = "" if rate is None else f" (convolutions {format_flop_rate(rate)})"
+    return format_flop_rate(peaks.flops_per_s) + convolutions
 
 
 def _footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
@@ -332,10 +317,6 @@ def _footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
     return (*lines, *tradeoff.notes)
 
 
-def _where(cell: results.Cell) -> str:
-    return f"batch {cell.batch}, {cell.threads} thread{'' if cell.threads == 1 else 's'}"
-
-
 def _interval(estimate: Estimate | None) -> str:
     """Format a ratio with its interval; the ratio of the baseline to itself is 1 by definition."""
     if estimate is None or estimate.value is None:
@@ -346,22 +327,7 @@ def _interval(estimate: Estimate | None) -> str:
     return f"{format_ratio(estimate.value)} ({low}–{high})"
 
 
-def _accuracy(accuracy: Accuracy | None) -> Cell:
-    return Cell(NOT_AVAILABLE) if accuracy is None else Cell(f"{100 * accuracy.share:.1f} %", accuracy.share)
-
-
-def _drop(accuracy: Accuracy | None) -> Cell:
-    if accuracy is None:
-        return Cell(NOT_AVAILABLE)
-    return Cell(f"{_signed(accuracy.drop_points)} pt", accuracy.drop_points)
-
-
 def _signed(points: float) -> str:
     """Format a drop in points; a variant that is better than the original has a minus sign."""
     text = f"{points:.2f}"
     return "0" if float(text) == 0 else text.replace("-", "−")
-
-
-def _unbeaten(cell: results.Cell, row: results.Row) -> str:
-    fast, small = row.variant in cell.front, row.variant in cell.size_front
-    return "both" if fast and small else "time" if fast else "size" if small else ""

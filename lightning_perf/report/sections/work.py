@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable
-from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters
-from lightning_perf.analysis.kernels.kernel_table import KernelTable
+from lightning_perf.analysis.kernels.efficiency import HardwareCounters
+from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelTable
 from lightning_perf.analysis.model.modules import ModuleTree
 from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis

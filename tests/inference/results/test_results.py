@@ -1,4 +1,7 @@
+"""The document, the best variants and the recommended one, and names on a plot."""
+
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -7,8 +10,9 @@ from hypothesis import strategies as st
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Timed
 from lightning_perf.inference.results.conclusions import cell_of, pareto_front, recommend, ruin_notes
-from lightning_perf.inference.results.tradeoff import Cell
-from tests.inference.support import estimate, row
+from lightning_perf.inference.results.plot import name_points
+from lightning_perf.inference.results.tradeoff import Cell, Tradeoff
+from tests.inference.support import estimate, row, tradeoff
 
 COORDINATES = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), min_size=1, max_size=12)
 
@@ -69,7 +73,6 @@ def choose(rows=ROWS, latency=None, drop=None):
         (4.2, 1, None),  # p90 is 4.4 ms
         (1, None, None),
         (3, 1, None),
-        (None, None, "precise"),
     ],
 )
 def test_limits(latency, drop, variant):
@@ -131,7 +134,8 @@ def test_without_validation_data_the_outputs_decide(error, variant):
     assert choose(rows, 5).variant == variant
 
 
-def test_nothing_is_recommended_if_accuracy_means_nothing():
+def test_nothing_is_recommended_without_limits_or_if_accuracy_means_nothing():
+    assert choose() is None
     found = recommend(ROWS, CELL, max_latency_ms=5, max_accuracy_drop_points=1, doubt="No better than guessing.")
     assert (found.variant, found.reason) == (None, "No better than guessing.")
 
@@ -139,3 +143,42 @@ def test_nothing_is_recommended_if_accuracy_means_nothing():
 def test_a_limit_of_accuracy_needs_data():
     with pytest.raises(InferenceError, match="no validation data"):
         choose([row("eager", accuracy=None)], drop=1)
+
+
+def test_names_of_close_points_cover_no_other():
+    pytest.importorskip("matplotlib", reason="needs the compare extra")
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    figure = Figure()
+    axes = figure.subplots()
+    points = [(f"a name of some length {n}", 0.5 + 0.01 * n, 0.5 + 0.005 * n) for n in range(10)]
+    name_points(figure, axes, points)
+    assert {(text.get_text(), *text.xy) for text in axes.texts} == set(points)
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_json_gives_the_same_document():
+    document = tradeoff([row("eager"), row("broken", reason="no compiler", accuracy=None, latencies=())])
+    assert Tradeoff.from_json(document.to_json()) == document
+    assert document.row("broken").reason == "no compiler"
+    assert document.row("eager").latency(1, 1).calls == 200
+    assert document.row("eager").latency(2, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a trade-off document"),
+        (b"[1]", "not a trade-off document"),
+        (b'{"schema_version": 9}', "upgrade lightning-perf"),
+        (b'{"schema_version": 0}', "measure again"),
+        (b'{"schema_version": 1}', "damaged"),
+        (tradeoff([row("eager", size="big")]).to_json(), "damaged"),
+    ],
+)
+def test_bad_documents_are_told(data, said):
+    with pytest.raises(InferenceError, match=said):
+        Tradeoff.from_json(data)

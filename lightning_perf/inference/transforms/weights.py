@@ -1,4 +1,4 @@
-"""Share weights: each layer keeps a few distinct values, found by k-means."""
+"""Make weights smaller when compressed: set the smallest ones to zero, or leave a few distinct values per layer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,51 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.utils import prune
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module
+from lightning_perf.inference.transforms.base import Transform, copy_module, weight_layers
+
+HARMLESS_PERCENT = 50
+"""Up to this share, a trained network usually keeps its accuracy without fine-tuning (Han et al., arXiv:1506.02626,
+fig. 5)."""
+
+
+class Sparsify(Transform):
+    """Sets the smallest weights, over all layers together, to zero.
+
+    It is not faster, because dense kernels still multiply by the zeros. The weights get smaller when compressed
+    (`measure_storage`).
+    """
+
+    def __init__(self, percent: int) -> None:
+        self.percent = percent
+        self.name = f"sparsify-{percent}"
+        self.needs_training = percent > HARMLESS_PERCENT
+        after = ", then fine-tuned" if self.needs_training else ""
+        self.summary = f"{percent} % of the weights set to zero{after}: smaller when compressed, not faster"
+
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
+        """Set weights of a copy to zero; training keeps them at zero."""
+        changed = copy_module(module)
+        layers = weight_layers(changed)
+        if not layers:
+            raise VariantError(f"{self.name}: {type(module).__name__} has no linear layers and no convolutions")
+        prune.global_unstructured(
+            [(layer, "weight") for layer in layers], pruning_method=prune.L1Unstructured, amount=self.percent / 100
+        )
+        return changed
+
+    def finish(self, module: nn.Module) -> nn.Module:
+        """Keep the weights only: with the masks, the model could not be copied or exported."""
+        for layer in weight_layers(module):
+            if prune.is_pruned(layer):
+                prune.remove(layer, "weight")  # type: ignore[no-untyped-call]
+                with torch.no_grad():
+                    layer.weight.add_(0.0)  # turns -0.0, which does not compress like 0.0, into 0.0
+        return module
+
 
 MOST_ROUNDS = 300
 """Most rounds of Lloyd's algorithm; millions of weights and 32 values converge within about a hundred."""
@@ -64,7 +105,7 @@ class Share(Transform):
         self.name = f"share-{bits}bit"
         self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when compressed, not faster"
 
-    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
         """Share the weights of a copy."""
         changed = copy_module(module)
         shared = 0
@@ -79,4 +120,4 @@ class Share(Transform):
                 shared += 1
         if not shared:
             raise VariantError(f"{self.name}: the model has no layer with more than {2**self.bits} weights")
-        return check_outputs(self.name, changed, subject)
+        return changed

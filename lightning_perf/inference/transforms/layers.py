@@ -1,16 +1,77 @@
-"""Replace convolutions by separable ones, which filter each channel alone and then mix channels pixel by pixel."""
+"""Make layers cheaper: prune whole channels, or replace convolutions by separable ones."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from math import prod
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.errors import VariantError
+from lightning_perf.inference.errors import VariantError, missing_package, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
+from lightning_perf.inference.transforms.base import Transform, copy_module, weight_layers
+
+ROUND_TO = 8
+"""Numbers of channels stay multiples of this, because vector units and Tensor Cores are fastest with them."""
+
+
+class Prune(Transform):
+    """Removes channels with a small norm and fine-tunes the rest of the model.
+
+    Channels that depend on each other through residual additions and concatenations are removed together. Their
+    importance is the mean L2 norm of the group's weights (DepGraph in torch-pruning: Fang et al., arXiv:2301.12900).
+    The classifier keeps its outputs.
+
+    Args:
+        percent: Share of each layer's channels to remove, from 1 to 95. MACs shrink roughly with the square of the
+            remaining share.
+    """
+
+    def __init__(self, percent: int) -> None:
+        self.percent = percent
+        self.name = f"prune-{percent}"
+        self.summary = f"{percent} % of the channels removed, then fine-tuned"
+
+    def missing(self) -> str | None:
+        """Return that torch-pruning is missing, or None."""
+        return missing_package("torch_pruning", extra="infer")
+
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:
+        """Prune a copy."""
+        changed, example = copy_module(module), subject.inputs[:1]
+        before = sum(parameter.numel() for parameter in changed.parameters())
+        import torch_pruning as tp
+
+        # torch-pruning finds the dependencies in the graph of a backward pass.
+        with variant_errors("torch-pruning cannot follow this model"), torch.enable_grad():
+            tp.pruner.BasePruner(
+                changed,
+                example,
+                importance=tp.importance.GroupMagnitudeImportance(p=2),
+                pruning_ratio=self.percent / 100,
+                ignored_layers=_output_layers(changed, example),
+                round_to=ROUND_TO,
+            ).step()
+        changed.zero_grad(set_to_none=True)
+        if sum(parameter.numel() for parameter in changed.parameters()) == before:
+            raise VariantError(
+                f"{self.name} removes nothing: no layer has enough channels, because their number stays a multiple of "
+                f"{ROUND_TO}"
+            )
+        return changed
+
+
+def _output_layers(module: nn.Module, example: Tensor) -> list[nn.Module]:
+    """Return the last layer with weights in the forward pass: its channels are the model's outputs."""
+    ran: list[nn.Module] = []
+    with ExitStack() as hooks, torch.no_grad():
+        for layer in weight_layers(module):
+            hooks.callback(layer.register_forward_hook(lambda layer, *_: ran.append(layer)).remove)
+        module(example.clone())
+    return ran[-1:]
+
 
 LEAST_INPUTS = 4
 """Convolutions with fewer input channels stay dense: they see the image itself, and a single filter per colour would
@@ -30,11 +91,9 @@ class Separable(Transform):
 
     name = "separable"
     summary = "k×k convolutions replaced by depthwise and pointwise ones, then fine-tuned"
-    needs_training = True
 
-    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
-        """Replace the convolutions of a copy and fine-tune it."""
-        train = require_training(self.name, fine_tune)
+    def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
+        """Replace the convolutions of a copy."""
         holder = nn.ModuleList([copy_module(module)])  # a list, because the model itself may be a convolution
         dense = {child: separate(child) for child in holder.modules() if _is_dense(child)}
         if not dense:
@@ -43,9 +102,7 @@ class Separable(Transform):
             for name, child in parent._modules.items():
                 if child in dense:
                     parent._modules[name] = dense[child]
-        changed = holder[0]
-        check_outputs(self.name, changed, subject)
-        return check_outputs(self.name, train(changed, None), subject)
+        return holder[0]
 
 
 def separate(layer: Convolution) -> nn.Sequential:

@@ -1,9 +1,15 @@
+"""The model and its device by name, and the samples of every kind of data."""
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from lightning_perf.errors import UserError
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.model.samples import gather_samples
+from lightning_perf.inference.model.samples import Validation, gather_samples
+from lightning_perf.inference.model.source import load_model
+from lightning_perf.inference.model.subject import on_device, usable_device
+from tests.inference.support import CPU, Tiny
 
 INPUTS, LABELS = torch.arange(40.0).reshape(10, 4), torch.arange(10) % 3
 ROWS = TensorDataset(INPUTS, LABELS)
@@ -16,8 +22,8 @@ class Stream(IterableDataset):
 
 
 class Module:
-    def __init__(self, held_out=ROWS):
-        self.held_out = held_out
+    def __init__(self, held_out=ROWS, training=ROWS):
+        self.held_out, self.training = held_out, training
 
     def prepare_data(self):
         pass
@@ -26,7 +32,7 @@ class Module:
         assert stage == "fit"
 
     def train_dataloader(self):
-        return DataLoader(ROWS, batch_size=4)
+        return DataLoader(self.training, batch_size=4)
 
     def val_dataloader(self):
         return DataLoader(self.held_out, batch_size=3) if self.held_out else None
@@ -91,11 +97,8 @@ def test_lightnings_own_loaders_which_raise_are_none():
     "labels", [torch.rand(10, 1), torch.rand(10), torch.ones(10, dtype=torch.bool), LABELS[:, None]]
 )
 def test_labels_that_are_no_classes_leave_inputs_to_time_and_calibrate_with(labels):
-    class Regression(Module):
-        def train_dataloader(self):
-            return DataLoader(TensorDataset(INPUTS, labels), batch_size=4)
-
-    samples = gather_samples(Regression(TensorDataset(INPUTS, labels)), 10, 10)
+    rows = TensorDataset(INPUTS, labels)
+    samples = gather_samples(Module(rows, rows), 10, 10)
     torch.testing.assert_close(samples.inputs, INPUTS)
     torch.testing.assert_close(samples.calibration, INPUTS)
     assert samples.validation is samples.training is None  # the training minimises a cross-entropy
@@ -128,3 +131,93 @@ def test_data_of_no_use_are_told(data, said):
     with pytest.raises(InferenceError) as error:
         gather_samples(data, 5, 5)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "units", "said"),
+    [
+        (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), None, "validation data are empty"),
+        (torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64), None, "for 2 inputs"),
+        (torch.zeros(2, 1), torch.zeros(2), None, "class indices"),
+        (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 3, "units must be from 1 to 2 \\(inputs\\), got 3"),
+    ],
+)
+def test_validation_data_that_do_not_fit_are_refused(inputs, labels, units, said):
+    with pytest.raises(InferenceError, match=said):
+        Validation(inputs, labels, units)
+
+
+HERE = "tests.inference.support"
+BORING = "lightning.pytorch.demos.boring_classes:BoringModel"
+
+
+def test_a_class_and_its_name():
+    module, name = load_model(f"{HERE}:Tiny", None)
+    assert type(module).__name__ == name == "Tiny"
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "said"),
+    [
+        ("nonsense", None, "expected package.module:name"),
+        ("no_such_package:Model", None, "there is no module no_such_package"),
+        (f"{HERE}:Large", None, "has no Large. It has"),
+        (f"{HERE}:no_model", None, "is a int. Name a torch.nn.Module"),
+        (f"{HERE}:needs_an_argument", None, "It needs width"),
+        (f"{HERE}:broken", None, "OSError: the disk is gone"),
+        (f"{HERE}:Tiny", f"{HERE}:Tiny", "this option needs a checkpoint"),
+        ("missing.ckpt", f"{HERE}:Tiny", "no such checkpoint"),
+        ("logs/version_0", None, "no such checkpoint"),
+    ],
+)
+def test_models_that_cannot_be_found_are_told(target, module, said):
+    with pytest.raises(UserError) as error:
+        load_model(target, module)
+    assert said in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    from lightning.pytorch import Trainer
+
+    from lightning_perf.inference.training import Distillation
+
+    path = tmp_path_factory.mktemp("saved") / "last.ckpt"
+    trainer = Trainer(max_epochs=0, logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer.strategy.connect(Distillation(Tiny()))
+    trainer.save_checkpoint(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "said"),
+    [
+        (None, None, "Add --module"),
+        (f"{HERE}:Tiny", None, "not a LightningModule class"),
+        ("lightning_perf.inference.training:Distillation", None, "save_hyperparameters"),
+        (BORING, None, "this checkpoint does not belong to"),
+        (BORING, 100, "damaged or not a checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_loaded_says_why(module, size, said, checkpoint, tmp_path):
+    (tmp_path / "last.ckpt").write_bytes(checkpoint[:size])
+    with pytest.raises(InferenceError, match=said):
+        load_model(str(tmp_path / "last.ckpt"), module)
+
+
+def test_devices_have_to_be_there(monkeypatch):
+    assert usable_device("cpu") == CPU
+    with on_device(CPU):
+        pass
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for available, name, said in (
+        (True, "abacus", "knows no such device"),
+        (True, "mps", "on cpu or cuda"),
+        (False, "cuda", "sees no GPU"),
+        (True, "cuda:2", "cuda:0 to cuda:1"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        with pytest.raises(InferenceError, match=said):
+            usable_device(name)
+    assert usable_device("cuda") == torch.device("cuda")
+    assert usable_device("cuda:1").index == 1

@@ -1,27 +1,56 @@
-"""Write ONNX files: export, and quantization with calibration."""
+"""Export models as graphs, with torch.export or as ONNX files, and quantize ONNX files."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lightning_perf.inference.errors import missing_package, package_versions, require, variant_errors
+from lightning_perf.inference.errors import VariantError, missing_package, package_versions, require, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.torch_export import (
-    CALIBRATION_BATCH,
-    dynamic_batch,
-    example_batch,
-    require_calibration,
-    tracing,
-)
 from lightning_perf.machine.processor import cpu_flags
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+CALIBRATION_BATCH = 32
+"""Inputs per batch. It limits memory and does not affect the ranges."""
+
+
+def require_calibration(subject: Subject) -> None:
+    """Check for calibration inputs."""
+    if len(subject.calibration) == 0:
+        raise VariantError("int8 needs real training inputs for calibration: give a LightningDataModule as --data")
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Disable gradients and leave inference mode: tensors made in inference mode cannot be traced."""
+    with torch.inference_mode(False), torch.no_grad():  # in this order: the first one turns gradients on
+        yield
+
+
+def _any_batch(inputs: Tensor) -> tuple[Tensor, tuple[dict[int, object]]]:
+    """Return two inputs for tracing, and ``dynamic_shapes`` by which the batch may have any size.
+
+    torch.export would treat a batch of one as a constant ("0/1 specialization").
+    """
+    return inputs[torch.arange(2, device=inputs.device) % len(inputs)], ({0: torch.export.Dim("batch")},)
+
+
+def export_program(module: nn.Module, inputs: Tensor, *, dynamic: bool = True, strict: bool = False) -> ExportedProgram:
+    """Export a model for any batch size, or only for the batch size of the inputs."""
+    with variant_errors("torch.export cannot take this model"), tracing():
+        example, shapes = _any_batch(inputs) if dynamic else (inputs, None)
+        return torch.export.export(module, (example,), dynamic_shapes=shapes, strict=strict)
+
 
 ONNX_FILE = "model.onnx"
 INPUT_NAME = "input"
@@ -32,32 +61,28 @@ PROTOBUF_LIMIT_BYTES = 2**31 - 2**26
 Larger weights go into a separate file."""
 
 
-def require_onnx() -> None:
-    """Check that the packages for writing ONNX files are installed."""
-    require(*(missing_package(name, extra="infer") for name in ("onnx", "onnxscript")))
+def _require_packages(*names: str) -> None:
+    require(*(missing_package(name, extra="infer") for name in names))
 
 
-def weights_apart(module: torch.nn.Module) -> bool:
+def weights_apart(module: nn.Module) -> bool:
     """Say whether the weights are too large for one file."""
     tensors = (*module.parameters(), *module.buffers())
     return sum(tensor.nbytes for tensor in tensors) > PROTOBUF_LIMIT_BYTES
 
 
 def write_onnx(subject: Subject, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Export the model with torch.export.
-
-    Raises:
-        VariantError: A package is missing, or the model cannot be exported.
-    """
-    require_onnx()
+    """Export the model as an ONNX file, with torch.export."""
+    _require_packages("onnx", "onnxscript")
     with variant_errors("torch.onnx cannot export this model"), tracing():
         module = copy.deepcopy(subject.module).to(dtype)
+        example, shapes = _any_batch(subject.inputs.to(dtype))
         torch.onnx.export(
             module,
-            (example_batch(subject.inputs).to(dtype),),
+            (example,),
             str(path),
             dynamo=True,
-            dynamic_shapes=dynamic_batch(),
+            dynamic_shapes=shapes,
             input_names=[INPUT_NAME],
             output_names=[OUTPUT_NAME],
             external_data=weights_apart(module),
@@ -89,7 +114,7 @@ def write_qdq_onnx(subject: Subject, path: Path, *, for_tensorrt: bool = False) 
     (min-max), which needs no histograms; ``benchmarks/models/int8.py`` compares it with percentiles and minimum
     entropy. Returns the settings that affect the result.
     """
-    _require_quantizer()
+    _require_packages("onnx", "onnxscript", "onnxruntime")
     require_calibration(subject)
     with TemporaryDirectory() as scratch:
         plain, prepared = Path(scratch, "float.onnx"), Path(scratch, "prepared.onnx")
@@ -125,7 +150,7 @@ def write_qdq_onnx(subject: Subject, path: Path, *, for_tensorrt: bool = False) 
 
 def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
     """Export the model, and write it with int8 weights; each call finds the ranges of its activations."""
-    _require_quantizer()
+    _require_packages("onnx", "onnxscript", "onnxruntime")
     with TemporaryDirectory() as scratch:
         plain = Path(scratch, "float.onnx")
         write_onnx(subject, plain)
@@ -155,11 +180,6 @@ def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
 
 def _weights(narrow: bool) -> str:
     return "int8 per channel" + (", 7 bits: this processor has no VNNI" if narrow else "")
-
-
-def _require_quantizer() -> None:
-    require_onnx()
-    require(missing_package("onnxruntime", extra="infer"))
 
 
 def _saturates() -> bool:
