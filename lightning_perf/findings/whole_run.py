@@ -211,6 +211,12 @@ def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnaly
 def _judge(
     finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None, path: str
 ) -> Finding | HeldBack | str:
+    if finding.kind == "cpu-pauses" and run is not None and 1e6 * (finding.saving_high_ms or 0.0) > run.p50_ns:
+        reason = (
+            f"The run's median step takes {format_duration(run.p50_ns)} in all, so it has no such pauses. The recorded "
+            "steps lost their core, or the profiler held them up."
+        )
+        return HeldBack(finding, reason)
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
     if finding.kind == "input-bound" and run is not None:
