@@ -300,12 +300,14 @@ def report(path: Path, *, fetch: bool = False, top: dict[str, Any] | None = None
     return lightning_perf.analyze(builder.write(path / "trace.json"))
 
 
-def paused(step_us: int, pause_us: int) -> TraceBuilder:
-    """Steps on a busy machine that compute, and then run no operator for a while."""
+def paused(step_us: int, pause_us: int, wait_us: int = 0) -> TraceBuilder:
+    """Steps on a busy machine that wait for their batch, compute, and then run no operator for a while."""
     builder = on_processor(threads=8, load=30.0)
     for number, start in zip(WINDOW, range(0, len(WINDOW) * step_us, step_us), strict=True):
         builder.step(number, start, step_us).annotation("perf::optimizer", start + step_us - pause_us, pause_us)
-        builder.op("aten::mm", start, step_us - pause_us)
+        if wait_us:
+            builder.annotation("perf::fetch", start, wait_us).annotation(FETCH, start, wait_us)
+        builder.op("aten::mm", start + wait_us, step_us - pause_us - wait_us)
     return builder
 
 
@@ -316,6 +318,14 @@ def test_pauses_that_are_longer_than_the_usual_step_are_held_back(tmp_path: Path
     assert ("cpu-pauses" in {finding.kind for finding in report.findings}) is not held
     reasons = {one.finding.kind: one.reason for one in report.held_back}
     assert reasons.get("cpu-pauses", "").startswith("The run's median step takes ") is held
+
+
+def test_findings_are_sorted_by_their_share_of_the_step_that_they_are_about(tmp_path: Path) -> None:
+    # Under the profiler, steps take four times as long, and their pauses of 6 ms are longer than the usual wait of 4 ms.
+    report = lightning_perf.analyze(folder(tmp_path, paused(40_000, 6000, wait_us=3000), [(10_000, 4000)] * 500))
+    shares = {finding.kind: (finding.saving_high_ms or 0.0) / (finding.step_ms or 0.0) for finding in report.findings}
+    assert list(shares) == ["input-bound", "cpu-pauses"]
+    assert shares == pytest.approx({"input-bound": 0.44, "cpu-pauses": 0.15})
 
 
 def test_estimates_of_a_busy_machine_are_held_back_and_that_is_said_first(tmp_path: Path) -> None:
