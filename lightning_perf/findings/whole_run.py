@@ -33,6 +33,9 @@ SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "debug-settings", "padding", "t
 """Rules that a busy machine does not mislead: the cost in each recorded step, a setting that is on, counted tokens, and
 the busy cores themselves."""
 
+SHARES = frozenset({"padding", "thread-contention"})
+"""Rules of these whose saving is a share of the step. The share holds for the usual step, too."""
+
 PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
 )
@@ -217,6 +220,8 @@ def _judge(
             "steps lost their core, or the profiler held them up."
         )
         return HeldBack(finding, reason)
+    if finding.kind in SHARES and run is not None:
+        return _of_usual_step(finding, run)
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
     if finding.kind == "input-bound" and run is not None:
@@ -241,6 +246,16 @@ def _judge(
         )
         return HeldBack(finding, reason)
     return _hiccups(finding, analysis, run)
+
+
+def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
+    """Return a finding with the same shares of the run's median step: recorded steps may take several times as long."""
+    if finding.saving_low_ms is None or finding.saving_high_ms is None or not finding.step_ms:
+        return finding
+    step_ms = run.p50_ns / 1e6
+    factor = step_ms / finding.step_ms
+    low_ms, high_ms = factor * finding.saving_low_ms, factor * finding.saving_high_ms
+    return replace(finding, saving_low_ms=low_ms, saving_high_ms=high_ms, step_ms=step_ms)
 
 
 def _unlike(place: Stretch) -> bool:
