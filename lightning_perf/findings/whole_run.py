@@ -34,7 +34,7 @@ SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "debug-settings", "padding", "t
 the busy cores themselves."""
 
 SHARES = frozenset({"padding", "thread-contention"})
-"""Rules of these whose saving is a share of the step. The share holds for the usual step, too."""
+"""Rules with a saving that is a share of the step, of the recorded ones and of the usual one."""
 
 PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
