@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -80,9 +81,8 @@ def round_values(
         size, round_blocks = _BLOCKS[number_format]
         missing = -values.shape[-1] % size
         padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
-        rounded = round_blocks(padded.reshape(*values.shape[:-1], -1, size), largest)
-        whole = [part.flatten(-2)[..., : values.shape[-1]] for part in (rounded.values, rounded.saturated)]
-        return Rounded(*whole)
+        blocks = round_blocks(padded.reshape(*values.shape[:-1], -1, size), largest)
+        return Rounded(*(part.flatten(-2)[..., : values.shape[-1]] for part in (blocks.values, blocks.saturated)))
     name, _, delayed = number_format.partition("-")
     element = _E4M3 if name == "e4m3" else _E5M2
     return _per_tensor(values, element, earlier_largest if delayed else largest)
@@ -114,7 +114,10 @@ def _nvfp4(blocks: torch.Tensor, largest: torch.Tensor) -> Rounded:
     return Rounded(values, rounded.saturated & (scale > 0))
 
 
-_BLOCKS = {"mxfp8": (32, _mxfp8), "nvfp4": (16, _nvfp4)}
+_BLOCKS: dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], Rounded]]] = {
+    "mxfp8": (32, _mxfp8),
+    "nvfp4": (16, _nvfp4),
+}
 """Sizes of the blocks of a format, and the function that rounds them."""
 
 
