@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -114,10 +113,7 @@ def _nvfp4(blocks: torch.Tensor, largest: torch.Tensor) -> Rounded:
     return Rounded(values, rounded.saturated & (scale > 0))
 
 
-_BLOCKS: dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], Rounded]]] = {
-    "mxfp8": (32, _mxfp8),
-    "nvfp4": (16, _nvfp4),
-}
+_BLOCKS = {"mxfp8": (32, _mxfp8), "nvfp4": (16, _nvfp4)}
 """Sizes of the blocks of a format, and the function that rounds them."""
 
 
