@@ -156,10 +156,8 @@ class PerfLoop:
             raise RuntimeError("this PerfLoop is open already: leave its 'with' block first, or make another PerfLoop")
         self._reset()
         self._entered = True
-        try:
+        with self._errors.instead("this loop is not measured"):
             self._claim()
-        except Exception as error:
-            self._errors.report("this loop is not measured", error)
         self._entered_ns = time.perf_counter_ns()
         return self
 
@@ -324,10 +322,8 @@ class PerfLoop:
 
     def _start(self, loader: Any, accumulate: int | None) -> None:
         """Start to observe, at the first step."""
-        try:
+        with self._errors.instead("this loop is not profiled"):
             self._observe(loader, accumulate)
-        except Exception as error:
-            self._errors.report("this loop is not profiled", error)
         if self._record is not None:
             self._record.training_begins()
 

@@ -71,10 +71,8 @@ class WindowNotes:
         if self._loader:
             yield LOADER_KEY, json.dumps(self._loader)
         if self._device_type == "cuda":
-            try:
+            with self._errors.instead("recordings do not name the device and its settings"):
                 yield DEVICE_SETTINGS_KEY, json.dumps(device_settings())
-            except Exception as error:
-                self._errors.report("recordings do not name the device and its settings", error)
 
     def on_step_start(self) -> None:
         """A step starts that may be followed by a window, or is part of one."""

@@ -214,10 +214,8 @@ class Observers:
         return results
 
     def _close(self, observer: FitObserver) -> None:
-        try:
+        with self._errors.instead("measurements so far may be incomplete"):
             observer.close()
-        except Exception as error:
-            self._errors.report("measurements so far may be incomplete", error)
 
     def _remove(self, observer: FitObserver) -> None:
         self._observers = [each for each in self._observers if each is not observer]
