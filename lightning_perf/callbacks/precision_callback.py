@@ -289,13 +289,13 @@ class PrecisionCallback(ObservedCallback):
     on_test_start = on_predict_start = on_validation_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Start to monitor the numbers."""
+        """Start to monitor the numbers, unless another callback does it."""
+        errors = ErrorReporter()
+        self._observe(Observers(errors))
         if self._watches:
-            errors = ErrorReporter()
             folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
             self._own_log = TrainerLog(trainer if self._log_metrics else None, errors)
             self._place = (folder if trainer.is_global_zero else None, errors)
-            self._observe(Observers(errors))
             self.add_monitors(self._observers, trainer, pl_module, folder, errors, self._own_log)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
