@@ -177,13 +177,13 @@ class PerfLoop:
                 self._epoch_ended = True
             self._complete_epoch()
             self._record.ends(error)
-        if self._rank_files is not None:
-            self._rank_files.ends()
-        fit, self._fit = self._fit, None
-        if fit is not None and self._ranks.rank == 0:
+        files, fit, self._fit = self._rank_files, self._fit, None
+        if files is not None:
+            files.ends()
+        if files is not None and fit is not None and self._ranks.rank == 0:
             report_fit(
                 fit,
-                self._rank_files,
+                files,
                 None,
                 error=error,
                 world_size=self._ranks.world_size,
