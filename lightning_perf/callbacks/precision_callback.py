@@ -404,7 +404,7 @@ class PrecisionCallback(ObservedCallback):
                 precision=precision,
                 requested=self._switch.requested,
                 switched=self._switch.switched,
-                weight_cache=_weight_cache(plugin) if mixed else None,
+                weight_cache=getattr(plugin.autocast_context_manager(), "_cache_enabled", None) if mixed else None,
                 keep_fp32=self._layers.names if self._layers is not None else (),
                 fp32=read_fp32_arithmetic(trainer.strategy.root_device),
                 note=self._switch.note,
@@ -434,8 +434,3 @@ class PrecisionCallback(ObservedCallback):
 def _precision_of(trainer: Trainer) -> str:
     plugin = trainer.precision_plugin
     return str(getattr(plugin, "precision", type(plugin).__name__))
-
-
-def _weight_cache(plugin: Any) -> bool | None:
-    """Return whether a mixed-precision plugin has autocast's weight cache on; None if that is unknown."""
-    return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)
