@@ -30,12 +30,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 class MissingExtraError(UserError, ImportError):
-    """An optional package is not installed. The message names the command that installs it.
-
-    Args:
-        package: The import name of the package.
-        extra: The extra of lightning-perf that installs it.
-    """
+    """An optional package is not installed. The message names the command that installs its extra."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed. Install it with: {install_command(extra)}")
@@ -44,18 +39,7 @@ class MissingExtraError(UserError, ImportError):
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Import a module that an extra installs.
-
-    Args:
-        module: The full name of the module.
-        extra: The extra of lightning-perf that installs it.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: The module is not installed.
-    """
+    """Import a module that an extra installs, or raise a `MissingExtraError`."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
