@@ -264,7 +264,7 @@ def _load(order: Order) -> Any:
     from lightning.pytorch import seed_everything
 
     from lightning_perf.errors import UserError
-    from lightning_perf.named_object import find_object
+    from lightning_perf.lazy_imports import find_object
     from lightning_perf.tune.training import as_training
 
     seed_everything(order.seed, workers=True, verbose=False)
