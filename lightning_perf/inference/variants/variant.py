@@ -74,7 +74,7 @@ class Variant:
     @property
     def summary(self) -> str:
         """Description of its parts."""
-        return "; ".join(part.summary for part in (*self.transforms, self.runtime))
+        return "; ".join([*(transform.summary for transform in self.transforms), self.runtime.summary])
 
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
