@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["make_parser"]
-
 
 def make_parser(description: str | None, results: Path | None = None) -> argparse.ArgumentParser:
     """Make the parser of a benchmark.

@@ -6,8 +6,6 @@ import logging
 import warnings
 from typing import Any
 
-__all__ = ["QUIET_TRAINER", "be_quiet"]
-
 QUIET_TRAINER: dict[str, Any] = {
     "logger": False,
     "enable_checkpointing": False,

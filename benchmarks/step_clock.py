@@ -8,8 +8,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-__all__ = ["StepClock"]
-
 
 class StepClock(pl.Callback):
     """Wall time from the end of the warm-up to the end of training.

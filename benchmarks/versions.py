@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lightning_perf.machine.environment import cpu_name, version_facts
 
-__all__ = ["device_name", "known_versions", "versions_text"]
-
 
 def known_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed libraries, by their names in run records."""

@@ -41,17 +41,6 @@ _GROUPS = {
 }
 """The modules of `lightning_perf.commands`, by the stage of the work that they serve."""
 
-_MOVED = {
-    "badge": "'badge' was removed",
-    "comment": "'comment FILE' is now 'gate --comment FILE'",
-    "probe": "'probe PATH' is now 'analyze PATH --probe'",
-    "explain-nan": "'explain-nan RUN_FOLDER' is now 'explain RUN_FOLDER'",
-    "estimates": "'estimates FOLDER' is now 'explain --estimates FOLDER'",
-    "schema": "'schema COMMAND' is now 'COMMAND --schema'",
-    "sweep": "'sweep NAMES' is now 'infer --backbones NAMES'",
-}
-"""Commands of earlier versions, and their place now."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default that of the process, and return an `ExitCode`."""
@@ -94,21 +83,12 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Parser(CommandParser):
-    """The parser of the command's name. An earlier name is an error that says the present one."""
-
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        if str(value) in _MOVED:
-            raise argparse.ArgumentError(None, _MOVED[str(value)])
-        super()._check_value(action, value)
-
-
 def _parser(first_word: str) -> argparse.ArgumentParser:
     """Return the parser. If the first word is a command, no other command is loaded."""
     names = [name for group in _GROUPS.values() for name in group]
     loaded = [first_word] if first_word in names else names
     commands = {name: _load(name) for name in loaded}
-    parser = _Parser(
+    parser = CommandParser(
         prog="lightning-perf",
         usage="%(prog)s [-h] [-V] COMMAND ...",
         description=(

@@ -16,6 +16,9 @@ from typing import TypeGuard
 NOT_AVAILABLE = "–"
 """Text for a missing value."""
 
+MINUS = "−"
+"""The minus sign, which is as wide as a plus sign."""
+
 _TIMES = ((1, "ns"), (10**3, "µs"), (10**6, "ms"), (10**9, "s"))
 _BINARY = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"), (2**50, "PiB"))
 _DECIMAL = ((1, ""), (10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"), (10**15, "P"), (10**18, "E"))
@@ -52,7 +55,7 @@ def format_duration(time_ns: float | None) -> str:
     if time_ns is None or not math.isfinite(time_ns):
         return NOT_AVAILABLE
     seconds = round(abs(time_ns) / 10**9)
-    sign = "-" if time_ns < 0 else ""
+    sign = MINUS if time_ns < 0 else ""
     if seconds >= 3600:
         return f"{sign}{seconds // 3600} h {seconds % 3600 // 60} min"
     if seconds >= 60:
@@ -123,15 +126,17 @@ def format_rate(per_second: float | None, noun: str) -> str:
 
 
 def format_count(count: float | None) -> str:
-    """Format a number of things.
+    """Format a number of things. A tiny mean never reads 0.
 
     Example:
-        >>> format_count(1234567), format_count(2.5)
-        ('1,234,567', '2.50')
+        >>> format_count(1234567), format_count(2.5), format_count(3.41e-6)
+        ('1,234,567', '2.50', '<0.001')
     """
     if count is None or not math.isfinite(count):
         return NOT_AVAILABLE
-    return f"{count:,.0f}" if float(count).is_integer() else _grouped(count)
+    if 0 < count < 0.0005:
+        return "<0.001"
+    return with_minus(f"{count:,.0f}") if float(count).is_integer() else _grouped(count)
 
 
 def format_share(share: float | None) -> str:
@@ -145,9 +150,9 @@ def format_share(share: float | None) -> str:
         return NOT_AVAILABLE
     if share in (0, 1):
         return f"{share:.0%}".replace("%", " %")
-    text = f"{100 * share:.1f}"
-    if text in ("0.0", "-0.0"):
-        return "<0.1 %" if share > 0 else ">-0.1 %"
+    text = with_minus(f"{100 * share:.1f}")
+    if text in ("0.0", f"{MINUS}0.0"):
+        return "<0.1 %" if share > 0 else f">{MINUS}0.1 %"
     return ">99.9 %" if text == "100.0" and share < 1 else f"{text} %"
 
 
@@ -178,7 +183,7 @@ def format_change(ratio: float | None) -> str:
     if abs(change) < 0.005:
         return "±0 %"
     digits = 0 if abs(change) >= 99.95 else 1 if abs(change) >= 0.995 else 2
-    return f"{'+' if change > 0 else '−'}{abs(change):.{digits}f} %"
+    return f"{'+' if change > 0 else MINUS}{abs(change):.{digits}f} %"
 
 
 def format_factor(factor: float | None, mark: str = "") -> str:
@@ -206,7 +211,7 @@ def format_points(share: float | None, unit: str = "points") -> str:
         >>> format_points(-0.0123), format_points(0.5, "pt")
         ('−1.23 points', '+50.00 pt')
     """
-    return NOT_AVAILABLE if share is None else f"{'−' if share < 0 else '+'}{abs(100 * share):.2f} {unit}"
+    return NOT_AVAILABLE if share is None else f"{MINUS if share < 0 else '+'}{abs(100 * share):.2f} {unit}"
 
 
 def two_digits(number: float) -> str:
@@ -253,9 +258,9 @@ class ColumnFormat:
             return NOT_AVAILABLE
         shown = value / self.factor
         if abs(shown) >= 1e15:
-            return f"{shown:.3e}"
+            return with_minus(f"{shown:.3e}")
         vanishes = shown and not round(shown, self.decimals)
-        return f"{shown:,.{_decimals(shown, _DEVIATION_DIGITS) if vanishes else self.decimals}f}"
+        return with_minus(f"{shown:,.{_decimals(shown, _DEVIATION_DIGITS) if vanishes else self.decimals}f}")
 
     def deviation(self, value: float | None) -> str:
         """Format a standard deviation, with more decimals if it is small."""
@@ -302,22 +307,33 @@ def axis_unit(unit: str, largest: float) -> tuple[float, str]:
     return 1, unit
 
 
+def with_minus(number: str) -> str:
+    """Return a number as text with a real minus sign.
+
+    Example:
+        >>> with_minus("-1e-05"), with_minus("2.5")
+        ('−1e-05', '2.5')
+    """
+    return f"{MINUS}{number[1:]}" if number.startswith("-") else number
+
+
 def _scaled(value: float | None, units: tuple[tuple[int, str], ...]) -> str:
     """Format a value in the largest unit that it fills after rounding: 999,999 is 1.00 M and not 1000 k."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
+    sign, size = MINUS if value < 0 else "", abs(value)
     for (factor, unit), limit in zip(units, [b / a for (a, _), (b, _) in pairwise(units)], strict=False):
-        whole = factor == 1 and float(value).is_integer()
-        text = f"{value:.0f}" if whole else _digits(value / factor)
-        if abs(float(text)) < limit:
-            return f"{text} {unit}".strip()
+        whole = factor == 1 and float(size).is_integer()
+        text = f"{size:.0f}" if whole else _digits(size / factor)
+        if float(text) < limit:
+            return f"{sign}{text} {unit}".strip()
     factor, unit = units[-1]
-    return f"{_digits(value / factor)} {unit}"
+    return f"{sign}{_digits(size / factor)} {unit}"
 
 
 def _grouped(value: float) -> str:
     """Format three significant digits, or all of the integer part in groups of three."""
-    return _digits(value) if abs(value) < 999.5 else f"{value:,.0f}"
+    return _digits(value) if abs(value) < 999.5 else with_minus(f"{value:,.0f}")
 
 
 def _digits(value: float) -> str:
@@ -327,7 +343,7 @@ def _digits(value: float) -> str:
     exponent = math.floor(math.log10(abs(value)))
     if round(abs(value), 2 - exponent) >= 10 ** (exponent + 1):
         exponent += 1
-    return f"{value:.{max(0, min(2 - exponent, 12))}f}"
+    return with_minus(f"{value:.{max(0, min(2 - exponent, 12))}f}")
 
 
 def _decimals(value: float, digits: int) -> int:

@@ -125,6 +125,15 @@ def find_viewer() -> Path:
     raise ViewerError(f"Perfetto's UI is not installed. Install it with: {install_command('view')}")
 
 
+def find_resources(root: Path) -> dict[str, Resource]:
+    """Return the files of a folder with known types by their addresses."""
+    return {
+        file.relative_to(root).as_posix(): Resource(file, CONTENT_TYPES[file.suffix])
+        for file in root.rglob("*")
+        if file.suffix in CONTENT_TYPES and file.is_file()
+    }
+
+
 class TimelineServer(http.server.ThreadingHTTPServer):
     """Serve Perfetto's UI and one trace on the loopback interface.
 
@@ -144,11 +153,7 @@ class TimelineServer(http.server.ThreadingHTTPServer):
         ui = ui or find_viewer()
         self._at_us = at_us
         self.trace_address = f"/trace/{quote(trace.name, safe='')}"
-        self.resources = {
-            f"/{file.relative_to(ui).as_posix()}": Resource(file, CONTENT_TYPES[file.suffix])
-            for file in ui.rglob("*")
-            if file.suffix in CONTENT_TYPES and file.is_file()
-        }
+        self.resources = {f"/{name}": resource for name, resource in find_resources(ui).items()}
         self.resources["/"] = self.resources["/index.html"]
         self.resources[self.trace_address] = Resource(trace, "application/octet-stream")
         try:

@@ -72,16 +72,16 @@ def reference(corpus: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.fixture(params=corpus_rows(), ids=lambda row: row["file"])
+@pytest.fixture(scope="session", params=corpus_rows(), ids=lambda row: row["file"])
 def row(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A row of the reference readings; the test runs once per trace of the corpus."""
     described: dict[str, Any] = request.param
     return described
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def trace(corpus: Path, row: dict[str, Any]) -> Trace:
-    """The trace of the corpus that `row` describes."""
+    """The trace of the corpus that `row` describes. All tests of one trace run one after the other."""
     return read_trace(corpus / "traces" / row["file"])
 
 

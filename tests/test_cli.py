@@ -11,17 +11,10 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.report.document import PerfReport
-from tests.support.absent_packages import without
-from tests.support.schemas import load_document
 from tests.support.trace_builder import TraceBuilder
 
+
 # Importing any of these ends the process: what has no need of torch must not load it.
-WITHOUT_TORCH = without(
-    {"torch", "torchvision", "lightning", "pytorch_lightning", "tensorboard", "scipy"}, error=ImportError
-)
-
-
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90, types=["float"], dims=[[8, 4]])
@@ -34,30 +27,9 @@ def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess
     return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_analyze_prints_the_report(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(trace)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Where  A step takes 100 µs")
-    assert "aten::mm" in out
-
-
-def test_analyze_json_is_the_document(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(trace), "--json"]) == 0
-    out = capsys.readouterr().out
-    assert PerfReport.from_json(out) == lightning_perf.analyze(trace)
-    assert load_document("analyze", out)["schema_version"] == 1
-
-
 def test_by_shape_shows_shapes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(trace), "--by-shape"]) == 0
     assert "[[8,4]]" in capsys.readouterr().out
-
-
-def test_works_without_torch(trace: Path) -> None:
-    done = run("analyze", str(trace), code=WITHOUT_TORCH)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Where")
-    assert "\x1b" not in done.stdout
 
 
 def test_a_terminal_without_unicode_gets_the_report(trace: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf import ExitCode
-from lightning_perf.cli import _GROUPS, _MOVED, _parser, main
+from lightning_perf.cli import _GROUPS, _parser, main
 from lightning_perf.commands.infer import to_points
 from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,
@@ -90,23 +90,7 @@ def test_the_list_shows_each_command_once_in_groups(capsys: pytest.CaptureFixtur
     listed = re.findall(r"^(?:(\w+):|  ([\w-]+)  +\w)", capsys.readouterr().out.partition("--version")[2], re.MULTILINE)
     assert [group for group, _ in listed if group] == ["look", "change", "verify", "deploy", "share"]
     assert [name for _, name in listed if name] == list(COMMANDS)
-    assert len(set(COMMANDS) - {"sweep"}) <= 15
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("comment", "'comment FILE' is now 'gate --comment FILE'"),
-        ("probe", "'probe PATH' is now 'analyze PATH --probe'"),
-        ("explain-nan", "'explain-nan RUN_FOLDER' is now 'explain RUN_FOLDER'"),
-        ("badge", "'badge' was removed"),
-    ],
-)
-def test_an_earlier_name_is_an_error_that_says_the_present_one(
-    name: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert f"error: {said}\n" in error_of([name, "x"], capsys)
-    assert not set(COMMANDS) & set(_MOVED)
+    assert len(COMMANDS) <= 15
 
 
 @pytest.mark.parametrize("command", RECIPE_COMMANDS)

@@ -38,7 +38,7 @@ def test_a_share_never_claims_none_or_all_when_it_is_neither(share):
         (999, "999 ns"),
         (999.7, "1.00 µs"),
         (999_999, "1.00 ms"),
-        (-1500, "-1.50 µs"),
+        (-1500, "−1.50 µs"),
         (59.9994e9, "1 min 0 s"),
         (3599.6e9, "1 h 0 min"),
         (0.25, "0.250 ns"),

@@ -94,22 +94,12 @@ def test_answers_get_alone(server: TimelineServer, method: str) -> None:
     assert ask(server, "/", method)[0].status == 501
 
 
-def test_refuses_another_site_s_name_for_this_machine(server: TimelineServer) -> None:
-    assert ask(server, "/", host="evil.example")[0].status == 403
-    assert ask(server, "/", host=f"localhost:{server.server_port}")[0].status == 200
-
-
-@pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1:9999", "[::1]:9999", "LOCALHOST", "127.0.0.1"])
-def test_a_tunnel_may_use_another_port(server: TimelineServer, host: str) -> None:
-    assert ask(server, "/", host=host)[0].status == 200
-
-
-@pytest.mark.parametrize(
-    "host", ["", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost"]
-)
-def test_refuses_hosts_that_only_look_like_this_machine(server: TimelineServer, host: str) -> None:
-    assert ask(server, "/", host=host)[0].status == 403
-    assert ask(server, "/open", host=host)[0].status == 403
+def test_only_names_of_this_machine_are_answered_at_any_port(server: TimelineServer) -> None:
+    for host in ("localhost:9999", "[::1]:9999", "LOCALHOST", "127.0.0.1", f"127.0.0.1:{server.server_port}"):
+        assert ask(server, "/", host=host)[0].status == 200
+    for host in ("", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost"):
+        assert ask(server, "/", host=host)[0].status == 403
+        assert ask(server, "/open", host=host)[0].status == 403
 
 
 def test_open_leads_to_the_trace_through_the_port_of_a_tunnel(server: TimelineServer) -> None:

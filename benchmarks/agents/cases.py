@@ -24,8 +24,6 @@ from tests.findings.test_steps import every, growing, growing_forward, logged, r
 from tests.support.lightning_profiler import recording as lightning_recording
 from tests.support.trace_builder import FETCH, TraceBuilder
 
-__all__ = ["CASES", "OUTCOMES", "Case"]
-
 OUTCOMES = ("faster", "slower", "equivalent", "inconclusive", "refused", "invalid_runs", "diverged", "unfinished")
 """Answers to the question whether a change made training faster."""
 

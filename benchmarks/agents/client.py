@@ -14,8 +14,6 @@ from typing import Any
 import anyio
 import mcp
 
-__all__ = ["answer", "main"]
-
 
 async def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Answer a question with one call of a tool, and further ones for the rest of a cut answer."""

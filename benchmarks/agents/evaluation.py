@@ -36,8 +36,6 @@ from typing import Any
 import lightning_perf
 from benchmarks.agents.cases import CASES, OUTCOMES, Case
 
-__all__ = ["Scored", "answer_with_client", "answer_with_rules", "main", "make_question", "score"]
-
 RESULT = Path(__file__).parents[1] / "results" / "agent_evaluation.md"
 CLIENT_TIMEOUT_S = 600.0
 

@@ -6,8 +6,6 @@ import gzip
 import re
 from pathlib import Path
 
-__all__ = ["replicate"]
-
 _NUMBERS = re.compile(r'("(?:ts|correlation|External id|id)": |ProfilerStep#)(\d+)(\.\d+)?')
 
 

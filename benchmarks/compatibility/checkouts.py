@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["CHECKOUTS", "CHECKOUTS_VARIABLE", "CheckoutError", "checkout", "checkout_commit", "write_mnist"]
-
 CHECKOUTS_VARIABLE = "COMPATIBILITY_CHECKOUTS"
 """Names the folder of the clones in the processes that run the programs."""
 

@@ -17,8 +17,6 @@ from benchmarks.compatibility.rows import ProgramRow
 from benchmarks.compatibility.scripts import SCRIPTS, ScriptRow
 from benchmarks.versions import device_name, versions_text
 
-__all__ = ["Document"]
-
 BUSY_APART = 0.1
 """Two medians without the measurement that differ by more show a busy machine."""
 

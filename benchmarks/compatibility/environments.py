@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ENVIRONMENTS", "InstallError", "installed_packages", "python_of"]
-
 ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
     "anomalib": ("anomalib==2.7.0",),
     "bolts": ("lightning-bolts==0.5.0",),

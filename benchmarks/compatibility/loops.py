@@ -12,8 +12,6 @@ from benchmarks.compatibility.programs.same_network import LOOPS
 from benchmarks.compatibility.rows import run_one
 from benchmarks.versions import device_name
 
-__all__ = ["LoopRow", "LoopTable", "compare_loops"]
-
 
 @dataclass(frozen=True)
 class LoopRow:

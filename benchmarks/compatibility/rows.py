@@ -15,8 +15,6 @@ from benchmarks.compatibility.programs import PROGRAMS
 from benchmarks.compatibility.session import Outcome
 from benchmarks.versions import known_versions
 
-__all__ = ["ProgramRow", "environment_of", "judge", "measure_program", "run_one"]
-
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 300
 

@@ -19,8 +19,6 @@ from benchmarks.compatibility.environments import ENVIRONMENTS, InstallError, py
 from benchmarks.compatibility.rows import environment_of
 from lightning_perf.commands.run import HEADING
 
-__all__ = ["SCRIPTS", "ScriptRow", "readable_lines", "try_script"]
-
 LIMIT_S = 300
 
 MESSAGE = "lightning-perf: "

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Outcome", "Session", "current_clock", "current_perf_callback", "measure"]
-
 SKIPPED_STEPS = 20
 """Steps at the start of a training that the median leaves out: they allocate and compile, and the profiler records."""
 

@@ -34,8 +34,7 @@ from benchmarks.options import make_parser
 from benchmarks.quiet import be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference import FineTuner, Validation, VariantError
-from lightning_perf.inference.training.distill import Distillation
-from lightning_perf.inference.training.fine_tune import TEMPERATURES
+from lightning_perf.inference.training import TEMPERATURES, Distillation
 from recipes.signlang.data.data_module import augment
 from recipes.signlang.data.image_set import read_image_set
 from recipes.signlang.data.split import split_images

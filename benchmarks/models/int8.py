@@ -23,10 +23,10 @@ from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference.measurement.timing import predict
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call
-from lightning_perf.inference.runtimes.compiled import missing_inductor_tools
 from lightning_perf.inference.runtimes.eager import module_call
-from lightning_perf.inference.runtimes.onnx_files import calibration_reader, write_onnx
-from lightning_perf.inference.runtimes.onnxruntime import load_session
+from lightning_perf.inference.runtimes.export import calibration_reader, write_onnx
+from lightning_perf.inference.runtimes.inductor import missing_inductor_tools
+from lightning_perf.inference.runtimes.onnx_runtimes import load_session
 from lightning_perf.inference.runtimes.torchao_int8 import PROGRAM_FILE, Int8Pt2e
 from lightning_perf.inference.variants.running import relative_difference
 from recipes.signlang.inference.held_out import gather_data

@@ -18,8 +18,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
-
 DOCUMENTS = {"report.json": ("--json",), "by_shape.json": ("--json", "--by-shape"), "console.txt": ()}
 """Name of each document, and the options of `analyze` that print it."""
 

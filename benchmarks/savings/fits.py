@@ -25,8 +25,6 @@ from lightning_perf.probe.estimate import lower_quartile
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.memory_limit import free_bytes
 
-__all__ = ["BASELINE", "Fits", "Setting", "gain_of", "measure_apart", "usual_step_s"]
-
 WARM_UP_STEPS = 5
 
 ENDLESS = 10**9

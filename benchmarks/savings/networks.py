@@ -18,8 +18,6 @@ from torchvision import models
 from benchmarks.savings.plants import Language, Mlp, Transformer
 from recipes.signlang.training.model import build_model
 
-__all__ = ["ALL", "SETS", "Network", "RandomBatches", "Training"]
-
 CLASSES = 10
 
 

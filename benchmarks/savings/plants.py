@@ -16,8 +16,6 @@ from lightning_perf.machine.page_faults import KEEP_MEMORY
 from recipes.signlang.data.data_module import Batch, MemoryPictures
 from recipes.signlang.training.module import SignModule
 
-__all__ = ["PLANTS", "Plant", "PlantedModule", "Setup", "SlowPictures"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:

@@ -37,7 +37,7 @@ from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions, versions_text
 from lightning_perf import PrecisionCallback
-from lightning_perf.callbacks.numerics.underflow import read_graph
+from lightning_perf.callbacks.precision.autograd_graph import read_graph
 from lightning_perf.machine.environment import cpu_name
 
 RESULTS = Path(__file__).parents[1] / "results" / "precision_overhead"

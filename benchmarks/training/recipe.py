@@ -81,7 +81,7 @@ def measure(settings: TrainSettings, name: str) -> Row:
         settings.model,
         settings.split.value,
         settings.epochs,
-        str(result.accuracy),
+        result.accuracy,
         *seconds,
         environment(settings.precision),
     )

@@ -292,7 +292,8 @@ def _batches(before: RankAnalysis, after: RankAnalysis, models: _Models) -> Mism
         return None  # equal copies are a hint, not a proof
     micro_batches = [_micro_batches(rank) for rank in (before, after)] if marked else []
     if len(set(micro_batches)) > 1 and None not in micro_batches:
-        return Mismatch("batch", *(f"{number} micro-batches per step" for number in micro_batches))
+        texts = (f"{number} micro-batch{'' if number == 1 else 'es'} per step" for number in micro_batches)
+        return Mismatch("batch", *texts)
     return True
 
 

@@ -148,11 +148,8 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     """Compare two runs by category, operator and kernel.
 
     A single pair of recordings shows what changed, but does not prove that a setting caused it. For that, repeat the
-    runs and compare them statistically.
-
-    Args:
-        comparable: Whether both runs are the same training, as `check_comparable` finds. If not, nothing is called
-            faster, slower or the same.
+    runs and compare them statistically. Nothing is called faster, slower or the same unless the runs are comparable, as
+    `check_comparable` finds.
     """
     operators = None
     if before.operators is not None and after.operators is not None:
@@ -175,6 +172,13 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     )
 
 
+def diff_steps(before_ns: float | None, after_ns: float | None, *, comparable: bool) -> DiffRow | None:
+    """Compare the step times of two runs; None unless both are known."""
+    if before_ns is None or after_ns is None:
+        return None
+    return _row("step", (before_ns, None), (after_ns, None), comparable)
+
+
 def diff_fits(before: FitTime | None, after: FitTime | None) -> FitDiff | None:
     """Compare the accounts of two whole fits; None unless both have one."""
     if before is None or after is None:
@@ -195,11 +199,7 @@ def _groups(fit: FitTime) -> _Times:
 
 
 def diff_memory(before: Memory | None, after: Memory | None) -> tuple[MemoryDiff, ...]:
-    """Compare the memory at the peaks of two runs, for each device that both recorded.
-
-    Args:
-        before: The memory of the first run; None if it was not recorded.
-    """
+    """Compare the memory at the peaks of two runs, for each device that both recorded."""
     found = []
     for first in before.devices if before is not None else ():
         second = next((each for each in after.devices if each.device == first.device), None) if after else None

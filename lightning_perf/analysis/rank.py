@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
 from lightning_perf.analysis.core.averaged_steps import without_tails
-from lightning_perf.analysis.host.anomaly_checks import AnomalyChecks, anomaly_checks
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
@@ -14,18 +13,15 @@ from lightning_perf.analysis.host.loading import Loading, loading
 from lightning_perf.analysis.host.pauses import Pauses, pauses
 from lightning_perf.analysis.host.sync_points import StopFlags, SyncPoints, stop_flags, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
-from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
-from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
-from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
-from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
-from lightning_perf.analysis.model.attention import Attention, attention
+from lightning_perf.analysis.kernels.efficiency import Efficiency, HardwareCounters, efficiency, hardware_counters
+from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelTable, graph_regions, kernels
+from lightning_perf.analysis.model.attention import Attention, LanguageModel, attention, language_model
 from lightning_perf.analysis.model.call_tree import CallTree, call_tree
-from lightning_perf.analysis.model.language_model import LanguageModel, language_model
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.model.recompute import Recompute, recompute
+from lightning_perf.analysis.model.recompute import AnomalyChecks, Recompute, anomaly_checks, recompute
 from lightning_perf.analysis.model.timeline import Timeline, timeline
 from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
@@ -143,11 +139,7 @@ class RankAnalysis:
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
-    """Analyze one rank's recording.
-
-    Args:
-        trace: The recording. Concatenate several windows of a rank first.
-    """
+    """Analyze one rank's recording. Concatenate several windows of a rank first."""
     recording_ns, trace = trace.end_ns - trace.begin_ns, without_tails(trace)
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)

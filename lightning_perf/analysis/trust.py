@@ -92,9 +92,7 @@ class Trust:
 
 
 def trust(
-    ranks: Sequence[RankAnalysis],
-    samples: Sequence[StepSample] = (),
-    windows: Sequence[RecordedWindow] = (),
+    ranks: Sequence[RankAnalysis], samples: Sequence[StepSample] = (), windows: Sequence[RecordedWindow] = ()
 ) -> Trust | None:
     """Say how far to trust a recording."""
     if not ranks and not windows:
@@ -112,17 +110,13 @@ def trust(
         lost_events=sum(each.dropped_events + each.bad_durations + each.unread_events for each in problems),
         kernels=sum(each.kernels for each in launches),
         unlinked_kernels=sum(each.unlinked_kernels for each in launches),
-        deviceless_ranks=sum(_lacks_device(analysis) for analysis in ranks),
+        deviceless_ranks=sum(bool(each.metadata.devices) and not each.breakdown.has_device for each in ranks),
         truncated_ranks=sum(each.truncated for each in problems),
         windows=each,
         cost_ns=cost_ns,
         cost_share=cost_ns / total_ns if cost_ns is not None and total_ns else None,
         empty_launches=sum(each.empty_calls for each in launches),
     )
-
-
-def _lacks_device(analysis: RankAnalysis) -> bool:
-    return bool(analysis.metadata.devices) and not analysis.breakdown.has_device
 
 
 def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -> tuple[WindowTrust, ...]:

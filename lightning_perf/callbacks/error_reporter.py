@@ -19,9 +19,7 @@ class ErrorReporter:
     The first error of a kind becomes a warning, and later ones only go to the log ``lightning_perf``.
 
     Attributes:
-        name: The class that the user sees.
         messages: One line per error, for the report.
-        folder: The folder of the run, or None.
     """
 
     def __init__(self, name: str = "PerfCallback") -> None:

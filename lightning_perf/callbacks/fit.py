@@ -5,26 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.recording.batch_contents import BatchContents
 from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.data_loading import Facts
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
-from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.observers import Observers
-from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
@@ -32,9 +31,9 @@ from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.callbacks.training_loop import TrainingLoop
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
-from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.jsonl import LogWriter, RankLog
 from lightning_perf.run_files.run_record import study_folder, study_place
-from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.steps import STEPS, StepSample, StepsLog
 
 
 class Fit:
@@ -51,15 +50,15 @@ class Fit:
         recording: Recording,
         folder: Path | None,
         observers: Observers,
-        state: FitState,
         errors: ErrorReporter,
-        trainer_log: TrainerLog,
+        state: FitState | None = None,
+        trainer_log: TrainerLog | None = None,
         accounts: Sequence[FitAccountant] = (),
     ) -> None:
         self.folder = folder
         self.errors = errors
-        self._state = state
-        self._schedule, self._shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps())
+        self._state = state = FitState() if state is None else state
+        self._schedule, self._shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps)
         self._refusal = _refusal(loop, folder, recording.ranks)
         self._profilers: list[WindowProfiler] = []
         self._budgets: list[OverheadBudget] = []
@@ -70,15 +69,11 @@ class Fit:
         rank, device = loop.rank, loop.device
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
-            hook_times = loop.hook_times()
-            loader = _loader_facts(loop, errors)
-            core_use = [
-                CoreUse(
-                    state,
-                    workers=lambda: int(loader.get("workers") or 0),
-                    container=lambda: str(loader.get("container") or ""),
-                )
-            ]
+            hook_times = loop.hook_times
+            loader: Facts = {}
+            with errors.instead("the settings of the data loader are not recorded"):
+                loader = loop.loader_facts()
+            core_use = [CoreUse(state, int(loader.get("workers") or 0), str(loader.get("container") or ""))]
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:
@@ -94,6 +89,16 @@ class Fit:
                         timed_by_device=device.type == "cuda",
                     )
                 ]
+            notes = WindowNotes(
+                state,
+                device_type=device.type,
+                errors=errors,
+                core_use=core_use[0],
+                loader=loader,
+                parameters=functools.partial(_product_parameters, loop, errors),
+                hook_times=hook_times,
+                tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
+            )
             self._profilers = [
                 WindowProfiler(
                     state,
@@ -102,84 +107,63 @@ class Fit:
                     device_type=device.type,
                     rank=rank,
                     errors=errors,
-                    notes=WindowNotes(
-                        errors,
-                        page_faults=PageFaultCounter(state) if device.type == "cpu" else None,
-                        core_use=core_use[0],
-                        loader=loader,
-                        hook_times=hook_times,
-                        tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
-                        tokens=TokenCounter(state, functools.partial(_product_parameters, loop, errors)),
-                        batch=BatchContents(state),
-                    ),
+                    notes=notes,
                     on_window=self._on_window,
                     budget=next(iter(self._budgets), None),
                 )
             ]
         if folder is not None and study_folder() is None:
-            memory = [
-                MemoryWatch(
-                    state,
-                    device=device,
-                    folder=folder,
-                    rank=rank,
-                    worker=core_use[0].worker_growth if core_use else lambda: None,
-                )
-            ]
+            worker = core_use[0].worker_growth if core_use else lambda: None
+            memory = [MemoryWatch(state, device=device, folder=folder, rank=rank, worker=worker)]
+
+        def path_of(log: RankLog[Any] | StepsLog) -> Path | None:
+            return log.path(folder, rank) if folder is not None else None
+
         self._windows = LogWriter(
-            WINDOWS,
-            WINDOWS.path(folder, rank) if folder is not None else None,
-            errors.report,
-            "the cost of the profiler is no longer saved",
+            WINDOWS, path_of(WINDOWS), errors.report, "the cost of the profiler is no longer saved"
         )
         self._log = StepLog(
             state,
-            path=STEPS.path(folder, rank) if folder is not None else None,
-            trainer_log=trainer_log,
+            path=path_of(STEPS),
+            trainer_log=trainer_log or TrainerLog(None, errors),
             log_every=loop.log_every,
             errors=errors,
         )
-        totals = _Totals(state, accounts)
-        self._sample_takers = (self._log.add, totals.add, *(each.add for each in self._captures))
+        totals = [_Totals(state, account) for account in accounts]
+        self._sample_takers = (
+            self._log.add,
+            *(each.add for each in totals),
+            *(each.add for each in self._captures),
+        )
         timer = StepTimer(
-            state,
-            on_sample=self._on_sample,
-            device_clock=cuda_clock(device) if device.type == "cuda" else None,
+            state, on_sample=self._on_sample, device_clock=cuda_clock(device) if device.type == "cuda" else None
         )
         compilations = CompileMonitor(
             state,
-            path=COMPILATIONS.path(folder, rank) if folder is not None else None,
+            path=path_of(COMPILATIONS),
             model=loop.model,
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
         taps = _Taps(loop, observers, accounts, hook_times)
-        # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
-        # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
-        # files are written last. So none of this work is timed or recorded.
+        # The order matters. At the start of a step the profiler decides first whether it runs, and the others read that
+        # from the state; the timer starts last. At the end of a step the order is reversed: the timer stops first, then
+        # the window closes, and files are written last. So none of this work is timed or recorded.
         self.tracker = StepTracker(
             state,
             loop,
-            at_start=[
+            [
+                taps,
+                *totals,
+                self._log,
                 *self._profilers,
                 *self._captures,
                 *self._budgets,
                 compilations,
+                *memory,
                 *core_use,
                 timer,
             ],
-            at_end=[
-                timer,
-                *memory,
-                compilations,
-                *self._budgets,
-                *self._captures,
-                *self._profilers,
-                self._log,
-                totals,
-                taps,
-            ],
-            phases=[*self._profilers, timer],
             counts_all=loop.profiler is not None and loop.automatic,
             on_follow=taps.follow_phases,
         )
@@ -251,9 +235,9 @@ MARKED_STEPS = 16
 class _Totals(StepObserver):
     """The samples and tokens of the fit, and the time of its first half, for its account."""
 
-    def __init__(self, state: FitState, accounts: Sequence[FitAccountant]) -> None:
+    def __init__(self, state: FitState, account: FitAccountant) -> None:
         self._state = state
-        self._accounts = tuple(accounts)
+        self._account = account
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._next_mark = MARKED_STEPS
@@ -264,12 +248,12 @@ class _Totals(StepObserver):
         self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
         if self._state.whole_steps >= self._next_mark:
             self._next_mark = 2 * self._state.whole_steps
-            for account in self._accounts:
-                account.mark_steps(self._state.whole_steps)
+            self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
         """Complete the account."""
-        for account in self._accounts if self._state.whole_steps else ():
+        if self._state.whole_steps:
+            account = self._account
             account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
 
 
@@ -292,7 +276,7 @@ class _Taps(StepObserver):
                 on_start=observers.on_action_start,
                 on_stop=observers.on_action_end,
                 times=times,
-                account=next(iter(accounts), None),
+                plan=next((account.plan for account in accounts), None),
             )
             hooks.follow_phases(False)
             self._profiler_hooks = [hooks]
@@ -331,14 +315,6 @@ class _Taps(StepObserver):
             self._observers.on_before_optimizer_step(None)
 
 
-def _loader_facts(loop: TrainingLoop, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
-    try:
-        return loop.loader_facts()
-    except Exception as error:  # datasets and samplers may come from anywhere
-        errors.report("the settings of the data loader are not recorded", error)
-        return {}
-
-
 def _product_parameters(loop: TrainingLoop, errors: ErrorReporter) -> int | None:
     try:
         return loop.product_parameters()
@@ -354,7 +330,6 @@ def _refusal(loop: TrainingLoop, folder: Path | None, ranks: Collection[int] | N
     # The warm-up of a study is not timed, so it can be profiled. Its report predicts the gain that the study measures.
     if study_folder() is not None and (place is None or place.block != 0):
         return "No step was recorded: the run is part of a study, and timed runs are not profiled."
-    obstacle = loop.obstacle()
-    if obstacle is None and ranks is not None and loop.rank not in ranks:
+    if loop.obstacle is None and ranks is not None and loop.rank not in ranks:
         return f"Rank {loop.rank} recorded no step: {loop.name}(ranks=…) does not list it."
-    return obstacle
+    return loop.obstacle

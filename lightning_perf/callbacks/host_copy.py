@@ -11,11 +11,7 @@ import torch
 
 
 class HostCopy:
-    """A copy of a tensor that the host reads once it has arrived.
-
-    Args:
-        values: The tensor. If it is on the host already, it is not copied.
-    """
+    """A copy of a tensor that the host reads once it has arrived. A tensor on the host is not copied."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self._values = values

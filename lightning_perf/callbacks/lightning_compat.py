@@ -17,20 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning_perf.project import install_command
 
-__all__ = [
-    "REPLICATING",
-    "LightningCallback",
-    "Module",
-    "Trainer",
-    "clips_as_lightning_does",
-    "holds_whole_model",
-    "is_compiled",
-    "is_lightnings_own",
-    "may_wait_for_device",
-    "optimizer_progress",
-    "step_number",
-]
-
 Trainer: TypeAlias = Any
 """A `Trainer` of either package; they have no common type."""
 
@@ -38,7 +24,9 @@ Module: TypeAlias = Any
 """A `LightningModule` of either package."""
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback as LightningCallback
+    import lightning.pytorch
+
+    LightningCallback = lightning.pytorch.Callback
 else:
 
     class _Plain:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.tensor_lists import TensorSource, list_tensors
+from lightning_perf.callbacks.report import ReportLength, print_line
 from lightning_perf.run_files.fit.out_of_memory import MemoryPhase, OutOfMemory, write_out_of_memory
 from lightning_perf.units import format_bytes
 from lightning_perf.workers.memory_limit import free_bytes
@@ -21,8 +23,7 @@ from lightning_perf.workers.memory_limit import free_bytes
 _HOST_TEXTS = ("can't allocate memory: you tried to allocate", "not enough memory: you tried to allocate")
 """Messages of torch's allocators on the host, which raise a plain RuntimeError (c10/core/impl/alloc_cpu.cpp)."""
 
-_ASKED_ON_HOST = re.compile(r"tried to allocate (\d{1,20}) bytes")
-_ASKED_ON_DEVICE = re.compile(r"[Tt]ried to allocate (\d{1,10}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB)")
+_ASKED = re.compile(r"[Tt]ried to allocate (\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB)")
 _DEVICE = re.compile(r"\bGPU (\d{1,3})\b")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -58,31 +59,29 @@ def report_out_of_memory(
     source: TensorSource,
     errors: ErrorReporter,
     *,
+    show: ReportLength,
     folder: Path | None,
     rank: int,
     step: int | None,
     batch_size: int | None,
     precision: str = "",
-) -> tuple[str, ...]:
-    """Write a report on a training that ran out of memory. A failure in here is reported and not raised.
+) -> None:
+    """Write and print a report if a training ran out of memory. A failure in here is reported and not raised.
 
-    Args:
-        step: Number of the optimizer step; None if it is not known.
-        batch_size: Samples of a batch; None if that is not known.
-        precision: The Trainer's option; empty if that is not known.
+    The arguments are those of `describe_out_of_memory`.
     """
     try:
         if not is_out_of_memory(error):
-            return ()
+            return
         report = describe_out_of_memory(error, source, rank=rank, step=step, batch_size=batch_size, precision=precision)
         path = None
         if folder is not None:
             report = replace(report, snapshot=_save_snapshot(folder, rank, report.device))
             path = write_out_of_memory(folder, report)
-        return out_of_memory_lines(report, path, name=errors.name)
+        for line in out_of_memory_lines(report, path, name=errors.name) if show != "none" else ():
+            print_line(line)
     except Exception as failure:
         errors.report("the report on missing memory is incomplete", failure)
-        return ()
 
 
 def describe_out_of_memory(
@@ -99,17 +98,14 @@ def describe_out_of_memory(
     Every part is read on its own. A part that cannot be read is left out, because the error may have left the process
     in any state.
 
-    Args:
-        step: Number of the optimizer step; None if it is not known.
-        batch_size: Samples of a batch; None if that is not known.
-        precision: The Trainer's option; empty if that is not known.
+    `precision` is the Trainer's option, and empty if that is not known.
     """
     cause = next((cause for cause in _causes(error) if _says_so(cause)), error)
     text = str(cause)
-    on_device = _is_device_error(cause)
+    on_device = isinstance(cause, torch.OutOfMemoryError)
     found = _DEVICE.search(text)
     ordinal = int(found[1]) if found else 0
-    frames = list(_frames(cause.__traceback__))
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
     module, module_class = _module(frames, source)
     report = OutOfMemory(
         rank=rank,
@@ -118,7 +114,7 @@ def describe_out_of_memory(
         module=module,
         module_class=module_class,
         device=f"cuda:{ordinal}" if on_device else "cpu",
-        asked_bytes=_asked(text, on_device=on_device),
+        asked_bytes=_asked(text),
         message=(text.splitlines() or [type(cause).__name__])[0][:_MAX_MESSAGE],
         batch_size=batch_size,
         **_listed(source, ordinal if on_device else -1),
@@ -128,11 +124,7 @@ def describe_out_of_memory(
 
 
 def out_of_memory_lines(report: OutOfMemory, path: Path | None, *, name: str = "PerfCallback") -> tuple[str, ...]:
-    """Return the report as a few lines of text.
-
-    Args:
-        path: Its file; None if it was not saved.
-    """
+    """Return the report as a few lines of text. Without `path` it was not saved."""
     known = [f"{name} {format_bytes(size)}" for name, size in report.sizes]
     if report.batch_size is not None:
         known.append(f"batch size {report.batch_size}")
@@ -160,30 +152,15 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         following = following.__cause__ or following.__context__
 
 
-def _is_device_error(error: BaseException) -> bool:
-    # Older releases of torch know the error only as torch.cuda.OutOfMemoryError.
-    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return isinstance(error, kind)
-
-
 def _says_so(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or _is_device_error(error):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _HOST_TEXTS)
 
 
-def _asked(text: str, *, on_device: bool) -> int | None:
-    if on_device:
-        found = _ASKED_ON_DEVICE.search(text)
-        return int(float(found[1]) * _UNITS[found[2]]) if found else None
-    found = _ASKED_ON_HOST.search(text)
-    return int(found[1]) if found else None
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
-    while traceback is not None:
-        yield traceback.tb_frame
-        traceback = traceback.tb_next
+def _asked(text: str) -> int | None:
+    found = _ASKED.search(text)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
 def _phase(frames: list[FrameType]) -> MemoryPhase:
@@ -265,12 +242,7 @@ def _mixed(precision: str) -> str:
 
 
 def _fixes(report: OutOfMemory, mixed: str = "bf16-mixed", *, can_shard: bool = True) -> tuple[str, ...]:
-    """Return the changes that reduce the memory, the most promising first.
-
-    Args:
-        mixed: A precision that saves memory; empty without one.
-        can_shard: Whether there are several devices.
-    """
+    """Return the changes that reduce the memory, the most promising first. `mixed` is a precision, or empty."""
     fixes = []
     available = report.total_bytes or report.free_bytes
     if report.asked_bytes is not None and available is not None and report.asked_bytes > available:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
-from lightning_perf.callbacks.account_keeper import AccountKeeper, AttachedLog
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.monitor import check_share
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, may_wait_for_device
@@ -15,12 +14,11 @@ from lightning_perf.callbacks.numerics.shadow import check_interval
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision.switch import PrecisionError
-from lightning_perf.callbacks.precision_callback import OF_A_FIT, ObservedCallback, Precision, PrecisionCallback
-from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe
+from lightning_perf.callbacks.precision_callback import ObservedCallback, Precision, PrecisionCallback
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
-from lightning_perf.callbacks.report import ReportLength, print_line
-from lightning_perf.callbacks.session import FitSession, SessionOptions
+from lightning_perf.callbacks.report import ProbeOption, ReportLength, check_probe
+from lightning_perf.callbacks.session import AccountKeeper, AttachedLog, FitSession, SessionOptions
 from lightning_perf.callbacks.steps.observers import Observers
 
 
@@ -136,23 +134,14 @@ class PerfCallback(ObservedCallback):
         self._precision.embed(must_work=self._changes_training)
         self._reset()
 
+    _OF_A_FIT = ("_account", "_session", "_in_charge", "_parts")
+
     def _reset(self) -> None:
-        """Take part in no fit."""
         self._account = AccountKeeper()
         self._session: FitSession | None = None
         self._observers = Observers(ErrorReporter())
         self._in_charge = self._precision
         self._parts: tuple[PrecisionCallback, ...] = ()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy the settings only: a copy takes no part in a running fit."""
-        left_out = (*OF_A_FIT, "_account", "_session", "_in_charge", "_parts")
-        return {name: value for name, value in self.__dict__.items() if name not in left_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copy the settings only."""
-        self.__dict__.update(state)
-        self._reset()
 
     log = AttachedLog()
 
@@ -201,22 +190,12 @@ class PerfCallback(ObservedCallback):
         for part in self._parts:
             part.on_validation_start(trainer, pl_module)
 
-    def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Keep layers in FP32."""
-        for part in self._parts:
-            part.on_test_start(trainer, pl_module)
-
-    def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Keep layers in FP32."""
-        for part in self._parts:
-            part.on_predict_start(trainer, pl_module)
+    on_test_start = on_predict_start = on_validation_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Start to observe the fit."""
         self._end_session()  # the last fit ended without `teardown`: another callback failed in `on_exception`
-        self._session = FitSession(
-            trainer, self._options, self._in_charge, self._account, embedded=self._in_charge is self._precision
-        )
+        self._session = FitSession(trainer, self._options, self._in_charge, self._account)
         self._observe(self._session.observers)
         self._session.start(trainer, pl_module)
 
@@ -272,16 +251,14 @@ class PerfCallback(ObservedCallback):
         """Report an error about memory at once: everything else here needs memory itself."""
         session = self._session
         batch_size = getattr(getattr(trainer, "train_dataloader", None), "batch_size", None)
-        lines = report_out_of_memory(
+        report_out_of_memory(
             exception,
             lambda: (module, trainer.optimizers),
             session.errors if session is not None else ErrorReporter(),
+            show=self._options.report,
             folder=session.folder if session is not None else None,
             rank=int(trainer.global_rank),
             step=int(trainer.global_step),
             batch_size=batch_size if isinstance(batch_size, int) else None,
             precision=str(trainer.precision),
         )
-        if self._options.report != "none":
-            for line in lines:
-                print_line(line)

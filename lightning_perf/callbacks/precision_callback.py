@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer, may_wait_for_device
-from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
+from lightning_perf.callbacks.mistakes.loop_checks import loaded_without_scaler
 from lightning_perf.callbacks.numerics.bad_run import Diagnose
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
@@ -41,9 +41,7 @@ from lightning_perf.run_files.numerics.precision import (
 
 Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
 
-
 _OWN_MODULES = ("lightning_perf.", "lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.callback")
-
 
 _HOOKS = {
     "on_train_epoch_start": "on_epoch_start",
@@ -59,9 +57,6 @@ _HOOKS = {
 }
 """The hooks that a Trainer calls for each batch and epoch, and those of the observers, or None."""
 
-OF_A_FIT = ("log", "log_dict", "_observers", *_HOOKS)
-"""Attributes that hold for one fit. Lightning adds the methods of the module, and a copy of them would hold it."""
-
 
 class ObservedCallback(LightningCallback):
     """A callback that passes the hooks of the training loop to the observers of the fit.
@@ -69,7 +64,24 @@ class ObservedCallback(LightningCallback):
     A Trainer calls a hook if it is callable. During a fit, the callback sets the hooks to None that no observer needs.
     """
 
+    _OF_A_FIT: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a copy does not get. `_reset` sets them."""
+
     _observers: Observers
+
+    def _reset(self) -> None:
+        """Take part in no fit."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy the settings only: a copy takes no part in a running fit."""
+        # Lightning adds the methods `log` and `log_dict` of the module, and a copy of them would hold it.
+        left_out = ("log", "log_dict", "_observers", *_HOOKS, *self._OF_A_FIT)
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copy the settings only."""
+        self.__dict__.update(state)
+        self._reset()
 
     def _observe(self, observers: Observers) -> None:
         """Call these observers, until `_stop_observing`."""
@@ -219,12 +231,7 @@ class PrecisionCallback(ObservedCallback):
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._switch = PrecisionSwitch(precision, scaler=scaler)
         self._log_metrics = log_metrics
-        self._tf32_override: Tf32Override | None = None
-        self._layers: Fp32Layers | None = None
-        self._loaded: PrecisionMistake | None = None
-        self._watches = True
         self._must_work = True
-        self._failed = False
         self._reset()
         self.setting: PrecisionSetting | None = None
         """The precision of the last run, and which FP32 it was; None before one has begun."""
@@ -239,23 +246,18 @@ class PrecisionCallback(ObservedCallback):
         self.bad_run: BadRun | None = None
         """The diagnosis of the last fit, if its loss turned NaN or infinite; None if it did not."""
 
+    _OF_A_FIT = ("_own_log", "_place", "_tf32_override", "_layers", "_loaded", "_watches", "_failed")
+
     def _reset(self) -> None:
-        """Take part in no fit."""
         errors = ErrorReporter()
         self._observers = Observers(errors)
         self._own_log = TrainerLog(None, errors)
         self._place: tuple[Path | None, ErrorReporter] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy the settings only: a copy takes no part in a running fit."""
-        left_out = (*OF_A_FIT, "_own_log", "_place")
-        kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
-        return {**kept, "_tf32_override": None, "_layers": None, "_watches": True, "_loaded": None, "_failed": False}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copy the settings only."""
-        self.__dict__.update(state)
-        self._reset()
+        self._tf32_override: Tf32Override | None = None
+        self._layers: Fp32Layers | None = None
+        self._loaded: PrecisionMistake | None = None
+        self._watches = True
+        self._failed = False
 
     @property
     def result(self) -> RunPrecision | None:
@@ -284,21 +286,17 @@ class PrecisionCallback(ObservedCallback):
         """Keep layers in FP32."""
         self._begin(trainer, pl_module)
 
-    def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Keep layers in FP32."""
-        self._begin(trainer, pl_module)
-
-    def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Keep layers in FP32."""
-        self._begin(trainer, pl_module)
+    on_test_start = on_predict_start = on_validation_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Start to monitor the numbers."""
+        """Start to monitor the numbers, unless another callback does it."""
+        errors = ErrorReporter()
+        self._observe(Observers(errors))
         if self._watches:
-            errors = ErrorReporter()
             folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
             self._own_log = TrainerLog(trainer if self._log_metrics else None, errors)
-            self.watch(trainer, pl_module, folder, errors, self._own_log)
+            self._place = (folder if trainer.is_global_zero else None, errors)
+            self.add_monitors(self._observers, trainer, pl_module, folder, errors, self._own_log)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the monitoring and save its results."""
@@ -336,21 +334,8 @@ class PrecisionCallback(ObservedCallback):
         self._must_work = must_work
 
     def hand_over(self) -> None:
-        """Let another callback call `watch` with its own folder once training starts."""
+        """Let another callback call `add_monitors` with its own folder once training starts."""
         self._watches = False
-
-    def watch(
-        self,
-        trainer: Trainer,
-        pl_module: Module,
-        folder: Path | None,
-        errors: ErrorReporter,
-        trainer_log: TrainerLog,
-    ) -> None:
-        """Start to monitor the numbers of a fit, by the hooks of this callback."""
-        self._observe(Observers(errors))
-        self._place = (folder if trainer.is_global_zero else None, errors)
-        self.add_monitors(self._observers, trainer, pl_module, folder, errors, trainer_log)
 
     def add_monitors(
         self,
@@ -363,13 +348,7 @@ class PrecisionCallback(ObservedCallback):
     ) -> None:
         """Add the monitors of the numbers of a fit to its observers. `keep_results` takes their results.
 
-        Args:
-            observers: The observers.
-            trainer: The Trainer, at the start of training.
-            pl_module: The LightningModule.
-            folder: Where files go; None to write none.
-            errors: Where errors are reported.
-            trainer_log: Where the loss scale is logged.
+        Without `folder` they write no files.
         """
         self.loss_scale = self.underflow = self.numerics = self.bad_run = None
         self.mistakes = () if self._loaded is None else (self._loaded,)
@@ -387,13 +366,7 @@ class PrecisionCallback(ObservedCallback):
             )
 
     def keep_results(self, results: Mapping[str, Any], folder: Path | None, errors: ErrorReporter) -> None:
-        """Keep the results of the monitors, and write them to ``precision.json``.
-
-        Args:
-            results: The results, by the names of `RunPrecision`.
-            folder: Where the file goes; None to write none.
-            errors: Where a failure to write it is reported.
-        """
+        """Keep the results of the monitors, by the names of `RunPrecision`, and write them to ``precision.json``."""
         self.loss_scale, self.underflow = results.get("loss_scale"), results.get("underflow")
         self.numerics, self.bad_run = results.get("numerics"), results.get("bad_run")
         self.mistakes = results.get("mistakes", self.mistakes)
@@ -431,7 +404,7 @@ class PrecisionCallback(ObservedCallback):
                 precision=precision,
                 requested=self._switch.requested,
                 switched=self._switch.switched,
-                weight_cache=_weight_cache(plugin) if mixed else None,
+                weight_cache=getattr(plugin.autocast_context_manager(), "_cache_enabled", None) if mixed else None,
                 keep_fp32=self._layers.names if self._layers is not None else (),
                 fp32=read_fp32_arithmetic(trainer.strategy.root_device),
                 note=self._switch.note,
@@ -461,8 +434,3 @@ class PrecisionCallback(ObservedCallback):
 def _precision_of(trainer: Trainer) -> str:
     plugin = trainer.precision_plugin
     return str(getattr(plugin, "precision", type(plugin).__name__))
-
-
-def _weight_cache(plugin: Any) -> bool | None:
-    """Return whether a mixed-precision plugin has autocast's weight cache on; None if that is unknown."""
-    return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)

@@ -1,36 +1,113 @@
-"""One fit of a Trainer with a `PerfCallback`, from the start of training to the report."""
+"""One fit of a Trainer with a `PerfCallback`: its account, from the first call, and from training on its steps."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from lightning_perf.callbacks.account_keeper import AccountKeeper
+from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.fit_monitors import add_requested_monitors
+from lightning_perf.callbacks.forecast.fp8_watch import Fp8Monitor, fp8_layers
+from lightning_perf.callbacks.forecast.monitor import ForecastMonitor
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.numerics.replay import Replay
+from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from lightning_perf.callbacks.probe_fit import ProbeOption, probe_seconds
 from lightning_perf.callbacks.recording.recording_plan import Recording
-from lightning_perf.callbacks.report import ReportLength, leave_report, print_line, report_fit
+from lightning_perf.callbacks.recording.schedule import expected_steps
+from lightning_perf.callbacks.report import (
+    ProbeOption,
+    ReportLength,
+    complete_report,
+    print_line,
+    probe_seconds,
+    report_fit,
+)
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_run_folder
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.callbacks.training_loop import TrainerLoop
+from lightning_perf.run_files.fit.account import write_account
+from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.run_record import study_folder
+
+if TYPE_CHECKING:
+    from lightning_perf.report.document import PerfReport
+
+
+class AttachedLog:
+    """The attribute `log` of a callback, which notifies the callback when a Trainer sets it.
+
+    The Trainer sets it to the `log` of the module at the start of every fit, before it prepares data. No hook of a
+    callback is as early.
+    """
+
+    def __get__(self, callback: Any, owner: type[Any]) -> Any:
+        """Return the module's `log`; None before the first fit."""
+        return self if callback is None else vars(callback).get("log")
+
+    def __set__(self, callback: Any, log: Any) -> None:
+        """Keep the module's `log`, and notify the callback."""
+        vars(callback)["log"] = log
+        callback._on_attach(getattr(getattr(log, "__self__", None), "_trainer", None))
+
+
+class AccountKeeper:
+    """Keeps the account of one fit at a time. An error costs the account only."""
+
+    def __init__(self) -> None:
+        self.accountants: list[FitAccountant] = []
+        """Keeps the account: one during a fit, none between two fits and in other functions of a Trainer."""
+        self.folder: Path | None = None
+        """Where the account goes; None before training has started."""
+        self.report: PerfReport | None = None
+        """The report of the fit, to be completed when the fit is over; None without a report."""
+        self.report_errors = ErrorReporter()
+
+    def open(self, trainer: Trainer | None) -> None:
+        """Start the account of a fit. Nothing happens for other functions of a Trainer."""
+        with ErrorReporter().instead("the account of the fit is left out"):
+            if trainer is None or trainer.state.fn != "fit":
+                return
+            self.close()  # the last fit ended without a call that we see
+            self.accountants = [FitAccountant(trainer, on_end=self._complete)]
+
+    def save(self, end: Literal["returned", "report", "exception"]) -> None:
+        """Save the account until now."""
+        for accountant in self.accountants:
+            account = accountant.snapshot(end)
+            if account is not None and self.folder is not None:
+                with accountant.errors.instead("the account of the fit is not saved"):
+                    write_account(self.folder, account)
+
+    def close(self) -> None:
+        """Give the Trainer its own methods back, and forget the fit."""
+        accountants, self.accountants = self.accountants, []
+        self.folder = self.report = None
+        for accountant in accountants:
+            accountant.close()
+
+    def _complete(self) -> None:
+        """Save the account of the whole fit, in place of the one until the report."""
+        for accountant in self.accountants:
+            accountant.close()
+            # Writing the report again takes longer than writing the account, so the account comes last and includes it.
+            account = accountant.snapshot("returned")
+            if self.report is not None and self.folder is not None and account is not None:
+                with self.report_errors.instead("report.json lacks the end of the fit"):
+                    complete_report(self.folder, self.report, account)
+        self.save("returned")
+        self.close()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """The options of a `PerfCallback` that hold for each of its fits. It describes them.
-
-    Attributes:
-        forecast: Share of the fit's time for the forecast; None for no forecast.
-    """
+    """The options of a `PerfCallback` that hold for each of its fits. It describes them."""
 
     recording: Recording
     forecast: float | None
@@ -44,27 +121,14 @@ class SessionOptions:
 
 
 class FitSession:
-    """Observes one fit, and reports on it.
-
-    Args:
-        embedded: Whether that one is part of this `PerfCallback`, so that its monitors are among the observers here.
-            Otherwise the Trainer calls its hooks.
-    """
+    """Observes the training of one fit, and reports on it. It also monitors the numbers, as `precision` has set."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        options: SessionOptions,
-        precision: PrecisionCallback,
-        account: AccountKeeper,
-        *,
-        embedded: bool,
+        self, trainer: Trainer, options: SessionOptions, precision: PrecisionCallback, account: AccountKeeper
     ) -> None:
         self._began_s = time.perf_counter()
         self._options = options
         self._precision = precision
-        self._embedded = embedded
-        self._keeps_results = False
         self._account = account
         self._finished = False
         self.errors = errors = ErrorReporter()
@@ -72,7 +136,8 @@ class FitSession:
         self.fit: Fit | None = None
         """The steps of the fit; None if they are not observed."""
         self._records: list[FitRecord] = []
-        self.measured = not trainer.fast_dev_run or study_folder() is not None
+        self._in_study = study_folder() is not None
+        self.measured = not trainer.fast_dev_run or self._in_study
         """Whether the fit is measured; a trial run of the Trainer is not."""
         if not self.measured:
             account.close()
@@ -81,11 +146,11 @@ class FitSession:
         # A collective call: every rank makes it, even if one of them has failed.
         path = study_folder() or options.dirpath
         self.folder = errors.folder = claim_run_folder(trainer, path, errors) if self.measured else None
-        self._summary_folder = self.folder if trainer.is_global_zero else None
         self._rank_files = RankFiles(
             self.folder, rank=int(trainer.global_rank), world_size=int(trainer.world_size), errors=errors
         )
         self._log = TrainerLog(trainer if options.log_metrics and self.measured else None, errors)
+        self._leads = bool(trainer.is_global_zero)
 
     def start(self, trainer: Trainer, module: Module) -> None:
         """Start to observe.
@@ -94,63 +159,68 @@ class FitSession:
             PrecisionError: A monitor that was asked for is not possible in this training.
         """
         if not self.measured:
-            self._watch_numbers(trainer, module)
+            self._precision.add_monitors(self.observers, trainer, module, None, self.errors, self._log)
             return
-        options, errors, observers = self._options, self.errors, self.observers
         self._account.folder = self.folder
         state = FitState()
-        in_study = study_folder() is not None  # monitors would slow down one arm and not the other
         setting = self._precision.setting
         record = FitRecord(
             trainer,
             module,
             self.folder,
-            errors,
+            self.errors,
             setting.keep_fp32 if setting is not None else (),
-            hashed=options.fingerprint == "full",
+            hashed=self._options.fingerprint == "full",
         )
         self._records.append(record)
-        observers.add(record)
-        if not in_study:
-            self._watch_numbers(trainer, module)
-            add_requested_monitors(
-                observers,
-                trainer,
-                module,
-                folder=self.folder,
-                errors=errors,
-                state=state,
-                forecast=options.forecast,
-                shadow=options.shadow,
-            )
+        self.observers.add(record)
+        if not self._in_study:  # monitors would slow down one arm and not the other
+            self._precision.add_monitors(self.observers, trainer, module, self.folder, self.errors, self._log)
+            self._add_requested_monitors(trainer, module, state)
         try:
-            self.fit = self._new_fit(trainer, state)
+            self.fit = Fit(
+                TrainerLoop(trainer),
+                recording=self._options.recording,
+                folder=self.folder,
+                observers=self.observers,
+                state=state,
+                errors=self.errors,
+                trainer_log=self._log,
+                accounts=self._account.accountants,
+            )
         except Exception as error:
-            errors.report("this fit is not profiled", error)
+            self.errors.report("this fit is not profiled", error)
             for accountant in self._account.accountants:
                 accountant.attach()
         for accountant in self._account.accountants:
             accountant.training_starts()
         record.training_begins()
 
-    def _new_fit(self, trainer: Trainer, state: FitState) -> Fit:
-        return Fit(
-            TrainerLoop(trainer),
-            recording=self._options.recording,
-            folder=self.folder,
-            observers=self.observers,
-            state=state,
-            errors=self.errors,
-            trainer_log=self._log,
-            accounts=self._account.accountants,
-        )
-
-    def _watch_numbers(self, trainer: Trainer, module: Module) -> None:
-        if self._embedded:
-            self._keeps_results = True
-            self._precision.add_monitors(self.observers, trainer, module, self.folder, self.errors, self._log)
-        else:
-            self._precision.watch(trainer, module, self.folder, self.errors, self._log)
+    def _add_requested_monitors(self, trainer: Trainer, module: Module, state: FitState) -> None:
+        """Add the shadow steps, the forecast of number formats and the monitor of FP8 layers, on rank 0."""
+        folder, errors, forecast, shadow = self.folder, self.errors, self._options.forecast, self._options.shadow
+        if folder is None or not self._leads:
+            return
+        rank = int(trainer.global_rank)
+        if shadow:  # first: the forecast does not sample the FP32 pass
+            replay = Replay(trainer, module)
+            self.observers.add(ShadowMonitor(replay, every=shadow, path=SHADOW.path(folder, rank), errors=errors))
+        if forecast is not None:
+            steps = expected_steps(trainer)
+            with errors.instead(ForecastMonitor.consequence, kind="forecast"):
+                self.observers.add(
+                    ForecastMonitor(
+                        trainer,
+                        module,
+                        path=FORECAST.path(folder, rank),
+                        errors=errors,
+                        share=forecast,
+                        state=state,
+                        expected_batches=steps * int(trainer.accumulate_grad_batches) if steps is not None else None,
+                    )
+                )
+        if layers := fp8_layers(module):
+            self.observers.add(Fp8Monitor(trainer, layers, path=FP8.path(folder, rank), errors=errors))
 
     def finish(self, *, may_wait: bool = True) -> None:
         """End the observation. A second call does nothing."""
@@ -158,8 +228,8 @@ class FitSession:
             return
         self._finished = True
         results = self.observers.finish(may_wait=may_wait)
-        if self._keeps_results:
-            self._precision.keep_results(results, self._summary_folder, self.errors)
+        if not self._in_study:
+            self._precision.keep_results(results, self.folder if self._leads else None, self.errors)
         for accountant in self._account.accountants:
             accountant.training_ends()
         self._log.close()
@@ -171,31 +241,24 @@ class FitSession:
     def report(self, trainer: Trainer, exception: BaseException | None = None) -> None:
         """Close the run record, analyze the recorded steps, and print the report."""
         for record in self._records:
-            if exception is None:
-                record.finishes()
-            else:
-                record.fails(exception)
+            record.ends(exception)
         self._records = []
         self._account.save("report" if exception is None else "exception")
         self.mark_as_done()
         fit, self.fit = self.fit, None
-        failed = exception is not None
-        # Without a step the error itself is all there is to report.
-        if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
-            return
-        if isinstance(exception, Exception) and int(trainer.world_size) > 1:
-            leave_report(fit, self._rank_files, self._options.report)
+        if fit is None or not self._leads:
             return
         probe, world_size = self._options.probe, int(trainer.world_size)
         self._account.report = report_fit(
             fit,
             self._rank_files,
             trainer,
-            precision=self._precision.result,
-            failed=failed,
+            error=exception,
+            world_size=world_size,
             show=self._options.report,
             trainer_log=self._log,
-            probe_s=0.0 if failed else probe_seconds(probe, time.perf_counter() - self._began_s, world_size),
+            precision=self._precision.result,
+            probe_s=probe_seconds(probe, time.perf_counter() - self._began_s, world_size),
             probe_requested=probe is not None,
             to_loggers=self._options.log_report,
         )

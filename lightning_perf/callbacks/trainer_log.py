@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.run_files.steps import StepSample
 
 KEPT = 10_000
@@ -25,10 +26,6 @@ class TrainerLog:
     Args:
         trainer: The Trainer, at the start of training. Only its global rank 0 has loggers to write to. None to log
             nothing, as in a loop without a Trainer.
-
-    Example:
-        >>> log = TrainerLog(trainer, ErrorReporter())  # doctest: +SKIP
-        >>> log.add_source(lambda: {"perf/loss_scale": 65536.0})  # doctest: +SKIP
     """
 
     def __init__(self, trainer: Trainer | None, errors: ErrorReporter) -> None:
@@ -84,8 +81,6 @@ class _LoggerRows:
     """One logger: the samples that wait for its next row, and the wrapper that adds them.
 
     Attributes:
-        samples: Steps since the last row.
-        is_table: Whether the logger writes one row per call, as `CSVLogger` does.
         last_step: The step of the last row that our metrics joined.
         joined: Whether our metrics joined a row since the last `TrainerLog.settle`.
         seen: Whether the logger has got any row from the program since the fit began.
@@ -103,19 +98,14 @@ class _LoggerRows:
         self.last_step: int | None = None
         self.joined = False
         self.seen = False
-        self._logger = logger
         self._trainer = trainer
         self._sources = sources
         self._errors = errors
         self._on = True
         self._failed = False
-        self._own: Any = vars(logger).get("log_metrics") if hasattr(logger, "__dict__") else None
         self._write: Callable[..., Any] = logger.log_metrics
-        self._wrapper = self._wrap(self._write)
-        try:
-            logger.log_metrics = self._wrapper
-        except AttributeError:  # a class with slots: our metrics then come in calls of their own
-            self._on = False
+        self._wrapped = WrappedMethods()
+        self._wrapped.wrap(logger, "log_metrics", self._wrap)  # a class with slots gets calls of our own instead
 
     def take(self) -> dict[str, float]:
         """Return the metrics of the next row, and begin a new mean."""
@@ -136,16 +126,9 @@ class _LoggerRows:
             self._errors.report("metrics of PerfCallback are no longer logged", error)
 
     def unwrap(self) -> None:
-        """Give the logger its own method back; if something else wraps ours by now, ours only passes calls on."""
-        if not self._on:
-            return
+        """Give the logger its own method back."""
         self._on = False
-        if vars(self._logger).get("log_metrics") is not self._wrapper:
-            return
-        if self._own is None:
-            del self._logger.log_metrics
-        else:
-            self._logger.log_metrics = self._own
+        self._wrapped.restore()
 
     def _wrap(self, write: Callable[..., Any]) -> Callable[..., Any]:
         def log_metrics(metrics: Any, *args: Any, **kwargs: Any) -> Any:

@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         say(f"analyzing the newest run below the current folder: {_relative(path)}")
     executor: RecordingExecutor = analyze_recordings
     if options.engine == "ray":
-        from lightning_perf.compare.engines.ray_cluster import RayRecordings
+        from lightning_perf.compare.engines.ray import RayRecordings
 
         executor = RayRecordings(options.ray_address)
     probe = _probe(Path(path), options, say) if options.probe is not None else None

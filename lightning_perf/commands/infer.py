@@ -227,13 +227,12 @@ def write_outputs(
 
 
 def _measure(options: argparse.Namespace) -> Tradeoff:
-    from lightning_perf.inference.campaign import MeasureOptions
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.source import load_model
     from lightning_perf.inference.model.subject import choose_device
-    from lightning_perf.inference.run import measure_variants
-    from lightning_perf.inference.training.fine_tune import FineTuner
+    from lightning_perf.inference.run import MeasureOptions, measure_variants
+    from lightning_perf.inference.training import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
 
     parse_variants(options.variants or ())  # report a wrong name before reading the data
@@ -274,7 +273,7 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
 def _samples(options: argparse.Namespace) -> Samples:
     """Return the samples of ``--data``, or random inputs of ``--shape``."""
     from lightning_perf.inference.model.samples import gather_samples, noise_samples
-    from lightning_perf.named_object import find_object
+    from lightning_perf.lazy_imports import find_object
 
     if options.shape is None:
         given = find_object(options.data, "--data")

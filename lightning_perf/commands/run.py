@@ -101,11 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the script, report on its fits, and return the exit code of the script.
-
-    Raises:
-        LaunchError: There is no such script or module, or this package is not installed.
-    """
+    """Run the script, report on its fits, and return the exit code of the script."""
     from lightning_perf.run_files.launch import LAUNCH_VARIABLE, LaunchSettings, own_rank
 
     command = _command(options)
@@ -123,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
         except Exception as error:  # the exit code of the script matters more than a report
             print_error(f"the report could not be made ({type(error).__name__}: {error})")
     if code < 0:
-        from lightning_perf.workers.foreground import die_of
+        from lightning_perf.workers.command import die_of
 
         die_of(-code)
         return 128 - code  # this process ignores the signal
@@ -131,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(command: Sequence[str]) -> int:
-    from lightning_perf.workers.foreground import run_in_foreground
+    from lightning_perf.workers.command import run_in_foreground
 
     sys.stdout.flush()
     return run_in_foreground(command)

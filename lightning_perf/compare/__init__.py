@@ -12,8 +12,7 @@ from lightning_perf.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.compare.engines.block import Device
     from lightning_perf.compare.engines.local import LocalEngine, parse_devices
-    from lightning_perf.compare.engines.ray import RayEngine
-    from lightning_perf.compare.engines.ray_cluster import RayRecordings
+    from lightning_perf.compare.engines.ray import RayEngine, RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
@@ -43,7 +42,7 @@ _HOMES = {
     "MissingExtraError": "lightning_perf.lazy_imports",
     "Quality": "lightning_perf.compare.records.metrics",
     "RayEngine": "lightning_perf.compare.engines.ray",
-    "RayRecordings": "lightning_perf.compare.engines.ray_cluster",
+    "RayRecordings": "lightning_perf.compare.engines.ray",
     "RunRecord": "lightning_perf.compare.records.record",
     "Settings": "lightning_perf.compare.verdicts.gates",
     "SlurmEngine": "lightning_perf.compare.engines.slurm",

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
-
 from lightning_perf.compare.records.record import RunRecord, find_records
-from lightning_perf.compare.study.definition import read_file, read_study
-from lightning_perf.compare.study.results import NOT_OPTIONS, OPTIONS_NAME, failed_blocks, study_arms, study_notes
+from lightning_perf.compare.study.definition import read_study
+from lightning_perf.compare.study.results import failed_blocks, study_arms, study_notes
+from lightning_perf.compare.study_options import read_options
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings
@@ -52,7 +51,8 @@ def compare_runs(
         return compare_arms({name: _records(runs) for name, runs in arms.items()}, settings)
     folder = Path(arms)
     arms_of_study = study_arms(folder)
-    settings = (settings or Settings()).over(_declared_settings(folder))
+    options = read_options(folder)
+    settings = (settings or Settings()).over(options.settings if options is not None else Settings())
     comparison = compare_arms(arms_of_study, settings, failed_blocks=failed_blocks(folder))
     study = read_study(folder)
     return replace(
@@ -64,13 +64,3 @@ def compare_runs(
 
 def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:
     return find_records(Path(runs)) if isinstance(runs, (str, os.PathLike)) else runs
-
-
-class _Declared(msgspec.Struct):
-    settings: Settings
-
-
-def _declared_settings(folder: Path) -> Settings:
-    """Return the settings that a study declared before its first run, or the defaults."""
-    path = folder / OPTIONS_NAME
-    return read_file(path, _Declared, NOT_OPTIONS).settings if path.exists() else Settings()

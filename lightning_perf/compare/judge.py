@@ -34,20 +34,15 @@ def judge_arms(
     Args:
         arms: The folder of a study, or the runs of each arm, those of the baseline first.
     """
-    from lightning_perf.compare.errors import InvalidRunsError
     from lightning_perf.compare.estimates import store_estimates
     from lightning_perf.compare.folders import compare_runs
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, UnfairError
+    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.refusal import or_refusal
 
-    try:
-        comparison = compare_runs(arms, settings)
-    except InvalidRunsError as error:
-        return InvalidRuns(str(error))
-    except UnfairError as error:
-        return error.refusal
-    if store:
-        store_estimates(comparison, arms)
-    return comparison
+    result = or_refusal(lambda: compare_runs(arms, settings))
+    if store and isinstance(result, Comparison):
+        store_estimates(result, arms)
+    return result
 
 
 def report_errors(action: Callable[[], int]) -> int:

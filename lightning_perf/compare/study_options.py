@@ -9,11 +9,13 @@ from typing import Literal
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import read_file
-from lightning_perf.compare.study.results import NOT_OPTIONS, OPTIONS_NAME
 from lightning_perf.compare.study.run import Engine
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import has_begun
+
+OPTIONS_NAME = "options.json"
+"""The options of a study, in its folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,12 @@ class StudyOptions:
     settings: Settings
 
 
+def read_options(folder: Path) -> StudyOptions | None:
+    """Return the options that a study was started with; None for one that was started from Python."""
+    path = folder / OPTIONS_NAME
+    return read_file(path, StudyOptions, "does not hold the options of a study") if path.exists() else None
+
+
 def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings) -> StudyOptions:
     """Save the options of a new study, or return those of the study that was started in this folder.
 
@@ -84,8 +92,7 @@ def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings
     Raises:
         CompareError: The study was started with other rules, or the file cannot be read or written.
     """
-    path = folder / OPTIONS_NAME
-    there = read_file(path, StudyOptions, NOT_OPTIONS) if has_begun(folder) and path.exists() else None
+    there = read_options(folder) if has_begun(folder) else None
     if there is not None:
         changed = _differences(there.settings, settings) if settings != Settings() else ""
         if changed:
@@ -97,7 +104,13 @@ def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings
     default = there.engine if there is not None else EngineChoice()
     options = StudyOptions(engine=engine if engine is not None else default, settings=settings)
     if options != there:
-        _write(path, options)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_document(folder / OPTIONS_NAME, options)
+        except OSError as error:
+            raise CompareError(
+                f"{folder / OPTIONS_NAME}: cannot be written ({error.strerror}). Choose another folder."
+            ) from error
     return options
 
 
@@ -110,11 +123,3 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(str(getattr(item, "text", item)) for item in value) or "none"
     return "none" if value is None else str(value)
-
-
-def _write(path: Path, options: StudyOptions) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_document(path, options)
-    except OSError as error:
-        raise CompareError(f"{path}: cannot be written ({error.strerror}). Choose another folder.") from error

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, TensorGrowth
+from lightning_perf.analysis.steps.growth import MemoryGrowth, TensorGrowth
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from lightning_perf.analysis.host.loading import Loading
+from lightning_perf.analysis.host.loading import Loading, LoadingCost
 from lightning_perf.analysis.host.user_code import function_text
-from lightning_perf.analysis.host.worker_count import LoadingCost
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange

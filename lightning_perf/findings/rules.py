@@ -14,7 +14,7 @@ from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
+from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import Finding, Problem, make_finding
 from lightning_perf.findings.savings import step_ns

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.compare.records.fairness import host_name
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.results import study_arms
@@ -117,7 +116,6 @@ def _stored(
     revision = run.facts.get(REVISION)
     commit = None if revision is None else str(revision)
     commit_unix_s, subject = commits.get(str(commit)) or (None, None)
-    facts, host = {name: value for name, value in run.facts.items() if name != REVISION}, host_name(run)
     return StoredRun(
         run_id=run.run_id,
         started_unix_s=run.started_unix_s,
@@ -125,7 +123,7 @@ def _stored(
         commit=commit,
         commit_unix_s=commit_unix_s,
         subject=subject,
-        facts=facts if host is None else {**facts, "host.name": host},
+        facts={name: value for name, value in run.facts.items() if name != REVISION},
         values=run_values(run, quality, None),
         quality=quality.name if quality is not None else None,
         left_out=left_out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
@@ -25,16 +25,22 @@ from lightning_perf.show.blocks import (
     note,
     table,
 )
+from lightning_perf.show.pictures import draw_picture
 from lightning_perf.show.plots import band, line, points, upright
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_share
 
 if TYPE_CHECKING:
-    from lightning_perf.history.document import Commit, History, LevelChange, Row, Series
+    from matplotlib.figure import Figure
+
+    from lightning_perf.history.document import History, LevelChange, Row, Series
     from lightning_perf.history.gate import HistoryGate
 
 MOST_ROWS = 30
 """Rows of a series in the terminal and in Markdown: the newest ones. The JSON and the page have all."""
+
+MOST_DRAWN = 6
+"""Series of a picture. Further ones are only in the document."""
 
 NEXT_STEP = "Compare this commit with the last good one in a study: blocks have less noise than a history."
 SHOWN_COMMITS = 8
@@ -52,7 +58,7 @@ def history_blocks(history: History) -> Iterator[Block]:
         if len(series.rows) > 1:
             yield _chart(series, metric)
         yield from listing(_change_lines(series, metric))
-        yield _row_table(series, metric)
+        yield _rows(series, metric, paged=False)
     yield from listing(history.notes)
 
 
@@ -70,14 +76,28 @@ def history_parts(history: History) -> dict[str, Iterable[Block]]:
     return parts
 
 
+def history_picture(history: History) -> Figure:
+    """Draw the trend of each series, of the newest ones if there are many."""
+    metric, shown = METRICS[history.metric], history.series[:MOST_DRAWN]
+    charts = ((Heading(series.name), _trend(series, metric)) for series in shown)
+    more = len(history.series) - len(shown)
+    head = headline(history) + (f" {more} more series are not drawn." if more else "")
+    figure = draw_picture(chain.from_iterable(charts), head, "compare")
+    assert figure is not None, "a history has at least one series"
+    return figure
+
+
 def _series(history: History, number: int, metric: Metric) -> Iterator[Block]:
     series = history.series[number]
     yield Heading(_series_title(history, number), definition="series-of-a-history")
     yield _trend(series, metric)
     yield from map(Line, _series_lines(series))
     for change in series.changes:
-        yield from _change_blocks(change, series, metric)
-    yield _all_rows(series, metric)
+        yield Line(_change_sentence(change, series, metric), "bad" if change.worse else "good")
+        summary, *commits = _commit_lines(change) or ("",)
+        if commits:
+            yield Details(summary, tuple(listing(commits)))
+    yield _rows(series, metric, paged=True)
 
 
 def _trend(series: Series, metric: Metric) -> Plot:
@@ -141,28 +161,29 @@ def _trend(series: Series, metric: Metric) -> Plot:
     )
 
 
-def _change_blocks(change: LevelChange, series: Series, metric: Metric) -> Iterator[Block]:
-    yield Line(_change_sentence(change, series, metric), "bad" if change.worse else "good")
-    summary, *commits = _commit_lines(change) or ("",)
-    if commits:
-        yield Details(summary, tuple(listing(commits)))
-
-
-def _all_rows(series: Series, metric: Metric) -> Table:
-    """Return all rows, the newest first."""
+def _rows(series: Series, metric: Metric, *, paged: bool) -> Table:
+    """Return the rows, one per commit: on a page all of them, the newest first, else the newest ones in order."""
     figures = column_format(metric.unit, [row.high for row in series.rows])
+    unit = f" ({figures.unit})" if figures.unit else ""
     changes = {change.row: change for change in series.changes}
     rows: list[TableRow] = []
-    for number, row in reversed(list(enumerate(series.rows))):
-        values = (Cell(figures.value(value), value) for value in (row.value, row.low, row.high, row.level))
+    for number, row in enumerate(series.rows):
+        value, low, high, level = (Cell(figures.value(v), v) for v in (row.value, row.low, row.high, row.level))
         change = _brief_change(changes[number], metric) if number in changes else ""
         name, date = _row_name(row), day(row.date_unix_s)
-        rows.append((number + 1, name, row.subject or "", date, row.runs, *values, change))
-    title = f"{_capital(metric.title)}{f' ({figures.unit})' if figures.unit else ''} of each commit"
+        if paged:
+            rows.append((number + 1, name, row.subject or "", date, row.runs, value, low, high, level, change))
+        else:
+            ends = (low, high) if row.runs > 1 else ("", "")
+            rows.append((name, date, str(row.runs), value, *ends, level, change))
+    if not paged:
+        heads = ("commit", "date", "runs", f"{metric.title}{unit}", "min", "max", "level", "change")
+        title = f"The newest {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else "Rows"
+        return table(heads, rows[-MOST_ROWS:], title)
     return table(
         ("row", "commit", "message", "date", "runs", "value", "minimum", "maximum", "level", "change"),
-        rows,
-        title,
+        rows[::-1],
+        f"{_capital(metric.title)}{unit} of each commit",
         "count code text text count figure figure figure figure figure",
         definitions={"level": "level", "change": "change-point"},
         extra=("message", "minimum", "maximum"),
@@ -267,32 +288,11 @@ def _commit_lines(change: LevelChange) -> tuple[str, ...]:
     hidden = change.commit_count - len(shown)
     lines = [f"Commits in question: {change.commit_count}"]
     lines += [f"… {hidden} earlier"] if hidden else []
-    return (*lines, *map(_commit_line, shown))
-
-
-def _commit_line(commit: Commit) -> str:
-    return f"{short_commit(commit.commit)} {commit.subject or ''}".rstrip()
-
-
-def _row_table(series: Series, metric: Metric) -> Table:
-    """Return the newest rows, one per commit, the newest last."""
-    figures = column_format(metric.unit, [row.high for row in series.rows])
-    unit = f" ({figures.unit})" if figures.unit else ""
-    changes = {change.row: change for change in series.changes}
-    first = max(0, len(series.rows) - MOST_ROWS)
-    rows: list[TableRow] = []
-    for number, row in enumerate(series.rows[first:], start=first):
-        value, low, high, level = (Cell(figures.value(v), v) for v in (row.value, row.low, row.high, row.level))
-        ends = (low, high) if row.runs > 1 else ("", "")
-        change = _brief_change(changes[number], metric) if number in changes else ""
-        rows.append([_row_name(row), day(row.date_unix_s), str(row.runs), value, *ends, level, change])
-    heads = ("commit", "date", "runs", f"{metric.title}{unit}", "min", "max", "level", "change")
-    return table(heads, rows, f"The newest {MOST_ROWS} of {len(series.rows)} rows" if first else "Rows")
+    return (*lines, *(f"{short_commit(commit.commit)} {commit.subject or ''}".rstrip() for commit in shown))
 
 
 def _row_name(row: Row) -> str:
-    names = f" [{', '.join(row.baselines)}]" if row.baselines else ""
-    return short_commit(row.commit) + names
+    return short_commit(row.commit) + (f" [{', '.join(row.baselines)}]" if row.baselines else "")
 
 
 def _brief_change(change: LevelChange, metric: Metric) -> Cell:

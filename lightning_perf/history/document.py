@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
 from lightning_perf.history.entries import HistoryError
+from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
@@ -187,9 +188,15 @@ class History(TextDocument, PageDocument, SavedDocument):
             MissingExtraError: matplotlib is not installed.
             HistoryError: The file cannot be written.
         """
-        from lightning_perf.history.plot import save_plot
+        from lightning_perf.history.blocks import history_picture
+        from lightning_perf.show.pictures import image
 
-        save_plot(self, Path(path))
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_named_file(path, image(history_picture(self), path.suffix.lstrip(".").lower()))
+        except OSError as error:
+            raise HistoryError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
 
     def _page(self) -> tuple[Kind, str]:
         return "history", f"History of {self.store}"

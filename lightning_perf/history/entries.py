@@ -72,11 +72,6 @@ class _Head(msgspec.Struct):
     version: int
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """Encode an entry as one line of JSON, without a newline."""
-    return msgspec.json.encode(entry)
-
-
 def decode_entry(line: bytes) -> Entry | str:
     """Decode an entry, or return the problem: ``damaged`` or ``newer``."""
     try:

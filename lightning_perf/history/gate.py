@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import likely_cause
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult, judge, parse_gate
-from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairError
+from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.history.add import read_runs
 from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
@@ -212,12 +212,9 @@ def judge_runs(
         CompareError: The runs cannot be read, or have several commits or settings.
         MissingExtraError: changeforest or scipy is not installed.
     """
-    try:
-        return gate_runs(store, runs, gates, baseline=baseline, arm=arm, allow=allow, confidence=confidence)
-    except UnfairError as error:
-        return error.refusal
-    except InvalidRunsError as error:
-        return InvalidRuns(str(error))
+    return or_refusal(
+        lambda: gate_runs(store, runs, gates, baseline=baseline, arm=arm, allow=allow, confidence=confidence)
+    )
 
 
 def _judged_row(given: Sequence[StoredRun]) -> MeasuredRow:
@@ -225,34 +222,23 @@ def _judged_row(given: Sequence[StoredRun]) -> MeasuredRow:
     if not used:
         reasons = ", ".join(f"{count} {why}" for why, count in Counter(run.left_out for run in given).items())
         raise InvalidRunsError(f"no valid run to judge ({reasons}). Train again.")
-    for check in CHECKS:
-        problem = check(used)
-        if problem is not None:
-            raise CompareError(problem)
+    problem = next(_problems(used), None)
+    if problem is not None:
+        raise CompareError(problem)
     return MeasuredRow(used[0].commit, used, min(run.started_unix_s for run in used))
 
 
-def _several_arms(used: Sequence[StoredRun]) -> str | None:
+def _problems(used: Sequence[StoredRun]) -> Iterator[str]:
+    """Yield the reasons not to judge runs together."""
     arms = dict.fromkeys(run.arm for run in used if run.arm is not None)
-    if len(arms) < 2:
-        return None
-    return f"the runs are of several arms: {', '.join(arms)}. Choose the one to judge with --arm."
-
-
-def _several_commits(used: Sequence[StoredRun]) -> str | None:
+    if len(arms) > 1:
+        yield f"the runs are of several arms: {', '.join(arms)}. Choose the one to judge with --arm."
     commits = dict.fromkeys(run.commit or "none recorded" for run in used)
-    if len(commits) < 2:
-        return None
-    return f"the runs are of several commits: {', '.join(commits)}. Judge one commit at a time."
-
-
-def _several_settings(used: Sequence[StoredRun]) -> str | None:
+    if len(commits) > 1:
+        yield f"the runs are of several commits: {', '.join(commits)}. Judge one commit at a time."
     facts = ", ".join(difference.fact for difference in unfair_differences(used[:1], used))
-    return f"the runs differ among themselves in {facts}. Judge one setting at a time." if facts else None
-
-
-CHECKS: tuple[Callable[[Sequence[StoredRun]], str | None], ...] = (_several_arms, _several_commits, _several_settings)
-"""The reasons not to judge runs together."""
+    if facts:
+        yield f"the runs differ among themselves in {facts}. Judge one setting at a time."
 
 
 def _fair_trend(

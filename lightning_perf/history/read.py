@@ -31,7 +31,7 @@ from lightning_perf.history.series import (
 from lightning_perf.history.store import Contents, open_store, read_store
 from lightning_perf.revision import commits_between
 from lightning_perf.statistics.change_points import FEWEST_VALUES, ChangePoint, Segmentation, find_changes
-from lightning_perf.statistics.values import Estimate, Float64Array
+from lightning_perf.statistics.values import Float64Array
 
 MOST_COMMITS = 50
 """Maximum number of commits that a change lists."""
@@ -231,12 +231,8 @@ def find_trends(groups: Sequence[Rows], metric: Metric, quality: str | None, con
 def series_name(row: MeasuredRow) -> str:
     """Return the name of the machine and its device."""
     facts = row.runs[-1].facts
-    parts = (facts.get("host.name"), _hardware(row))
+    parts = (facts.get("host.name"), hardware_name(facts))
     return ", ".join(str(part) for part in parts if part) or "machine not recorded"
-
-
-def _hardware(row: MeasuredRow) -> str | None:
-    return hardware_name(row.runs[-1].facts)
 
 
 def _series(
@@ -248,7 +244,7 @@ def _series(
     allow: Collection[str],
     repository: Path,
 ) -> Series:
-    segments = trend.segments
+    segments, noise = trend.segments, trend.segments.noise
     rows = tuple(
         Row(
             commit=row.commit,
@@ -264,20 +260,21 @@ def _series(
         )
         for number, (row, values) in enumerate(zip(trend.rows, trend.of_runs, strict=True))
     )
-    host = trend.rows[-1].runs[-1].facts.get("host.name")
+    facts = trend.rows[-1].runs[-1].facts
+    host = facts.get("host.name")
     return Series(
         name=series_name(trend.rows[-1]),
         machine=None if host is None else str(host),
-        hardware=_hardware(trend.rows[-1]),
+        hardware=hardware_name(facts),
         arms=tuple(dict.fromkeys(run.arm for row in trend.rows for run in row.runs if run.arm is not None)),
         differs=() if trend is newest else unfair_differences(newest.rows[-1].runs, trend.rows[-1].runs, allow),
         rows=rows,
         changes=tuple(
-            replace(_change(change, rows, metric, repository), confirmed=_confirmed(change, trend, metric, quality))
+            _change(change, rows, metric, repository, _confirmed(change, trend, metric, quality))
             for change in segments.changes
         ),
-        noise=None if segments.sd is None else from_scale(segments.sd, metric) - (metric.scale is Scale.RATIO),
-        autocorrelation=segments.autocorrelation,
+        noise=None if noise.sd is None else from_scale(noise.sd, metric) - (metric.scale is Scale.RATIO),
+        autocorrelation=noise.autocorrelation,
         note=_series_note(trend),
     )
 
@@ -291,9 +288,7 @@ def _series_note(trend: Trend) -> str | None:
         notes.append("A trend or a season fits the rows better than changes at single commits, so none is reported.")
     for first, last in trend.segments.excursions:
         notes.append(f"Rows {first + 1} to {last + 1} were at another level, and the series returned.")
-    pooled = [
-        row for row in trend.rows if len({(run.study, run.arm) for run in row.runs if run.study}) > 1 and _pools(row)
-    ]
+    pooled = [row for row in trend.rows if _pools(row)]
     if pooled:
         arms = ", ".join(dict.fromkeys(run.arm for row in pooled for run in row.runs if run.arm))
         notes.append(f"Some rows pool arms of one study that have equal fingerprints: {arms}. Add one arm with --arm.")
@@ -303,6 +298,7 @@ def _series_note(trend: Trend) -> str | None:
 
 
 def _pools(row: MeasuredRow) -> bool:
+    """Return whether a row has runs of several arms of one study."""
     arms: dict[str, set[str | None]] = {}
     for run in row.runs:
         if run.study is not None:
@@ -310,8 +306,9 @@ def _pools(row: MeasuredRow) -> bool:
     return any(len(of_study) > 1 for of_study in arms.values())
 
 
-def _change(change: ChangePoint, rows: Sequence[Row], metric: Metric, repository: Path) -> LevelChange:
-    estimate: Estimate = change.change if metric.scale is Scale.DIFFERENCE else change.change.map(math.exp)
+def _change(
+    change: ChangePoint, rows: Sequence[Row], metric: Metric, repository: Path, confirmed: bool | None
+) -> LevelChange:
     first, last = rows[change.low - 1], rows[change.high]
     known = None
     if first.commit is not None and last.commit is not None:
@@ -328,11 +325,12 @@ def _change(change: ChangePoint, rows: Sequence[Row], metric: Metric, repository
         latest=change.high,
         before=rows[change.position - 1].commit,
         after=rows[change.position].commit,
-        estimate=replace(estimate, n=change.change.n),
+        estimate=change.change if metric.scale is Scale.DIFFERENCE else change.change.map(math.exp),
         worse=rises != metric.higher_is_better,
         p=change.p,
         commits=commits,
         commit_count=len(known) if known else None,
+        confirmed=confirmed,
     )
 
 

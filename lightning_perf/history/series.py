@@ -12,7 +12,6 @@ import numpy as np
 from lightning_perf.compare.records.fairness import (
     SEED_FACTS,
     Difference,
-    FairnessFacts,
     check_fairness,
     is_named,
 )
@@ -94,7 +93,7 @@ def unfair_differences(
     baseline: Sequence[StoredRun], candidate: Sequence[StoredRun], allow: Collection[str] = ()
 ) -> tuple[Difference, ...]:
     """Return the differences between two groups of runs for which a comparison would be refused."""
-    ours, theirs = ([FairnessFacts(run.facts) for run in runs] for runs in (baseline, candidate))
+    ours, theirs = ([run.facts for run in runs] for runs in (baseline, candidate))
     return check_fairness(ours, theirs, treatment=CODE, allow=allow).unfair
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from lightning_perf.history.entries import (
     Entry,
@@ -17,7 +19,6 @@ from lightning_perf.history.entries import (
     StoredBaseline,
     StoredRun,
     decode_entry,
-    encode_entry,
     object_name,
 )
 from lightning_perf.lazy_imports import import_extra
@@ -45,37 +46,21 @@ class Contents:
     notes: tuple[str, ...]
 
 
-class Store(Protocol):
-    """A place with the entries of a history."""
-
-    location: str
-    """The place as the user gave it."""
-
-    def pieces(self) -> Iterator[tuple[str, bytes]]:
-        """Return each piece of JSON with its place, for messages."""
-
-    def append(self, entries: Iterable[Entry]) -> None:
-        """Add entries. Other processes may add to the store at the same time."""
-
-    def exists(self) -> bool:
-        """Return whether the store has been written to."""
-
-
-def open_store(location: str | Path) -> Store:
+def open_store(location: str | Path) -> FolderStore | RemoteStore:
     """Return the store at a folder or an address such as ``s3://bucket/history``. It need not exist yet."""
     text = str(location)
     if "://" in text:
-        return _RemoteStore(text)
+        return RemoteStore(text)
     path = Path(text).expanduser()
     if path.suffix.lower() == ".zip":
         raise HistoryError(
             f"{path}: a history is a folder, not a ZIP archive. Unpack it, and give the folder: "
             f"unzip {path} -d {path.with_suffix('')}"
         )
-    return _Folder(path)
+    return FolderStore(path)
 
 
-def read_store(store: Store) -> Contents:
+def read_store(store: FolderStore | RemoteStore) -> Contents:
     """Read all entries. Damaged entries and those of a newer version are skipped and noted."""
     if not store.exists():
         raise HistoryError(
@@ -120,15 +105,19 @@ def _lines(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"{name}, line {number}", line
 
 
-class _Folder:
+class FolderStore:
+    """A folder with the entries of a history."""
+
     def __init__(self, path: Path) -> None:
         self.location = str(path)
         self._path = path
 
     def exists(self) -> bool:
+        """Return whether the store has been written to."""
         return (self._path / HISTORY_NAME).exists() or (self._path / ENTRIES_FOLDER).is_dir()
 
     def pieces(self) -> Iterator[tuple[str, bytes]]:
+        """Yield each piece of JSON with its place, for messages."""
         files = [self._path / HISTORY_NAME, *sorted((self._path / ENTRIES_FOLDER).glob("*.json"))]
         for file in files:
             if not file.exists():
@@ -141,11 +130,12 @@ class _Folder:
             yield from _lines(name, content) if file.name == HISTORY_NAME else ((name, content),)
 
     def append(self, entries: Iterable[Entry]) -> None:
+        """Add entries. Other processes may add to the store at the same time."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             # One write at the end of the file, so that writers do not mix their lines. Each line starts with a newline,
             # so that a line that a killed writer left incomplete damages no other.
-            lines = b"".join(b"\n" + encode_entry(entry) + b"\n" for entry in entries)
+            lines = b"".join(b"\n" + msgspec.json.encode(entry) + b"\n" for entry in entries)
             append(self._path / HISTORY_NAME, lines, durable=True)
         except OSError as error:
             raise HistoryError(
@@ -153,7 +143,9 @@ class _Folder:
             ) from error
 
 
-class _RemoteStore:
+class RemoteStore:
+    """An address with the entries of a history, one object each."""
+
     def __init__(self, location: str) -> None:
         self.location = location
         fsspec = import_extra("fsspec", "view")
@@ -165,9 +157,11 @@ class _RemoteStore:
         self._file = f"{path.rstrip('/')}/{HISTORY_NAME}"
 
     def exists(self) -> bool:
+        """Return whether the store has been written to."""
         return bool(self._names())
 
     def pieces(self) -> Iterator[tuple[str, bytes]]:
+        """Yield each piece of JSON with its place, for messages."""
         names = self._names()
         contents: Any = self._call("read", lambda: self._system.cat(names, on_error="return") if names else {})
         for name in names:
@@ -178,9 +172,10 @@ class _RemoteStore:
             yield from _lines(short, content) if short == HISTORY_NAME else ((short, content),)
 
     def append(self, entries: Iterable[Entry]) -> None:
+        """Add entries. Other processes may add to the store at the same time."""
         self._call("write", lambda: self._system.makedirs(self._folder, exist_ok=True))
         for entry in entries:
-            path, content = f"{self._folder}/{object_name(entry)}", encode_entry(entry)
+            path, content = f"{self._folder}/{object_name(entry)}", msgspec.json.encode(entry)
             self._call("write", lambda path=path, content=content: self._system.pipe_file(path, content))
 
     def _names(self) -> list[str]:

@@ -12,36 +12,34 @@ from lightning_perf.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.commands.infer import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.backbones import sweep_backbones
-    from lightning_perf.inference.campaign import MeasureOptions
     from lightning_perf.inference.counting.count import count_model
+    from lightning_perf.inference.counting.document import bound_latency
     from lightning_perf.inference.counting.peaks import find_peaks
-    from lightning_perf.inference.counting.roofline import bound_latency
     from lightning_perf.inference.errors import InferenceError, VariantError
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.samples import Validation
     from lightning_perf.inference.model.subject import usable_device
     from lightning_perf.inference.results.sweep import Sweep
     from lightning_perf.inference.results.tradeoff import Tradeoff
-    from lightning_perf.inference.run import measure_variants, save_document
-    from lightning_perf.inference.training.distill import Distillation
-    from lightning_perf.inference.training.fine_tune import FineTuner
+    from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
+    from lightning_perf.inference.training import Distillation, FineTuner
     from lightning_perf.inference.variants.artefact import Artefact, load_artefact, read_artefact
     from lightning_perf.inference.variants.chains import measure_storage
     from lightning_perf.inference.variants.variant import default_variants, parse_variants
 
 _HOMES = {
     "Artefact": "lightning_perf.inference.variants.artefact",
-    "Distillation": "lightning_perf.inference.training.distill",
+    "Distillation": "lightning_perf.inference.training",
     "Effort": "lightning_perf.inference.measurement.measure",
-    "FineTuner": "lightning_perf.inference.training.fine_tune",
+    "FineTuner": "lightning_perf.inference.training",
     "InferenceError": "lightning_perf.inference.errors",
-    "MeasureOptions": "lightning_perf.inference.campaign",
+    "MeasureOptions": "lightning_perf.inference.run",
     "Sweep": "lightning_perf.inference.results.sweep",
     "Tradeoff": "lightning_perf.inference.results.tradeoff",
     "Validation": "lightning_perf.inference.model.samples",
     "VariantError": "lightning_perf.inference.errors",
     "add_measuring": "lightning_perf.commands.infer",
-    "bound_latency": "lightning_perf.inference.counting.roofline",
+    "bound_latency": "lightning_perf.inference.counting.document",
     "count_model": "lightning_perf.inference.counting.count",
     "default_variants": "lightning_perf.inference.variants.variant",
     "exit_code": "lightning_perf.commands.infer",

@@ -16,19 +16,10 @@ from torch import Tensor, nn
 
 from lightning_perf import __version__
 from lightning_perf.inference.counting.count import count_model
-from lightning_perf.inference.counting.document import Count
+from lightning_perf.inference.counting.document import Count, bound_latency
 from lightning_perf.inference.counting.peaks import find_peaks
-from lightning_perf.inference.counting.roofline import bound_latency
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.measurement.measure import (
-    Effort,
-    Time,
-    Timed,
-    Timer,
-    speedup,
-    summarise,
-    take_turns,
-)
+from lightning_perf.inference.measurement.measure import Effort, Time, Timed, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.measurement.timing import time_calls
 from lightning_perf.inference.model.subject import cpu_threads, on_device, usable_device
 from lightning_perf.inference.results.sweep import SCHEMA_VERSION, Sweep, SweepRow
@@ -117,15 +108,8 @@ def _make_torchvision(models: Any, model: str, channels: int, **settings: Any) -
     for parent in module.modules():
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Conv2d) and layer.in_channels == 3:
-                first = nn.Conv2d(
-                    channels,
-                    layer.out_channels,
-                    layer.kernel_size,  # type: ignore[arg-type]  # two numbers
-                    stride=layer.stride,  # type: ignore[arg-type]
-                    padding=layer.padding,  # type: ignore[arg-type]
-                    bias=layer.bias is not None,
-                )
-                setattr(parent, name, first)
+                settings = {setting: getattr(layer, setting) for setting in ("kernel_size", "stride", "padding")}
+                setattr(parent, name, nn.Conv2d(channels, layer.out_channels, bias=layer.bias is not None, **settings))
                 return module
     raise ValueError(f"{model} has no convolution with 3 input channels to replace")
 
@@ -207,7 +191,7 @@ def sweep_backbones(
         bound = bound_latency(counts[name], peaks)
         efficiency = bound.efficiency(latency.p50_ms)
         rows[name] = replace(rows[name], latency=latency, bound_ms=bound.bound_ms, efficiency=efficiency)
-    finished = sorted(rows.values(), key=_median_ms)
+    finished = sorted(rows.values(), key=lambda row: math.inf if row.latency is None else row.latency.p50_ms)
     return Sweep(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -248,10 +232,6 @@ def _timer(module: nn.Module, inputs: Tensor, device: torch.device) -> Timer:
 
     run(Time(batch=len(inputs), warmup=1, seconds=0.0, least=0, most=0))
     return run
-
-
-def _median_ms(row: SweepRow) -> float:
-    return math.inf if row.latency is None else row.latency.p50_ms
 
 
 def _correlation(rows: Sequence[SweepRow]) -> float | None:

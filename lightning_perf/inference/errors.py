@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
-import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -80,20 +77,6 @@ def missing_package(module: str, *, package: str = "", extra: str = "") -> str |
         return None
     command = f'pip install "{package}"' if package else install_command(extra)
     return f"{module} is not installed. Install it with: {command}"
-
-
-def missing_compiler() -> str | None:
-    """Return that the C++ compiler is missing, or None if TorchInductor will find one.
-
-    It searches like TorchInductor (``torch._inductor.config.cpp.cxx``): the variable ``CXX``, then the usual name on
-    this system.
-    """
-    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(name.split()[0]) is not None:
-        return None
-    return (
-        f"TorchInductor needs a C++ compiler, and {name} was not found: install one (apt-get install g++), or set CXX"
-    )
 
 
 def require(*reasons: str | None) -> None:

@@ -152,13 +152,11 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
             if time.monotonic() >= deadline_s:
                 break
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise LoadingError(
-            name or "the loader", f"cannot run in a worker process ({error})", "Make its data set picklable"
-        ) from error
+        problem = f"cannot run in a worker process ({error})"
+        raise LoadingError(name or "the loader", problem, "Make its data set picklable") from error
     except Exception as error:
-        raise LoadingError(
-            name or "the loader", f"failed ({type(error).__name__}: {error})", "Check that it loads in a for loop"
-        ) from error
+        problem = f"failed ({type(error).__name__}: {error})"
+        raise LoadingError(name or "the loader", problem, "Check that it loads in a for loop") from error
     if not batches:
         raise LoadingError(name or "the loader", "has a single batch", "Use a smaller batch or more samples")
     stages = tuple(

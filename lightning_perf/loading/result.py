@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from lightning_perf.analysis.host.worker_count import MOST_WORKERS, LoadingCost
+from lightning_perf.analysis.host.loading import MOST_WORKERS, LoadingCost
 from lightning_perf.documents import TextDocument
 from lightning_perf.errors import LocatedError
 from lightning_perf.loading.stage_clock import READ
@@ -93,7 +94,31 @@ class LoadingReport(TextDocument):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the limit, the stages, and the rate of more workers."""
-        return _blocks(self)
+        per_sample = format_duration(self.loading_ns / max(self.batch_size, 1e-9))
+        busy = format_share(self.cpu_ns / self.loading_ns)
+        yield Line(f"Limit: {self.limit}. {self.advice}")
+        yield Line(
+            f"One worker needs {format_duration(self.loading_ns)} per batch of {self.batch_size:.4g} samples "
+            f"({per_sample} per sample), and computes for {busy} of that time."
+        )
+        if self.needed_workers is not None and self.step_ms is not None:
+            yield Line(
+                f"To load a batch per step of {format_duration(self.step_ms * 1e6)}, you need num_workers="
+                f"{self.needed_workers}. The loader has num_workers={self.workers}."
+            )
+        if self.iterable and (self.limit != "none" or self.workers > 1):
+            yield Line(
+                "More workers help an IterableDataset only if each yields a part of its own, by get_worker_info(). "
+                "Otherwise each yields all of it."
+            )
+        total = sum(stage.time_ns for stage in self.stages) or 1
+        stages = ((each.name, each.time_ns, each.time_ns / total) for each in self.stages)
+        yield table(("stage", "time", "share"), stages, "Time per batch", "name duration share")
+        rates = (
+            (str(rate.workers), Cell(format_rate(rate.samples_per_second, "samples"), rate.samples_per_second))
+            for rate in self.rates
+        )
+        yield table(("workers", "at most"), rates, "Estimated rate")
 
 
 def judge_loading(
@@ -120,8 +145,9 @@ def judge_loading(
     loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))
     cpu_ns = min(cpu_ns, loading_ns)
     size = samples / batches
+    most_per_s = cores * 1e9 / cpu_ns if cpu_ns else math.inf
     numbers = sorted({1, 2, 4, 8, MOST_WORKERS, max(1, workers)})
-    rates = tuple(WorkerRate(number, size * _batches_per_s(number, loading_ns, cpu_ns, cores)) for number in numbers)
+    rates = tuple(WorkerRate(number, size * min(number * 1e9 / loading_ns, most_per_s)) for number in numbers)
     cost = LoadingCost(loading_ns, cpu_ns / loading_ns, step_ms * 1e6, cores) if step_ms else None
     limit, advice = _limit(stages, loading_ns, cpu_ns, workers, cost)
     return LoadingReport(
@@ -142,11 +168,6 @@ def judge_loading(
         advice=advice,
         iterable=iterable,
     )
-
-
-def _batches_per_s(workers: int, loading_ns: int, cpu_ns: int, cores: int) -> float:
-    by_time = workers * 1e9 / loading_ns
-    return min(by_time, cores * 1e9 / cpu_ns) if cpu_ns else by_time
 
 
 def _limit(
@@ -175,41 +196,10 @@ def _limit(
         return "transfer", "Send less per batch, e.g. uint8 images that the device converts, or collate into tensors."
     waiting = loading_ns - cpu_ns >= 0.5 * loading_ns
     if waiting and by_name.get(READ, 0) >= 0.5 * loading_ns:
-        return (
-            "disk",
-            "Read from a faster disk, pack many samples into large files, or use more workers.",
-        )
+        return "disk", "Read from a faster disk, pack many samples into large files, or use more workers."
     if waiting:
         return (
             "too few workers",
             f"The worker mostly waits in {top.name} ({share}). More workers wait at once: raise num_workers.",
         )
     return "processor", f"Make {top.name} cheaper: it takes {share} of the loading time. Or use more workers and cores."
-
-
-def _blocks(report: LoadingReport) -> Iterator[Block]:
-    per_sample = format_duration(report.loading_ns / max(report.batch_size, 1e-9))
-    busy = format_share(report.cpu_ns / report.loading_ns)
-    yield Line(f"Limit: {report.limit}. {report.advice}")
-    yield Line(
-        f"One worker needs {format_duration(report.loading_ns)} per batch of {report.batch_size:.4g} samples "
-        f"({per_sample} per sample), and computes for {busy} of that time."
-    )
-    if report.needed_workers is not None and report.step_ms is not None:
-        yield Line(
-            f"To load a batch per step of {format_duration(report.step_ms * 1e6)}, you need num_workers="
-            f"{report.needed_workers}. The loader has num_workers={report.workers}."
-        )
-    if report.iterable and (report.limit != "none" or report.workers > 1):
-        yield Line(
-            "More workers help an IterableDataset only if each yields a part of its own, by get_worker_info(). "
-            "Otherwise each yields all of it."
-        )
-    total = sum(stage.time_ns for stage in report.stages) or 1
-    stages = ((each.name, each.time_ns, each.time_ns / total) for each in report.stages)
-    yield table(("stage", "time", "share"), stages, "Time per batch", "name duration share")
-    rates = (
-        (str(rate.workers), Cell(format_rate(rate.samples_per_second, "samples"), rate.samples_per_second))
-        for rate in report.rates
-    )
-    yield table(("workers", "at most"), rates, "Estimated rate")

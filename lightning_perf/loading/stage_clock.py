@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["OTHER", "StageClock", "instrument"]
-
 READ, DECODE, OTHER = "read files", "decode", "dataset code"
 
 MAX_DEPTH = 4

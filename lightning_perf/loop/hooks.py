@@ -1,24 +1,25 @@
-"""Hooks into torch that show where backward and the optimizer run, in a loop that calls nothing of ours there.
+"""Hooks into torch that show where backward, the optimizer and fetches run, in a loop that calls nothing of ours there.
 
 They are in place only while a `PerfLoop` is open. They change no tensor and no argument.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 
 class CallHooks:
     """Listens to ``torch.autograd.backward``, which ``Tensor.backward`` calls, and to ``GradScaler.step``.
 
     A call inside another one, e.g. by activation checkpointing, belongs to the outer one. Other threads are left alone.
-
-    Args:
-        on_scaler_end: Called after that, also if the scaler skipped the optimizer's step because of an overflow.
     """
 
     def __init__(
@@ -30,27 +31,25 @@ class CallHooks:
         on_scaler_end: Callable[[], None],
     ) -> None:
         self._thread = threading.get_ident()
-        self._on = True
-        self._wrapped: list[tuple[Any, str, Any, Any]] = []
-        self._wrap(torch.autograd, "backward", on_backward_start, on_backward_end)
-        self._wrap(torch.amp.GradScaler, "step", on_scaler_start, on_scaler_end)
+        self._wrapped = WrappedMethods()
+        backward = functools.partial(self._listening, on_backward_start, on_backward_end)
+        scaler = functools.partial(self._listening, on_scaler_start, on_scaler_end)
+        self._wrapped.wrap(torch.autograd, "backward", backward)
+        self._wrapped.wrap(torch.amp.GradScaler, "step", scaler)
 
     def remove(self) -> None:
         """Restore the functions. A second call does nothing."""
-        self._on = False
-        for owner, name, wrapper, original in self._wrapped:
-            # If something else has wrapped ours since, ours stays below it and only passes calls on.
-            if vars(owner).get(name) is wrapper:
-                setattr(owner, name, original)
-        self._wrapped.clear()
+        self._wrapped.restore()
 
-    def _wrap(self, owner: Any, name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
-        original = getattr(owner, name)
+    def _listening(
+        self, before: Callable[[], None], after: Callable[[], None], original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        wrapped, thread = self._wrapped, self._thread
         inside = False
 
         def hooked(*args: Any, **kwargs: Any) -> Any:
             nonlocal inside
-            if inside or not self._on or torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+            if inside or not wrapped.active or torch.compiler.is_compiling() or threading.get_ident() != thread:
                 return original(*args, **kwargs)
             inside = True
             before()
@@ -60,5 +59,41 @@ class CallHooks:
                 after()
                 inside = False
 
-        setattr(owner, name, hooked)
-        self._wrapped.append((owner, name, hooked, original))
+        return hooked
+
+
+class FetchHooks:
+    """Listens to the iterators of torch's loaders: those of one data set, and all others.
+
+    Args:
+        on_end: Gets the batch, or None where the data ends or cannot be read.
+        on_other: Called when another loader fetches.
+    """
+
+    def __init__(
+        self, dataset: Any, on_start: Callable[[], None], on_end: Callable[[Any], None], on_other: Callable[[], None]
+    ) -> None:
+        self._wrapped = wrapped = WrappedMethods()
+
+        def listening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def hooked(iterator: Any) -> Any:
+                if not wrapped.active:
+                    return original(iterator)
+                if iterator._dataset is not dataset:
+                    on_other()
+                    return original(iterator)
+                on_start()
+                batch = None
+                try:
+                    batch = original(iterator)
+                finally:
+                    on_end(batch)
+                return batch
+
+            return hooked
+
+        wrapped.wrap(_BaseDataLoaderIter, "__next__", listening)
+
+    def remove(self) -> None:
+        """Restore the iterators. A second call does nothing."""
+        self._wrapped.restore()

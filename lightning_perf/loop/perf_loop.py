@@ -19,14 +19,13 @@ from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
-from lightning_perf.callbacks.report import ReportLength, leave_report, print_line, report_fit
+from lightning_perf.callbacks.report import ReportLength, report_fit
 from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
 from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, machine_facts, model_facts
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_folder
-from lightning_perf.callbacks.steps.fit_state import FitState, Signal
+from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.observers import Observers
-from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.loop.hooks import CallHooks
 from lightning_perf.loop.plain_loop import PlainLoop, Ranks, model_device
 from lightning_perf.run_files.launch import OwnMeasurement, leave_note
@@ -157,10 +156,8 @@ class PerfLoop:
             raise RuntimeError("this PerfLoop is open already: leave its 'with' block first, or make another PerfLoop")
         self._reset()
         self._entered = True
-        try:
+        with self._errors.instead("this loop is not measured"):
             self._claim()
-        except Exception as error:
-            self._errors.report("this loop is not measured", error)
         self._entered_ns = time.perf_counter_ns()
         return self
 
@@ -179,27 +176,19 @@ class PerfLoop:
             if self._metrics:
                 self._epoch_ended = True
             self._complete_epoch()
-            if error is None:
-                self._record.finishes()
-            else:
-                self._record.fails(error)
-        if self._rank_files is not None:
-            self._rank_files.ends()
-        fit, self._fit = self._fit, None
-        if fit is None or self._ranks.rank != 0 or (error is not None and fit.is_empty):
-            return
-        if isinstance(error, Exception) and self._ranks.world_size > 1:
-            leave_report(fit, self._rank_files, self._report)
-            return
-        report_fit(
-            fit,
-            self._rank_files,
-            None,
-            precision=None,
-            failed=error is not None,
-            show=self._report,
-            trainer_log=TrainerLog(None, self._errors),
-        )
+            self._record.ends(error)
+        files, fit, self._fit = self._rank_files, self._fit, None
+        if files is not None:
+            files.ends()
+        if files is not None and fit is not None and self._ranks.rank == 0:
+            report_fit(
+                fit,
+                files,
+                None,
+                error=error,
+                world_size=self._ranks.world_size,
+                show=self._report,
+            )
 
     def steps(self, loader: Iterable[Batch], *, accumulate: int | None = None) -> Generator[Batch, None, None]:
         """Iterate over a loader, and measure the steps of the loop.
@@ -287,18 +276,16 @@ class PerfLoop:
 
     def _report_out_of_memory(self, error: BaseException) -> None:
         """Report an error about memory at once: everything else here needs memory itself."""
-        lines = report_out_of_memory(
+        report_out_of_memory(
             error,
             lambda: (self._model, self._optimizers),
             self._errors,
+            show=self._report,
             folder=self._folder,
             rank=self._ranks.rank,
             step=self._fit.whole_steps if self._fit is not None else None,
             batch_size=None,
         )
-        if self._report != "none":
-            for line in lines:
-                print_line(line)
 
     def _check_entered(self, method: str) -> None:
         if not self._entered:
@@ -322,29 +309,21 @@ class PerfLoop:
             )
         if self._ranks.rank == 0:
             leave_note(OwnMeasurement("PerfLoop"))
-        self._record = self._new_record(device)
-
-    def _new_record(self, device: torch.device) -> LoopRecord:
-        sources = {}
-        if self._model is not None:
-            sources["the model"] = functools.partial(model_facts, self._model, hashed=self._hashed)
-        return LoopRecord(
+        self._record = LoopRecord(
             self._folder if self._ranks.rank == 0 else None,
             self._errors,
             device=device,
             uuids=functools.partial(device_uuids, [device]),
             world_size=self._ranks.world_size,
-            facts={},
-            sources=sources,
             later={"its surroundings": functools.partial(machine_facts, device)},
         )
+        if self._model is not None:
+            self._record.add_facts("the model", functools.partial(model_facts, self._model, hashed=self._hashed))
 
     def _start(self, loader: Any, accumulate: int | None) -> None:
         """Start to observe, at the first step."""
-        try:
+        with self._errors.instead("this loop is not profiled"):
             self._observe(loader, accumulate)
-        except Exception as error:
-            self._errors.report("this loop is not profiled", error)
         if self._record is not None:
             self._record.training_begins()
 
@@ -363,13 +342,7 @@ class PerfLoop:
         connected = ranks.world_size if ranks.connected else 1
         self._rank_files = RankFiles(self._folder, rank=ranks.rank, world_size=connected, errors=self._errors)
         self._fit = Fit(
-            loop,
-            recording=self._recording,
-            folder=self._folder,
-            observers=self._observers,
-            state=FitState(),
-            errors=self._errors,
-            trainer_log=TrainerLog(None, self._errors),
+            loop, recording=self._recording, folder=self._folder, observers=self._observers, errors=self._errors
         )
         self._hooks.append(
             CallHooks(

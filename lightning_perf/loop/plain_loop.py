@@ -43,20 +43,13 @@ class Ranks:
 
 
 class PlainLoop:
-    """A loop without a Trainer, at the start of training.
-
-    Args:
-        loader: The training data's loader; None without a loader.
-        model: The model; None if it is not known.
-
-    Attributes:
-        global_step: Optimizer steps so far, which the loop counts itself.
-        automatic: Whether that count shows every optimizer step.
-    """
+    """A loop without a Trainer, at the start of training. It counts its optimizer steps itself."""
 
     name = "PerfLoop"
     log_every = 0
     profiler: Any = None
+    hook_times: HookTimes | None = None
+    obstacle: str | None = None
 
     def __init__(
         self,
@@ -64,8 +57,8 @@ class PlainLoop:
         device: torch.device,
         loader: Any,
         model: Any,
-        steps: int | None,
-        optimizers: Sequence[Any] = (),
+        expected_steps: int | None,
+        optimizers: Sequence[Any],
     ) -> None:
         self.global_step = 0
         self.automatic = True
@@ -74,16 +67,12 @@ class PlainLoop:
         self.device = device
         self._loader = loader
         self.model = model
-        self._steps = steps
+        self.expected_steps = expected_steps
         self._optimizers = optimizers
 
     def step_number(self) -> int:
         """Return the number of the current step."""
         return self.global_step
-
-    def expected_steps(self) -> int | None:
-        """Return the number of steps that the training will have, or None if that is open."""
-        return self._steps
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""
@@ -104,25 +93,13 @@ class PlainLoop:
         sharded = any("FullyShardedDataParallel" in type(part).__name__ for part in self.model.modules())
         return None if sharded else product_parameters(self.model)
 
-    def hook_times(self) -> HookTimes | None:
-        """Return None: the loop has no hooks."""
-        return None
-
     def tensor_source(self) -> tuple[Any, Iterable[Any]]:
         """Return the model, or None if it is not known, and the optimizers."""
         return self.model, self._optimizers
 
-    def obstacle(self) -> str | None:
-        """Return None: the profiler can record any loop."""
-        return None
-
 
 def model_device(model: torch.nn.Module | None) -> torch.device:
-    """Return the device of a model's parameters. Without parameters, it is the GPU that this process uses, or the CPU.
-
-    Args:
-        model: The model; None if it is not known.
-    """
+    """Return the device of a model's parameters. Without any, it is the GPU that this process uses, or the CPU."""
     parameter = next(model.parameters(), None) if model is not None else None
     if parameter is not None:
         return parameter.device

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
-
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
@@ -17,6 +16,7 @@ from lightning_perf.callbacks.report import ReportLength
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.lazy_imports import import_extra
+from lightning_perf.loop.hooks import FetchHooks
 from lightning_perf.loop.perf_loop import PerfLoop
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ else:
         from transformers import TrainerCallback
     except ImportError:
         TrainerCallback = object  # the constructor then says what to install
-
-_ITERATORS: Any = _BaseDataLoaderIter
-"""The base class of the iterators of torch's loaders."""
 
 
 class PerfTrainerCallback(TrainerCallback):
@@ -152,10 +149,15 @@ class _EventLoop(PerfLoop):
             self._loop.global_step = global_step
         self._group = accumulate
         self._fetched: deque[int | None] = deque()
-        self._fetches: _FetchHooks | None = None
+        self._fetches: FetchHooks | None = None
         dataset = getattr(loader, "dataset", None)
         if self._fit is not None and dataset is not None:
-            self._fetches = _FetchHooks(dataset, self._fetch_starts, self._fetch_ends, self._other_fetch)
+            self._fetches = FetchHooks(
+                dataset,
+                partial(self._observers.on_action_start, Signal.FETCH),
+                self._fetch_ends,
+                partial(self._observers.on_action_start, Signal.VALIDATION),  # of another loader: an evaluation
+            )
 
     def end(self) -> None:
         if self._fetches is not None:
@@ -186,9 +188,6 @@ class _EventLoop(PerfLoop):
             self._loop.global_step = global_step
         self._end_step(automatic=True)
 
-    def _fetch_starts(self) -> None:
-        self._observers.on_action_start(Signal.FETCH)
-
     def _fetch_ends(self, batch: Any) -> None:
         self._observers.on_action_end(Signal.FETCH)
         if batch is None:  # the epoch is over
@@ -201,40 +200,3 @@ class _EventLoop(PerfLoop):
             self._fetched.append(batch_samples(batch))
         except Exception:  # a batch may be any object
             self._fetched.append(None)
-
-    def _other_fetch(self) -> None:
-        """Pause: another loader is read, so this is an evaluation."""
-        self._observers.on_action_start(Signal.VALIDATION)
-
-
-class _FetchHooks:
-    """Listens to the iterators of torch's loaders: those of one data set, and all others."""
-
-    def __init__(
-        self, dataset: Any, on_start: Callable[[], None], on_end: Callable[[Any], None], on_other: Callable[[], None]
-    ) -> None:
-        self._on = True
-        original = self._original = _BaseDataLoaderIter.__next__
-
-        def hooked(iterator: Any) -> Any:
-            if not self._on:
-                return original(iterator)
-            if iterator._dataset is not dataset:
-                on_other()
-                return original(iterator)
-            on_start()
-            batch = None
-            try:
-                batch = original(iterator)
-            finally:
-                on_end(batch)
-            return batch
-
-        self._hooked = hooked
-        _ITERATORS.__next__ = hooked
-
-    def remove(self) -> None:
-        """Restore the iterators. A second call does nothing."""
-        self._on = False
-        if _BaseDataLoaderIter.__next__ is self._hooked:
-            _ITERATORS.__next__ = self._original

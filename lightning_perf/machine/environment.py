@@ -8,55 +8,36 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+CPUINFO = Path("/proc/cpuinfo")
+
 Facts = dict[str, str | int | float | bool | None]
 """Named facts. Names are ``group.name``."""
 
 VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING",
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-    "NVIDIA_TF32_OVERRIDE",
-    "THP_MEM_ALLOC_ENABLE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "TORCH_COMPILE_DISABLE",
-)
+    "ATEN_CPU_CAPABILITY", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
+    "GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "THP_MEM_ALLOC_ENABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_COMPILE_DISABLE",
+)  # fmt: skip
 VARIABLE_GROUPS = (
-    "CUBLAS_",
-    "CUDNN_",
-    "DNNL_",
-    "GOMP_",
-    "KMP_",
-    "MALLOC_",
-    "MKL_",
-    "NCCL_",
-    "OMP_",
-    "ONEDNN_",
-    "PYTORCH_",
-    "TORCHDYNAMO_",
-    "TORCHINDUCTOR_",
-    "TORCH_NCCL_",
-)
+    "CUBLAS_", "CUDNN_", "DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "PYTORCH_",
+    "TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_NCCL_",
+)  # fmt: skip
 """Environment variables, by name and by prefix, that set how fast or how exactly the libraries under torch work. The
 sources are the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc and torch."""
 
 DEBUG_VARIABLES = (
-    "CUDA_LAUNCH_BLOCKING",
-    "NCCL_DEBUG",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "TORCH_CPP_LOG_LEVEL",
-    "TORCH_DISTRIBUTED_DEBUG",
-    "TORCH_SHOW_CPP_STACKTRACES",
-)
+    "CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_CPP_LOG_LEVEL",
+    "TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP_STACKTRACES",
+)  # fmt: skip
 """Environment variables that help to debug and cost time. Recordings note them."""
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables with the settings of torch's allocator. The first one that is set counts."""
@@ -65,41 +46,12 @@ PLACES = ("_DIR", "_FILE", "_PATH")
 """Ends of the names of variables that only hold an output path."""
 
 PACKAGES = (
-    "torch",
-    "torchvision",
-    "lightning",
-    "pytorch-lightning",
-    "numpy",
-    "triton",
-    "lightning-perf",
-    "accelerate",
-    "albumentations",
-    "apex",
-    "bitsandbytes",
-    "datasets",
-    "deepspeed",
-    "diffusers",
-    "flash-attn",
-    "kornia",
-    "liger-kernel",
-    "monai",
-    "opencv-python",
-    "opencv-python-headless",
-    "peft",
-    "pillow",
-    "pillow-simd",
-    "timm",
-    "tokenizers",
-    "torch-geometric",
-    "torchao",
-    "torchaudio",
-    "torchdata",
-    "torchmetrics",
-    "transformer-engine",
-    "transformers",
-    "webdataset",
-    "xformers",
-)
+    "torch", "torchvision", "lightning", "pytorch-lightning", "numpy", "triton", "lightning-perf", "accelerate",
+    "albumentations", "apex", "bitsandbytes", "datasets", "deepspeed", "diffusers", "flash-attn", "kornia",
+    "liger-kernel", "monai", "opencv-python", "opencv-python-headless", "peft", "pillow", "pillow-simd", "timm",
+    "tokenizers", "torch-geometric", "torchao", "torchaudio", "torchdata", "torchmetrics", "transformer-engine",
+    "transformers", "webdataset", "xformers",
+)  # fmt: skip
 """Packages that affect a training's speed or result, if they are installed."""
 
 
@@ -142,12 +94,15 @@ def device_facts(device: torch.device) -> Facts:
             "flags.mkldnn_matmul": _fp32_arithmetic(mkldnn.matmul),
         }
     properties = torch.cuda.get_device_properties(device)
+    uuid = nvml_uuid(properties)
     return facts | {
         "device.name": properties.name,
-        "device.kind": nvml_uuid(properties).partition("-")[0],
+        "device.kind": uuid.partition("-")[0],
         "device.memory_bytes": properties.total_memory,
         "device.driver": _ask_nvml(lambda nvml: str(nvml.nvmlSystemGetDriverVersion())),
-        "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, nvml_uuid(properties))),
+        "device.power_limit_w": _ask_nvml(
+            lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(uuid)) / 1000
+        ),
         "version.cuda": torch.version.cuda or getattr(torch.version, "hip", None),
         "version.cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         # Data loading runs on the host, so its processor counts also for a run on a GPU.
@@ -185,15 +140,15 @@ def flag_facts() -> Facts:
     }
 
 
-def setting_facts() -> dict[str, bool | list[str]]:
+def setting_facts() -> dict[str, object]:
     """Return a recording's facts about the settings of torch (`lightning_perf.trace.description.Settings`)."""
     import torch
 
-    cudnn = torch.backends.cudnn
     return {
         "detect_anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled() or cudnn.deterministic,
-        "cudnn_benchmark": cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "variables": [f"{name}={os.environ[name]}" for name in DEBUG_VARIABLES if name in os.environ],
     }
 
@@ -205,49 +160,31 @@ def host_facts() -> Facts:
         ``host.name``, ``host.kernel``, ``host.cpu``, its number of processors and cache, a hash over the processor's
         instruction sets, and the limits of the control group (container) on processors and memory.
     """
-    of_cpu = _cpu_info()
-    flags = of_cpu.get("flags") or of_cpu.get("Features")
+    of_cpu = cpu_info()
+    names = " ".join(sorted((of_cpu.get("flags") or of_cpu.get("Features") or "").split()))
     return {
         "host.name": platform.node(),
         "host.kernel": platform.release(),
         "host.cpu": cpu_name(),
         "host.cpus": os.cpu_count(),
         "host.cache": of_cpu.get("cache size"),
-        "host.cpu_flags": _digest(" ".join(sorted(flags.split()))) if flags else None,
+        "host.cpu_flags": hashlib.blake2b(names.encode(), digest_size=8).hexdigest() if names else None,
         "host.cpu_limit": _cgroup("cpu.max"),
         "host.memory_limit": _cgroup("memory.max"),
     }
 
 
-def _cpu_info() -> dict[str, str]:
-    """Return the kernel's facts about the first processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _cgroup(name: str) -> str | None:
-    try:
-        return (Path("/sys/fs/cgroup") / name).read_text().strip()
-    except OSError:
-        return None
-
-
 def host_notes() -> Facts:
     """Return facts about the host that are worth knowing and may differ between runs."""
-    notes: Facts = {"host": platform.node(), "platform": _platform(), "cpus": _usable_cpus()}
+    return {"host": platform.node(), "platform": _platform(), "cpus": _usable_cpus(), "load_1min": load_average()}
+
+
+def load_average() -> float | None:
+    """Return the load average of the last minute; None if the system has none."""
     try:
-        notes["load_1min"] = round(os.getloadavg()[0], 2)
-    except OSError:
-        notes["load_1min"] = None
-    return notes
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):  # Windows, or a sandbox
+        return None
 
 
 def _platform() -> str:
@@ -261,6 +198,23 @@ def _platform() -> str:
     return "-".join((system.sysname, system.release, system.machine, "with", "".join(platform.libc_ver())))
 
 
+def _cgroup(name: str) -> str | None:
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text().strip()
+    except OSError:
+        return None
+
+
+def cpu_info() -> dict[str, str]:
+    """Return the kernel's facts about the first processor; none where it lists no processors."""
+    facts = {}
+    with suppress(OSError), CPUINFO.open(encoding="utf-8", errors="replace") as lines:
+        for line in takewhile(str.strip, lines):  # a large machine's list is long
+            name, _, value = line.partition(":")
+            facts[name.strip()] = value.strip()
+    return facts
+
+
 def cpu_name() -> str:
     """Return the processor's model, as the kernel names it.
 
@@ -268,13 +222,10 @@ def cpu_name() -> str:
         >>> cpu_name() != ""
         True
     """
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith(("model name", "Model")):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError), CPUINFO.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
     return platform.processor() or platform.machine() or "unknown"
 
 
@@ -304,10 +255,6 @@ def _ask_nvml(question: Callable[[Any], str | float]) -> str | float | None:
             pynvml.nvmlShutdown()
     except Exception:  # no library, no driver, no permission, a part of a GPU: in each case the facts are unknown
         return None
-
-
-def _power_limit_w(nvml: Any, uuid: str) -> float:
-    return float(nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(uuid))) / 1000
 
 
 def _joined(backend: Any, *names: str) -> str:
@@ -344,8 +291,8 @@ def attached_tool() -> str | None:
     return Path(injected).name if injected else None
 
 
-def device_settings() -> Facts:
-    """Return the fields of `lightning_perf.trace.description.DeviceSettings` for the current CUDA device."""
+def cuda_settings() -> Facts:
+    """Return the fields of `lightning_perf.trace.description.Settings` about the current CUDA device."""
     import torch
 
     flags = flag_facts()
@@ -354,9 +301,6 @@ def device_settings() -> Facts:
         "uuid": str(torch.cuda.get_device_properties().uuid),
         "tf32_matmul": tf32["matmul"] and tf32["matmul"] == "tf32",
         "tf32_convolution": tf32["cudnn"] and tf32["cudnn"] == "tf32",
-        "cudnn_benchmark": flags["flags.cudnn_benchmark"],
-        "cudnn_deterministic": flags["flags.cudnn_deterministic"],
-        "deterministic": flags["flags.deterministic_algorithms"],
         "attached_tool": attached_tool(),
         "allocator": next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), None),
     }

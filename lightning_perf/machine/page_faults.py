@@ -15,16 +15,6 @@ import statistics
 import time
 from pathlib import Path
 
-__all__ = [
-    "KEEP_MEMORY",
-    "M_MMAP_MAX",
-    "M_TRIM_THRESHOLD",
-    "allocator_name",
-    "count_page_faults",
-    "keep_memory",
-    "page_fault_ns",
-]
-
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 """Environment variables with which glibc keeps freed memory, up to 16 GiB (mallopt(3))."""
 
@@ -51,8 +41,7 @@ def count_page_faults() -> int | None:
 def page_fault_ns() -> float | None:
     """Measure the cost of one fault: request fresh memory, touch it page by page, free it. Takes milliseconds.
 
-    Returns:
-        Nanoseconds of one thread, the median of some rounds; None if faults are not counted.
+    The result is the median of some rounds on one thread; None if faults are not counted.
     """
     costs = []
     ones = bytes(TOUCHED_BYTES // mmap.PAGESIZE)

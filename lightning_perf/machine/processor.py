@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
-from lightning_perf.machine.environment import cpu_name
+from lightning_perf.machine.environment import cpu_info, cpu_name, load_average
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
 
-CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 STATISTICS = Path("/proc/stat")
@@ -23,15 +23,9 @@ FP16_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 def cpu_flags() -> frozenset[str] | None:
     """Return extensions of the instruction set as Linux names them, or None without such a list."""
-    try:
-        with CPUINFO.open(encoding="ascii", errors="replace") as lines:
-            for line in lines:  # no further than the first processor: a large machine's list is long
-                name, _, value = line.partition(":")
-                if name.strip() in {"flags", "Features"}:
-                    return frozenset(value.split())
-    except OSError:
-        pass
-    return None
+    info = cpu_info()
+    flags = info.get("flags", info.get("Features"))
+    return None if flags is None else frozenset(flags.split())
 
 
 def usable_cores() -> int | None:
@@ -58,22 +52,41 @@ def usable_cpus() -> int | None:
     return min(number, _quota() or number)
 
 
-def busy_s() -> float | None:
+def busy_s(statistics: Path | None = None, *, stolen: bool = False) -> float | None:
     """Return how long programs have run on the processors that this process may use, since the start of the machine.
 
-    Returns:
-        Seconds, summed over the processors; None if the system does not count them (proc_stat(5)).
+    With `stolen`, the time of other virtual machines on these processors counts, too. The seconds are summed over the
+    processors; None if the system does not count them (proc_stat(5)).
     """
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         ticks = 0
-        for line in STATISTICS.read_text(encoding="ascii").splitlines():
+        for line in (statistics or STATISTICS).read_text(encoding="ascii").splitlines():
             name, *counts = line.split()
             if name in usable:
-                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, *_ = map(int, counts)
-                ticks += user + nice + system + interrupts + soft_interrupts
+                user, nice, system, _idle, _waiting, interrupts, soft_interrupts, steal, *_ = map(int, counts)
+                ticks += user + nice + system + interrupts + soft_interrupts + steal * stolen
         return ticks / os.sysconf("SC_CLK_TCK")
     except (AttributeError, OSError, ValueError):  # not Linux, or a sandbox
+        return None
+
+
+def process_counters(pid: int | str, proc: Path = Path("/proc")) -> list[str]:
+    """Return the counters of a process, from its state on: field 3 of proc_pid_stat(5) comes first.
+
+    Raises:
+        OSError: The process has ended, or this is not Linux.
+    """
+    # The name of the program may contain blanks and brackets, so count the fields after its last one.
+    return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def process_age_ns() -> int | None:
+    """Return the time since this process started, to 10 ms; None on a system without ``/proc``."""
+    try:
+        started_ns = int(process_counters("self")[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns)
+    except (OSError, ValueError, IndexError, AttributeError):
         return None
 
 
@@ -82,17 +95,14 @@ def processor_facts(
 ) -> dict[str, str | int | float | list[str] | None]:
     """Collect a recording's facts about the processor, described by `lightning_perf.trace.description.Processor`.
 
-    Args:
-        page_faults: Page faults per step, if they were counted.
-
-    Returns:
-        A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus`` and ``machine_cpus``.
-        ``bf16`` is missing if the system does not list instructions. It is empty if torch has no library that would use
-        them. ``page_faults`` per step, ``page_fault_ns`` and ``allocator`` are included if known.
+    Page faults are those per step, if they were counted. ``bf16`` is missing if the system does not list instructions.
+    It is empty if torch has no library that would use them.
     """
     import torch
 
-    flags = _capabilities()
+    flags = cpu_flags()
+    if flags is None and hasattr(torch.cpu, "get_capabilities"):  # newer torch has the same names for those of interest
+        flags = frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
     if flags is not None:
         uses_them: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         flags &= BF16_FLAGS if uses_them else frozenset()
@@ -111,14 +121,6 @@ def processor_facts(
     }
 
 
-def load_average() -> float | None:
-    """Return the load average of the last minute; None if the system has none."""
-    try:
-        return round(os.getloadavg()[0], 2)
-    except (AttributeError, OSError):  # Windows, or a sandbox
-        return None
-
-
 def _quota() -> int | None:
     """Return the processors' time that the control group may use (version 2), or None without a limit."""
     try:
@@ -126,13 +128,3 @@ def _quota() -> int | None:
         return max(1, math.ceil(int(limit) / int(period)))
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
         return None
-
-
-def _capabilities() -> frozenset[str] | None:
-    """Return flags as Linux names them. Elsewhere newer torch lists them, with the same names for those needed here."""
-    import torch
-
-    flags = cpu_flags()
-    if flags is None and hasattr(torch.cpu, "get_capabilities"):
-        return frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
-    return flags

@@ -38,7 +38,7 @@ class HandleError(LocatedError):
     """A handle for more does not name a part of a kept answer."""
 
 
-def cut(value: Any, handle: Callable[[str, int], str], *, limit: int = LIMIT_BYTES, pointer: str = "") -> Any:
+def cut(value: Any, handle: Callable[[str, int], str], limit: int = LIMIT_BYTES) -> Any:
     """Return a JSON value cut to a number of bytes.
 
     A list that was cut becomes an object with ``items``, ``total`` and ``more``. A text that was cut becomes one with
@@ -47,10 +47,10 @@ def cut(value: Any, handle: Callable[[str, int], str], *, limit: int = LIMIT_BYT
     """
     shown = value
     for items, levels, characters in _TIGHTNESS:
-        shown = _Cutter(items, levels, characters, handle).cut(value, pointer, 0)
+        shown = _Cutter(items, levels, characters, handle).cut(value, "", 0)
         if encoded_size(shown) <= limit:
             return shown
-    return {"more": handle(pointer, 0)} if isinstance(value, (dict, list)) else shown
+    return {"more": handle("", 0)} if isinstance(value, (dict, list)) else shown
 
 
 def page_of(value: Any, handle: Callable[[str, int], str], pointer: str, start: int) -> Any:

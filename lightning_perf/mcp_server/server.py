@@ -1,4 +1,4 @@
-"""The server: it checks calls, runs each in a worker process, and keeps the last answers for more of them."""
+"""The server: it checks calls, runs each in a confined worker process, and keeps the last answers for more of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lightning_perf import __version__
-from lightning_perf.mcp_server.confinement import MEMORY_GB, TIMEOUT_S
+from lightning_perf.mcp_server.confinement import MEMORY_GB, TIMEOUT_S, confine_process
 from lightning_perf.mcp_server.paging import LIMIT_BYTES, HandleError, cut, find_value, page_of
 from lightning_perf.mcp_server.tools import MORE, TOOLS, Result, Tool, error_result
-from lightning_perf.mcp_server.worker import Call, Returned
+from lightning_perf.workers.channel import Channel, Message
+from lightning_perf.workers.memory_limit import limit_memory
 from lightning_perf.workers.process import WorkerError, WorkerProcess, WorkerTimeoutError
 
 if TYPE_CHECKING:
@@ -43,6 +44,61 @@ lightning_perf measures where the step time of a PyTorch training goes, what to 
 Every answer has outcome and message. no_finding, inconclusive, refused and invalid_runs are results: report them
 unchanged, and do not derive a number from them. Estimates are predictions until compare has measured them.
 An answer has at most {LIMIT_BYTES} bytes. Where it was cut, a member named more has a handle for the tool more."""
+
+
+LARGEST_BYTES = 32 << 20
+"""Largest document that an answer keeps. That of a run of eight ranks has about 3 MB."""
+
+
+class Call(Message, frozen=True):
+    """A call of a tool, with checked arguments as JSON. Only tools that run the user's code may use more memory."""
+
+    tool: str
+    arguments: bytes
+    folders: tuple[str, ...]
+    memory_bytes: int
+
+
+class Returned(Message, frozen=True):
+    """The result of a call as JSON, with the members ``outcome`` and ``message``."""
+
+    result: bytes
+
+
+def answer_call(channel: Channel) -> None:
+    """Answer one call, in a worker process with limited memory that is confined to the folders of the server."""
+    call = channel.receive(Call)
+    tool = TOOLS[call.tool]
+    folders = [Path(folder) for folder in call.folders]
+    limit = None
+    if not tool.runs_code:
+        limit = limit_memory(most_bytes=call.memory_bytes)
+        confine_process(folders)
+    try:
+        arguments = msgspec.json.decode(call.arguments, type=tool.arguments)
+        result = _encode(tool.answer(folders, **msgspec.structs.asdict(arguments)))
+    except MemoryError:
+        size = f"{limit / 1e9:.1f} GB of " if limit is not None else ""
+        action = "Start the server with a larger --memory, or run the command of the same name in a terminal."
+        result = msgspec.json.encode(error_result(f"It needs more than the {size}memory that a call may use. {action}"))
+    except Exception as error:  # every failure is an answer
+        result = msgspec.json.encode(error_result(_describe(error)))
+    channel.send(Returned(result))
+
+
+def _encode(result: Result) -> bytes:
+    data = msgspec.json.encode(result)
+    if len(data) <= LARGEST_BYTES:
+        return data
+    omitted = (
+        f"The document has more than {LARGEST_BYTES >> 20} MB and was left out. Print it with --json in a terminal."
+    )
+    return msgspec.json.encode({**result, "document": omitted})
+
+
+def _describe(error: Exception) -> str:
+    ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
 class ToolServer:
@@ -101,7 +157,7 @@ class ToolServer:
         # Python imports modules from its working directory. A module among the files of a run must not be one of them.
         where = self._folders[0] if tool.runs_code else PACKAGES
         try:
-            with WorkerProcess("lightning_perf.mcp_server.worker:main", call, folder=str(where)) as worker:
+            with WorkerProcess("lightning_perf.mcp_server.server:answer_call", call, folder=str(where)) as worker:
                 returned: Returned = worker.receive(Returned, timeout_s=limit_s, is_wanted=is_wanted)
         except WorkerTimeoutError:
             action = "Start the server with a larger --timeout, or give a smaller trace"

@@ -17,7 +17,9 @@ import msgspec
 from msgspec import Meta
 
 from lightning_perf.errors import LocatedError
+from lightning_perf.lazy_imports import import_extra
 from lightning_perf.mcp_server.confinement import resolve_path, resolve_source
+from lightning_perf.report.labels import count_of
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
@@ -158,7 +160,6 @@ def analyze(
     """  # noqa: D205
     from lightning_perf.memory_snapshot.snapshot import is_snapshot
     from lightning_perf.report import build
-    from lightning_perf.report.labels import count_of
 
     place = resolve_path(path, folders)
     if is_snapshot(place):
@@ -199,13 +200,11 @@ def _analyze_snapshot(path: Path) -> MemoryReport:
 def _finding(found: Finding) -> Result:
     estimate: Result | None = None
     if found.saving_low_ms is not None and found.saving_high_ms is not None:
-        step = found.step_ms or 0.0
+        savings_ms = found.saving_low_ms, found.saving_high_ms
         estimate = {
-            "saving_ms": [round(found.saving_low_ms, 3), round(found.saving_high_ms, 3)],
+            "saving_ms": [round(saving, 3) for saving in savings_ms],
             "per": found.per,
-            "share": [round(saving / step, 3) for saving in (found.saving_low_ms, found.saving_high_ms)]
-            if step
-            else None,
+            "share": [round(saving / found.step_ms, 3) for saving in savings_ms] if found.step_ms else None,
             "basis": found.basis,
             "model": found.model,
         }
@@ -265,12 +264,12 @@ def diff(
             "on repeated runs to decide."
         )
     return _result(
-        "not_comparable" if mismatches else compared.diff.step.verdict,
+        "not_comparable" if mismatches else compared.step.verdict,
         message,
         compared,
         mismatches=mismatches,
         unchecked=compared.comparability.unchecked,
-        step=compared.diff.step,
+        step=compared.step,
         changed=tables,
         notes=compared.notes,
     )
@@ -299,7 +298,6 @@ def compare(
     from lightning_perf.compare.records.record import find_records
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
-    from lightning_perf.lazy_imports import import_extra
 
     if bool(study) == bool(arms):
         raise LocatedError("arguments", "give either study or arms", 'E.g. {"arms": {"old": ["a"], "new": ["b"]}}')
@@ -369,7 +367,6 @@ def history(
     note may have too few rows for a change.
     """  # noqa: D205
     from lightning_perf.history.read import read_history
-    from lightning_perf.report.labels import count_of
 
     place = resolve_path(store, folders)
     found = read_history(place, metric=metric, since=since or None, repository=place)
@@ -407,9 +404,9 @@ def explain(
 
     Without a rule, list all.
     """
-    from lightning_perf.findings import explanation
+    from lightning_perf.findings import pages
 
-    found = explanation.explain(rule or None).rules
+    found = pages.explain(rule or None).rules
     if rule:
         (page,) = found
         message = page.symptom
@@ -446,7 +443,6 @@ def estimates(
     Use it to judge how far to trust an estimate. Outcomes: measured, no_estimates.
     """
     from lightning_perf.estimates.calibration import calibrate
-    from lightning_perf.lazy_imports import import_extra
     from lightning_perf.run_files.estimates import find_outcomes
 
     import_extra("scipy", "compare")
@@ -470,7 +466,6 @@ def probe(
 
     Loads the machine. Needs a server started with --allow-run. Outcomes: measured, nothing_measured, refused.
     """
-    from lightning_perf.lazy_imports import import_extra
     from lightning_perf.probe.run import probe_path
     from lightning_perf.run_files.report import REPORT_NAME
 
@@ -497,8 +492,6 @@ def tune(
 
     Runs the user's code for minutes. Needs a server started with --allow-run. Outcomes: kept, nothing_kept, refused.
     """
-    from lightning_perf.lazy_imports import import_extra
-
     import_extra("torch", "train")
     import_extra("scipy", "compare")
     from lightning_perf.tune.tuner import PerfTuner

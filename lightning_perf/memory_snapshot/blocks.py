@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_perf.memory_snapshot.stacks import name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, note, table
 from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
 
 if TYPE_CHECKING:
-    from lightning_perf.memory_snapshot.compared import DeviceChange, LineChange, MemoryDiff
-    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, Moment, OutOfMemory
+    from lightning_perf.memory_snapshot.compared import DeviceChange, MemoryDiff
+    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, OutOfMemory
 
 FREE_LABEL = "free in the allocator"
 
@@ -29,9 +30,12 @@ def snapshot_blocks(report: MemoryReport, top: int) -> Iterator[Block]:
     for device in report.devices:
         yield from _device_blocks(device, top, named=named)
     yield from map(note, report.notes)
-    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
-    if settings:
+    if settings := _settings(report):
         yield Line(f"Allocator: {', '.join(f'{name}={value}' for name, value in settings.items())}")
+
+
+def _settings(report: MemoryReport) -> dict[str, str]:
+    return {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
 
 
 def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[Block]:
@@ -61,20 +65,15 @@ def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[B
 
 
 def _pool_table(device: DeviceMemory, top: int) -> Table:
+    rows: list[TableRow] = []
+    for pool in device.pools[:top]:
+        free = pool.free_bytes, pool.largest_free_bytes, pool.fragmented_bytes, pool.releasable_bytes
+        stream = f", stream {pool.stream:#x}" if pool.stream else ""
+        private = f", pool {pool.pool}" if pool.pool != "0, 0" else ""
+        rows.append((f"{pool.size}{stream}{private}", pool.segments, pool.reserved_bytes, *free))
     return table(
         ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
-        (
-            (
-                _pool_name(pool.size, pool.stream, pool.pool),
-                pool.segments,
-                pool.reserved_bytes,
-                pool.free_bytes,
-                pool.largest_free_bytes,
-                pool.fragmented_bytes,
-                pool.releasable_bytes,
-            )
-            for pool in device.pools[:top]
-        ),
+        rows,
         "Free memory at the end",
         kinds="name count" + " bytes" * 5,
         definition="fragmented-memory",
@@ -88,15 +87,13 @@ def _headline(device: DeviceMemory, named: bool) -> str:
         return f"{where}{format_bytes(device.end.allocated_bytes)} were allocated when the snapshot was made."
     peak = device.peak
     about = "about " if device.history.conflicts else ""
+    place = f"after event {peak.event:,} of {device.history.events:,}"
+    if peak.time_ns is not None:
+        place = f"{format_duration(peak.time_ns)} after the first event"
     return (
         f"{where}The peak is {about}{format_bytes(peak.allocated_bytes)} allocated of "
-        f"{format_bytes(peak.reserved_bytes)} reserved, {_place(peak, device)}."
+        f"{format_bytes(peak.reserved_bytes)} reserved, {place}."
     )
-
-
-def _place(moment: Moment, device: DeviceMemory) -> str:
-    event = f"after event {moment.event:,} of {device.history.events:,}"
-    return event if moment.time_ns is None else f"{format_duration(moment.time_ns)} after the first event"
 
 
 def _free_sentence(device: DeviceMemory) -> str:
@@ -111,9 +108,8 @@ def _free_sentence(device: DeviceMemory) -> str:
 
 
 def _error_sentence(error: OutOfMemory) -> str:
-    module = f" [{error.module}]" if error.module else ""
     text = (
-        f"Out of memory: {error.line}{module} asked for {format_bytes(error.requested_bytes)}. "
+        f"Out of memory: {name_line(error.line, error.module)} asked for {format_bytes(error.requested_bytes)}. "
         f"{format_bytes(error.allocated_bytes)} were allocated, {format_bytes(error.device_free_bytes)} were free on "
         f"the device, and {format_bytes(error.cached_bytes)} were free in the allocator. The largest usable piece had "
         f"{format_bytes(error.largest_free_bytes)}."
@@ -152,7 +148,7 @@ def _group_table(device: DeviceMemory, top: int) -> Table:
         blocks, end = sum(row.peak_blocks for row in groups), sum(row.end_bytes for row in groups)
         return size, share, blocks, end
 
-    rows: list[TableRow] = [(_group_name(row), _use(row), *figures([row])) for row in groups[:top]]
+    rows: list[TableRow] = [(name_line(row.line, row.module), _use(row), *figures([row])) for row in groups[:top]]
     if len(groups) > top:
         rows.append((count_of(len(groups) - top, "other line"), "", *figures(groups[top:])))
     shown = None if recorded else -1
@@ -160,28 +156,14 @@ def _group_table(device: DeviceMemory, top: int) -> Table:
     return table(heads[:shown], (row[:shown] for row in rows), title, kinds)
 
 
-def _group_name(row: MemoryGroup | LineChange) -> str:
-    return row.line if row.module is None else f"{row.line} [{row.module}]"
-
-
 def _use(row: MemoryGroup) -> str:
     label = MEMORY_LABELS[row.category]
     return f"{label} ({row.phase})" if row.category == "temporaries" else label
 
 
-def _pool_name(size: str, stream: int, pool: str) -> str:
-    parts = [size]
-    if stream:
-        parts.append(f"stream {stream:#x}")
-    if pool != "0, 0":
-        parts.append(f"pool {pool}")
-    return ", ".join(parts)
-
-
 def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a snapshot's page. The name of a part of a device ends with its place."""
-    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
-    facts = [Line(value, label=name) for name, value in settings.items()]
+    facts = [Line(value, label=name) for name, value in _settings(report).items()]
     parts: dict[str, Iterable[Block]] = {"settings": [Heading("Allocator"), *facts] if facts else []}
     for place, device in enumerate(report.devices):
         parts[f"errors_{place}"] = [Line(_error_sentence(error), "bad") for error in device.out_of_memory]
@@ -210,25 +192,19 @@ def _all_groups(device: DeviceMemory) -> Iterator[Block]:
     if device.left_out_groups:
         shown = len(device.groups)
         yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
-    rows = (
-        (
-            row.line,
-            *((_part_of(row.peak_bytes, device.peak.allocated_bytes),) if recorded else ()),
-            *((row.out_of_memory_bytes,) if failed else ()),
-            _part_of(row.end_bytes, device.end.allocated_bytes),
-            _colored(row.category),
-            row.phase or "",
-            row.module or "",
-            row.peak_blocks,
-            row.allocations,
-            row.allocated_bytes,
-        )
-        for row in device.groups
-    )
-    moments = [*(["at the peak"] if recorded else []), *(["at the error"] if failed else []), "at the end"]
+    rows: list[TableRow] = []
+    for row in device.groups:
+        moments: list[float | Cell | None] = [_part_of(row.end_bytes, device.end.allocated_bytes)]
+        if failed:
+            moments.insert(0, row.out_of_memory_bytes)
+        if recorded:
+            moments.insert(0, _part_of(row.peak_bytes, device.peak.allocated_bytes))
+        made = row.peak_blocks, row.allocations, row.allocated_bytes
+        rows.append((row.line, *moments, _colored(row.category), row.phase or "", row.module or "", *made))
+    heads = [*(["at the peak"] if recorded else []), *(["at the error"] if failed else []), "at the end"]
     more = ("phase", "module", "blocks", "allocations", "allocated in all")
-    kinds = "code" + " bytes" * len(moments) + " text text text count count bytes"
-    yield table(("line", *moments, "for", *more), rows, kinds=kinds, extra=more)
+    kinds = "code" + " bytes" * len(heads) + " text text text count count bytes"
+    yield table(("line", *heads, "for", *more), rows, kinds=kinds, extra=more)
 
 
 def _colored(category: str) -> Cell:
@@ -237,11 +213,6 @@ def _colored(category: str) -> Cell:
 
 def _part_of(size_bytes: int, whole_bytes: int) -> Cell:
     return Cell(format_bytes(size_bytes), size_bytes, bar=size_bytes / max(1, whole_bytes))
-
-
-def snapshot_diff_parts(compared: MemoryDiff) -> dict[str, Iterable[Block]]:
-    """Return the blocks of the page of two snapshots."""
-    return {"changes": snapshot_diff_blocks(compared, EVERY_ROW)}
 
 
 def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
@@ -261,18 +232,10 @@ def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
 def _line_table(device: DeviceChange, top: int) -> Table:
     """Return the lines that changed most at the peak; on a page all lines, with their memory at the end."""
     lines = [row for row in device.lines if top == EVERY_ROW or row.before_peak_bytes != row.after_peak_bytes]
-    rows = (
-        (
-            _group_name(row),
-            _colored(row.category),
-            row.before_peak_bytes,
-            row.after_peak_bytes,
-            _change(row.before_peak_bytes, row.after_peak_bytes),
-            row.before_end_bytes,
-            row.after_end_bytes,
-        )
-        for row in lines[:top]
-    )
+    rows: list[TableRow] = []
+    for row in lines[:top]:
+        peak, end = (row.before_peak_bytes, row.after_peak_bytes), (row.before_end_bytes, row.after_end_bytes)
+        rows.append((name_line(row.line, row.module), _colored(row.category), *peak, _change(*peak), *end))
     heads = ("line", "for", "before", "after", "change", "end before", "end after")
     title = "Lines at the peak" if top == EVERY_ROW else "Lines that changed most at the peak"
     kinds = "code figure bytes bytes figure bytes bytes"

@@ -33,11 +33,11 @@ from lightning_perf.memory_snapshot.snapshot import (
     INACTIVE,
     NO_STACK,
     Action,
-    Events,
     Snapshot,
 )
-from lightning_perf.memory_snapshot.stacks import Site, describe_stack
-from lightning_perf.units import format_bytes, format_count
+from lightning_perf.memory_snapshot.stacks import Site, describe_stack, name_line
+from lightning_perf.report.labels import count_of
+from lightning_perf.units import format_bytes
 
 Integers = NDArray[np.int64]
 
@@ -77,7 +77,7 @@ class _Device:
 
     def __init__(self, snapshot: Snapshot, device: int, sites: Sequence[Site]) -> None:
         self._snapshot, self._device, self._sites = snapshot, device, sites
-        self._events = snapshot.events.get(device)
+        self._events = snapshot.events_of(device)
         self._lifetimes = find_lifetimes(snapshot, device)
         self._phase, self._assumed = phases_of(
             self._lifetimes, sites, snapshot.stacks, self._events, snapshot.annotations.get(device, ())
@@ -87,9 +87,7 @@ class _Device:
         self._reserved = replay_reserved(snapshot, device)
         self._peak = int(self._levels.argmax())
         self._line, self._lines = _number_lines(self._lifetimes, sites)
-        self._errors = (
-            np.empty(0, np.int64) if self._events is None else np.flatnonzero(self._events.action == Action.OOM)
-        )
+        self._errors = np.flatnonzero(self._events.action == Action.OOM)
 
     def result(self) -> DeviceMemory:
         """Return the result."""
@@ -139,18 +137,18 @@ class _Device:
             )
         if history.state != "none" and history.dropped_stacks:
             found.append(
-                f"{_count(history.dropped_stacks, 'allocation')} from before the first event "
+                f"{count_of(history.dropped_stacks, 'allocation')} from before the first event "
                 f"{'has' if history.dropped_stacks == 1 else 'have'} a stack: an earlier recording made them, or the "
                 "history was full and dropped its oldest events. A larger max_entries keeps more events."
             )
         if history.conflicts:
             found.append(
-                f"{_count(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history and "
-                "the blocks may be of different moments."
+                f"{count_of(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history "
+                "and the blocks may be of different moments."
             )
         if self._assumed:
             found.append(
-                f"{_count(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
+                f"{count_of(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
                 "Python only and the threads of autograd run no Python. Record with stacks='all' to be sure."
             )
         recorded = lifetimes.stack[lifetimes.start >= 0]
@@ -161,13 +159,11 @@ class _Device:
     def _history(self) -> History:
         lifetimes, events = self._lifetimes, self._events
         before = int(self._levels[0])
-        timed = events is not None and events.time_us is not None and len(events) > 0
-        recorded = events is not None and bool((events.action != Action.OTHER).any())
-        state = "none" if not recorded else "partial" if before else "whole"
+        recorded = bool((events.action != Action.OTHER).any())
         return History(
-            state=state,  # type: ignore[arg-type]
+            state="none" if not recorded else "partial" if before else "whole",
             events=lifetimes.events,
-            time_ns=self._time_ns(lifetimes.events) if timed else None,
+            time_ns=self._time_ns(lifetimes.events),
             before_bytes=before,
             dropped_stacks=lifetimes.kept_stacks,
             conflicts=lifetimes.conflicts,
@@ -175,10 +171,8 @@ class _Device:
 
     def _time_ns(self, moment: int) -> int | None:
         """Return the time of the last event before a moment."""
-        events = self._events
-        if events is None or events.time_us is None or not len(events):
-            return None
-        return 1000 * int(events.time_us[max(0, moment - 1)] - events.time_us[0])
+        times_us = self._events.time_us
+        return None if times_us is None else 1000 * int(times_us[max(0, moment - 1)] - times_us[0])
 
     def _moment(self, name: str, moment: int) -> Moment:
         alive = self._lifetimes.alive(moment - 1)
@@ -190,12 +184,12 @@ class _Device:
             allocated_bytes=int(self._levels[moment]),
             reserved_bytes=int(self._reserved[moment]),
             categories=tuple(
-                CategoryBytes(category, size) for category, size in zip(CATEGORIES, sums, strict=True) if size
+                CategoryBytes(category, size) for category, size in zip(CATEGORIES, sums.tolist(), strict=True) if size
             ),
         )
 
     def _out_of_memory(self, event: int) -> OutOfMemory:
-        events = _present(self._events)
+        events = self._events
         requested = int(events.size_bytes[event])
         stream = int(events.stream[event])
         allocated, reserved = int(self._levels[event + 1]), int(self._reserved[event + 1])
@@ -222,17 +216,16 @@ class _Device:
             return ()
         key = (self._line * len(CATEGORIES) + self._category) * len(PHASES) + self._phase
         keys, group = np.unique(key, return_inverse=True)
-        moments = {"peak": self._peak, "end": lifetimes.events}
-        if len(self._errors):
-            moments["error"] = int(self._errors[-1]) + 1
-        sizes, blocks = {}, {}
-        for name, moment in moments.items():
-            alive = lifetimes.alive(moment - 1)
-            sizes[name] = _sums(group[alive], lifetimes.size_bytes[alive], len(keys))
-            blocks[name] = np.bincount(group[alive], minlength=len(keys)).tolist()
-        recorded = lifetimes.start >= 0
-        made = np.bincount(group[recorded], minlength=len(keys)).tolist()
-        made_bytes = _sums(group[recorded], lifetimes.size_bytes[recorded], len(keys))
+
+        def totals(rows: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
+            """Return the number and the bytes of allocations in each group."""
+            number = np.bincount(group[rows], minlength=len(keys)).tolist()
+            return number, _sums(group[rows], lifetimes.size_bytes[rows], len(keys)).tolist()
+
+        peak = totals(lifetimes.alive(self._peak - 1))
+        end = totals(lifetimes.alive(lifetimes.events - 1))
+        made = totals(lifetimes.start >= 0)
+        failed = totals(lifetimes.alive(int(self._errors[-1])))[1] if len(self._errors) else [None] * len(keys)
         rows = []
         for number, code in enumerate(keys.tolist()):
             rest, phase = divmod(code, len(PHASES))
@@ -245,13 +238,13 @@ class _Device:
                     module=site.module,
                     phase=PHASES[phase],
                     category=CATEGORIES[category],
-                    peak_bytes=sizes["peak"][number],
-                    peak_blocks=blocks["peak"][number],
-                    end_bytes=sizes["end"][number],
-                    end_blocks=blocks["end"][number],
-                    out_of_memory_bytes=sizes["error"][number] if "error" in sizes else None,
-                    allocations=made[number],
-                    allocated_bytes=made_bytes[number],
+                    peak_bytes=peak[1][number],
+                    peak_blocks=peak[0][number],
+                    end_bytes=end[1][number],
+                    end_blocks=end[0][number],
+                    out_of_memory_bytes=failed[number],
+                    allocations=made[0][number],
+                    allocated_bytes=made[1][number],
                 )
             )
         return tuple(sorted(rows, key=lambda row: (-row.peak_bytes, -row.end_bytes, -row.allocated_bytes, row.line)))
@@ -272,7 +265,7 @@ class _Device:
         change = np.zeros(len(keys), np.int64)
         for moment, sign in ((lowest[-1], 1), (lowest[0], -1)):
             alive = self._lifetimes.alive(moment - 1)
-            change += sign * np.array(_sums(group[alive], self._lifetimes.size_bytes[alive], len(keys)), np.int64)
+            change += sign * _sums(group[alive], self._lifetimes.size_bytes[alive], len(keys))
         rows = []
         for number in np.argsort(-change, kind="stable")[:GROWTH_ROWS].tolist():
             line, category = divmod(int(keys[number]), len(CATEGORIES))
@@ -288,8 +281,7 @@ class _Device:
         edges = np.unique(np.linspace(0, count + 1, min(POINTS, count + 1) + 1).astype(np.int64))
         tops = [start + int(levels[start:end].argmax()) for start, end in pairwise(edges.tolist())]
         points = np.unique(np.array([0, *tops, count]))
-        times = tuple(self._time_ns(int(point)) or 0 for point in points)
-        timed = self._time_ns(count) is not None
+        times_ns = [self._time_ns(point) for point in points.tolist()]
 
         def area(name: str, rows: NDArray[np.bool_]) -> CurveArea:
             return CurveArea(name, tuple(self._lifetimes.levels(rows)[points].tolist()))
@@ -300,15 +292,18 @@ class _Device:
             if (self._category == number).any()
         ]
         alive = self._lifetimes.alive(self._peak - 1)
-        held = np.array(_sums(self._line[alive], self._lifetimes.size_bytes[alive], len(self._lines)), np.int64)
+        held = _sums(self._line[alive], self._lifetimes.size_bytes[alive], len(self._lines))
         largest = [number for number in np.argsort(-held, kind="stable")[:CURVE_LINES].tolist() if held[number]]
         others = ~np.isin(self._line, largest)
-        lines = [area(_named(self._lines[number]), self._line == number) for number in largest]
+        lines = [
+            area(name_line(self._lines[number].line, self._lines[number].module), self._line == number)
+            for number in largest
+        ]
         if others.any():
             lines.append(area("all others", others))
         return Curve(
             event=tuple(points.tolist()),
-            time_ns=times if timed else None,
+            time_ns=tuple(time_ns for time_ns in times_ns if time_ns is not None) or None,
             reserved_bytes=tuple(self._reserved[points].tolist()),
             categories=tuple(categories),
             lines=tuple(lines),
@@ -317,33 +312,13 @@ class _Device:
 
 def _number_lines(lifetimes: Lifetimes, sites: Sequence[Site]) -> tuple[Integers, list[Site]]:
     """Number the distinct lines and modules. Stacks that differ elsewhere share a number."""
-    numbers: dict[tuple[str, str, str | None], int] = {}
-    lines: list[Site] = []
-    of_stack = np.zeros(len(sites), np.int64)
-    for stack, site in enumerate(sites):
-        key = (site.line, site.file, site.module)
-        if key not in numbers:
-            numbers[key] = len(lines)
-            lines.append(site)
-        of_stack[stack] = numbers[key]
-    return of_stack[lifetimes.stack], lines
+    numbered: dict[tuple[str, str, str | None], tuple[int, Site]] = {}
+    of_stack = [numbered.setdefault((site.line, site.file, site.module), (len(numbered), site))[0] for site in sites]
+    return np.array(of_stack, np.int64)[lifetimes.stack], [site for _, site in numbered.values()]
 
 
-def _named(site: Site) -> str:
-    return site.line if site.module is None else f"{site.line} [{site.module}]"
-
-
-def _sums(group: NDArray[np.integer], sizes: Integers, count: int) -> list[int]:
+def _sums(group: NDArray[np.integer], sizes: Integers, count: int) -> Integers:
     """Add the sizes of each group, exactly."""
     total = np.zeros(count, np.int64)
     np.add.at(total, group, sizes)
-    return [int(size) for size in total]
-
-
-def _present(events: Events | None) -> Events:
-    assert events is not None
-    return events
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
+    return total

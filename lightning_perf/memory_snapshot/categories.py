@@ -37,7 +37,7 @@ def phases_of(
     lifetimes: Lifetimes,
     sites: Sequence[Site],
     stacks: Sequence[Sequence[Frame]],
-    events: Events | None,
+    events: Events,
     annotations: Sequence[Annotation],
 ) -> tuple[NDArray[np.int8], int]:
     """Return the phase of each allocation, and the number of those that are assumed to be of backward.
@@ -45,9 +45,6 @@ def phases_of(
     The stack gives the phase. If the history has stacks of Python only, an allocation without a stack counts as
     backward: the threads of autograd run no Python. All other allocations in a time range of ``Optimizer.step`` are of
     the optimizer, unless a closure ran forward and backward in it, as Lightning's does.
-
-    Args:
-        events: The events of the device; None without a history.
     """
     by_stack = np.array([PHASES.index(site.phase) for site in sites], np.int8)
     phase = by_stack[lifetimes.stack]
@@ -60,7 +57,7 @@ def phases_of(
     if all(is_python(frame) for stack in stacks for frame in stack):
         assumed = recorded & ~has_stack
         phase[assumed] = BACKWARD
-    if events is not None and events.time_us is not None:
+    if events.time_us is not None:
         time = events.time_us[np.maximum(lifetimes.start, 0)]
         for annotation in annotations:
             if annotation.name.startswith(_STEP):

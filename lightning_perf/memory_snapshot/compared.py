@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lightning_perf import __version__
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
 from lightning_perf.memory_snapshot.categories import CATEGORIES
-from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, Moment, SnapshotError
+from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, SnapshotError
 from lightning_perf.report.compared import join_notes
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ class MemoryDiff(LongDocument, PageDocument, SavedDocument):
         return "snapshot-diff", f"{Path(self.before).name} and {Path(self.after).name}"
 
     def _parts(self) -> Parts:
-        from lightning_perf.memory_snapshot.blocks import snapshot_diff_parts
+        from lightning_perf.show.blocks import EVERY_ROW
 
-        return snapshot_diff_parts(self)
+        return {"changes": self.blocks(EVERY_ROW)}
 
 
 def compare_snapshots(before: MemoryReport, after: MemoryReport) -> MemoryDiff:
@@ -149,15 +149,11 @@ def _compare(before: DeviceMemory, after: DeviceMemory) -> DeviceChange:
         BytesChange("reserved at the end", before.end.reserved_bytes, after.end.reserved_bytes),
         BytesChange("free blocks at the end", before.inactive_bytes, after.inactive_bytes),
     )
-    first, second = _categories(before.peak), _categories(after.peak)
+    first, second = ({row.category: row.bytes for row in side.peak.categories} for side in (before, after))
     categories = tuple(
         BytesChange(name, first.get(name, 0), second.get(name, 0)) for name in CATEGORIES if name in {*first, *second}
     )
     return DeviceChange(before.device, totals, categories, _lines(before.groups, after.groups))
-
-
-def _categories(moment: Moment) -> dict[str, int]:
-    return {row.category: row.bytes for row in moment.categories}
 
 
 _Key = tuple[str, str | None, str]
@@ -165,51 +161,41 @@ _Key = tuple[str, str | None, str]
 
 def _lines(before: Iterable[MemoryGroup], after: Iterable[MemoryGroup]) -> tuple[LineChange, ...]:
     """Join equal lines. Edits above a line change its number, so the other lines are joined by file and function."""
-    first, second = _by_key(before), _by_key(after)
-    common = first.keys() & second.keys()
-    rows: dict[_Key, tuple[list[int], list[int]]] = {key: (first[key], second[key]) for key in common}
-    for side, groups in enumerate((first, second)):
-        for key, sizes in groups.items():
-            if key not in common:
-                found = rows.setdefault(_without_number(key, first, second, common), ([0, 0], [0, 0]))
-                for place, size in enumerate(sizes):
-                    found[side][place] += size
+    sides = [_by_key(before), _by_key(after)]
+    common = sides[0].keys() & sides[1].keys()
+    moved = [{_short(key) for key in side if key not in common} for side in sides]
+    rows: dict[_Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([0, 0], [0, 0]))
+    for number, side in enumerate(sides):
+        for key, sizes in side.items():
+            short = _short(key)
+            found = rows[short if key not in common and short in moved[0] & moved[1] else key][number]
+            found[0] += sizes[0]
+            found[1] += sizes[1]
     lines = [
         LineChange(*key, before_peak, after_peak, before_end, after_end)
         for key, ((before_peak, before_end), (after_peak, after_end)) in rows.items()
         if before_peak or after_peak or before_end or after_end
     ]
-    return tuple(
-        sorted(
-            lines,
-            key=lambda row: (
-                -abs(row.after_peak_bytes - row.before_peak_bytes),
-                -abs(row.after_end_bytes - row.before_end_bytes),
-                row.line,
-                row.category,
-            ),
-        )
-    )
+
+    def order(row: LineChange) -> tuple[int, int, str, str]:
+        peak_change = abs(row.after_peak_bytes - row.before_peak_bytes)
+        return -peak_change, -abs(row.after_end_bytes - row.before_end_bytes), row.line, row.category
+
+    return tuple(sorted(lines, key=order))
 
 
 def _by_key(groups: Iterable[MemoryGroup]) -> dict[_Key, list[int]]:
+    """Return the bytes at the peak and at the end of each line."""
     sums: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
     for group in groups:
         sizes = sums[group.line, group.module, group.category]
         sizes[0] += group.peak_bytes
         sizes[1] += group.end_bytes
-    return dict(sums)
-
-
-def _without_number(key: _Key, first: Iterable[_Key], second: Iterable[_Key], common: Iterable[_Key]) -> _Key:
-    """Return the key by file and function if both snapshots have other lines of that function, or else the key."""
-    short = _short(key)
-    taken = set(common)
-    sides = [any(_short(other) == short for other in side if other not in taken) for side in (first, second)]
-    return short if all(sides) else key
+    return sums
 
 
 def _short(key: _Key) -> _Key:
+    """Return a line by its file and function, without its number."""
     line, module, category = key
     found = _NUMBERED.match(line)
     return (f"{found['file']} {found['function']}" if found else line, module, category)

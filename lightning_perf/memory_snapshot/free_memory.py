@@ -178,9 +178,7 @@ def _segments_at(snapshot: Snapshot, device: int, moment: int, stream: int) -> l
     segments = snapshot.segments
     rows = np.flatnonzero((segments.device == device) & (segments.stream == stream))
     ranges = {int(segments.address[row]): int(segments.size_bytes[row]) for row in rows}
-    events = snapshot.events.get(device)
-    if events is None:
-        return sorted(ranges.items())
+    events = snapshot.events_of(device)
     is_segment = (events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_FREE)
     later = np.flatnonzero(is_segment & (events.stream == stream))
     for event in later[later > moment][::-1].tolist():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Snapshot
+from lightning_perf.memory_snapshot.snapshot import INACTIVE, NO_STACK, Action, Snapshot
 
 Integers = NDArray[np.int64]
 
@@ -26,7 +26,6 @@ class Lifetimes:
         start: Number of the event that allocated it; -1 for an older allocation.
         end: Number of the event that freed it; the number of events for an allocation that is alive at the end.
         size_bytes: The bytes that were asked for.
-        stream: Its stream; -1 if unknown.
         stack: Index of the stack that allocated it.
         kept_stacks: Allocations older than the history with a known stack: they were made while a history was recorded.
         conflicts: Events that contradict others, e.g. two allocations at one address without a free in between.
@@ -36,7 +35,6 @@ class Lifetimes:
     end: Integers
     size_bytes: Integers
     address: Integers
-    stream: Integers
     stack: Integers
     events: int
     kept_stacks: int
@@ -71,77 +69,48 @@ def find_lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     A free without an allocation ends one that is older than the history, and so is a block at the end without an
     allocation.
     """
-    segments, blocks = snapshot.segments, snapshot.blocks
+    segments, blocks, events = snapshot.segments, snapshot.blocks, snapshot.events_of(device)
     held = np.flatnonzero((blocks.state != INACTIVE) & (segments.device[blocks.segment] == device))
-    events = snapshot.events.get(device)
-    if events is None:
-        return _merge(0, _older(blocks.address[held], blocks.requested_bytes[held], blocks.stack[held], snapshot, held))
     rows = np.flatnonzero((events.action == Action.ALLOC) | (events.action == Action.FREE_COMPLETED))
     rows = rows[np.argsort(events.address[rows], kind="stable")]
+    count = len(rows)
     address, is_alloc = events.address[rows], events.action[rows] == Action.ALLOC
-    same = np.r_[address[1:] == address[:-1], False] if len(rows) else np.empty(0, bool)
-    next_is_alloc = np.r_[is_alloc[1:], False] if len(rows) else np.empty(0, bool)
-    previous_same = np.r_[False, same[:-1]] if len(rows) else np.empty(0, bool)
-    previous_alloc = np.r_[False, is_alloc[:-1]] if len(rows) else np.empty(0, bool)
+    same = np.append(address[1:] == address[:-1], False)[:count]  # the next row is of the same address
+    previous_same, previous_alloc = np.append(False, same)[:count], np.append(False, is_alloc)[:count]
 
     allocs = np.flatnonzero(is_alloc)
     # An allocation ends with the next event of its address. If that is an allocation too, its free was not recorded.
-    ends = np.where(same[allocs], rows[np.minimum(allocs + 1, max(len(rows) - 1, 0))], len(events))
-    unended = int((same[allocs] & next_is_alloc[allocs]).sum())
+    ends = np.where(same[allocs], np.append(rows, len(events))[allocs + 1], len(events))
+    unended = int((is_alloc & previous_same & previous_alloc).sum())
     lone_frees = np.flatnonzero(~is_alloc & ~(previous_same & previous_alloc))
     repeated = int(previous_same[lone_frees].sum())
 
     last = np.flatnonzero(is_alloc & ~same)
-    known = np.isin(blocks.address[held], address[last])
+    older = held[~np.isin(blocks.address[held], address[last])]
     gone = int((~np.isin(address[last], blocks.address[held])).sum())
-    older = held[~known]
-    made = rows[allocs]
-    freed = rows[lone_frees]
-    return _merge(
-        len(events),
+    made, freed = rows[allocs], rows[lone_frees]
+    before, end = np.full(len(freed), BEFORE), np.full(len(older), len(events))
+    parts = (
+        (made, ends, events.size_bytes[made], events.address[made], events.stack[made]),
+        (before, freed, events.size_bytes[freed], events.address[freed], np.full(len(freed), NO_STACK)),
         (
-            made,
-            ends,
-            events.size_bytes[made],
-            events.address[made],
-            events.stream[made],
-            events.stack[made],
+            np.full(len(older), BEFORE),
+            end,
+            blocks.requested_bytes[older],
+            blocks.address[older],
+            blocks.stack[older],
         ),
-        (
-            np.full(len(freed), BEFORE),
-            freed,
-            events.size_bytes[freed],
-            events.address[freed],
-            events.stream[freed],
-            np.zeros(len(freed), np.int64),
-        ),
-        _older(blocks.address[older], blocks.requested_bytes[older], blocks.stack[older], snapshot, older, len(events)),
-        kept_stacks=int((blocks.stack[older] > 0).sum()),
-        conflicts=unended + repeated + gone,
     )
-
-
-def _older(
-    address: Integers, size: Integers, stack: Integers, snapshot: Snapshot, rows: Integers, end: int = 0
-) -> tuple[Integers, ...]:
-    stream = snapshot.segments.stream[snapshot.blocks.segment[rows]]
-    return np.full(len(rows), BEFORE), np.full(len(rows), end), size, address, stream, stack
-
-
-def _merge(events: int, *parts: tuple[Integers, ...], kept_stacks: int = 0, conflicts: int = 0) -> Lifetimes:
-    start, end, size, address, stream, stack = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return Lifetimes(start, end, size, address, stream, stack, events, kept_stacks, conflicts)
+    start, end, size, address, stack = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    kept_stacks = int((blocks.stack[older] != NO_STACK).sum()) if len(events) else 0
+    return Lifetimes(start, end, size, address, stack, len(events), kept_stacks, unended + repeated + gone)
 
 
 def replay_reserved(snapshot: Snapshot, device: int) -> Integers:
     """Return the bytes of all segments before the first event and after each event, counted back from the end."""
     at_end = int(snapshot.segments.size_bytes[snapshot.segments.device == device].sum())
-    events = snapshot.events.get(device)
-    if events is None:
-        return np.array([at_end], np.int64)
-    change = np.zeros(len(events) + 1, np.int64)
-    change[1:][events.action == Action.SEGMENT_ALLOC] = events.size_bytes[events.action == Action.SEGMENT_ALLOC]
-    change[1:][events.action == Action.SEGMENT_FREE] = -events.size_bytes[events.action == Action.SEGMENT_FREE]
-    levels: Integers = np.cumsum(change)
+    events = snapshot.events_of(device)
+    sign = 1 * (events.action == Action.SEGMENT_ALLOC) - 1 * (events.action == Action.SEGMENT_FREE)
+    levels: Integers = np.append(0, np.cumsum(sign * events.size_bytes))
     levels += at_end - levels[-1]
     return levels

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -122,6 +123,11 @@ class Events:
         return len(self.action)
 
 
+_EMPTY = np.empty(0, np.int64)
+NO_EVENTS = Events(np.empty(0, np.int8), _EMPTY, _EMPTY, _EMPTY, _EMPTY, None)
+"""The events of a device without a history."""
+
+
 @dataclass(frozen=True)
 class Segments:
     """The memory that the allocator took from the devices, at the end.
@@ -188,6 +194,10 @@ class Snapshot:
     stacks: tuple[tuple[Frame, ...], ...]
     annotations: Mapping[int, tuple[Annotation, ...]]
     settings: Mapping[str, str]
+
+    def events_of(self, device: int) -> Events:
+        """Return the events of a device."""
+        return self.events.get(device, NO_EVENTS)
 
 
 def is_snapshot(path: str | os.PathLike[str]) -> bool:
@@ -340,26 +350,24 @@ def _integers(values: Iterable[int]) -> Integers:
 
 def _blocks(segments: Sequence[_Segment], stacks: _Stacks) -> Blocks:
     rows = [block for segment in segments for block in segment.blocks]
-    owners = [number for number, segment in enumerate(segments) for _ in segment.blocks]
-    # Files of torch 2.0 have no addresses: the blocks of a segment follow each other.
-    follow = [place for segment in segments for place in _following(segment)]
-    given = all(block.address is not UNSET for block in rows)
+    owners = _integers(number for number, segment in enumerate(segments) for _ in segment.blocks)
+    addresses = [block.address for block in rows if block.address is not UNSET]
+    if len(addresses) < len(rows):  # files of torch 2.0: the blocks of a segment follow each other
+        addresses = [
+            segment.address + before
+            for segment in segments
+            for before in accumulate((block.size for block in segment.blocks[:-1]), initial=0)
+            if segment.blocks
+        ]
     state = np.fromiter((_STATES[block.state] for block in rows), np.int8)
     return Blocks(
-        segment=_integers(owners),
-        address=_integers(block.address for block in rows) if given else _integers(follow),  # type: ignore[misc]
+        segment=owners,
+        address=_integers(addresses),
         size_bytes=_integers(block.size for block in rows),
         requested_bytes=np.where(state == INACTIVE, 0, _integers(block.requested() for block in rows)),
         state=state,
         stack=stacks.number(block.stack() for block in rows),
     )
-
-
-def _following(segment: _Segment) -> Iterable[int]:
-    place = segment.address
-    for block in segment.blocks:
-        yield place
-        place += block.size
 
 
 def _events(rows: Sequence[_Event], stacks: _Stacks) -> Events:

@@ -57,6 +57,11 @@ EMPTY_SITE = Site(NO_LINE, "", None, "unknown", None)
 """The site of an allocation without a stack."""
 
 
+def name_line(line: str, module: str | None) -> str:
+    """Return a line with the class of the module that it is from, if known."""
+    return line if module is None else f"{line} [{module}]"
+
+
 def describe_stack(stack: Sequence[Frame]) -> Site:
     """Describe an allocation from its stack."""
     if not stack:

@@ -11,9 +11,11 @@ import posixpath
 import re
 import secrets
 from functools import lru_cache
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from lightning_perf.errors import UserError
 from lightning_perf.run_files.atomic import write_named_file
@@ -25,7 +27,7 @@ class PageError(UserError):
     """The page cannot be written. The message says how to fix that."""
 
 
-_ASSETS = files("lightning_perf.page").joinpath("assets")
+_ASSETS = resources.files("lightning_perf.page").joinpath("assets")
 _DATA = ("text/definitions.json", "text/labels.json")
 _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
@@ -84,7 +86,9 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     body = [
         _data_block(
             "document",
-            _limit_rows(document_json, kind).decode(),
+            (
+                cut_long_tables(document_json, MOST_ROWS, MOST_ROWS) if kind in ("run", "trace") else document_json
+            ).decode(),
             f' data-name="{html.escape(title)}" data-kind="{kind}"',
         ),
         *(_data_block(f"asset-{name}", _compact(_read(name))) for name in _DATA),
@@ -128,24 +132,29 @@ FEWEST_ROWS = 20
 """Each rank keeps as many rows, even if there are many ranks."""
 
 
-def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
-    """Leave out the cheapest rows of long tables of a report."""
-    if kind not in ("run", "trace") or document_json.count(b"{") <= FEWEST_ROWS:
+LONG_TABLES = ("operators", "kernels")
+"""Tables with a row for each distinct name, the most expensive first."""
+
+
+def cut_long_tables(document_json: bytes, all_ranks: int, one_rank: int) -> bytes:
+    """Leave out the cheapest rows of the long tables of a report beyond so many of all ranks, and of each one.
+
+    If tables were cut, the document gets another member ``truncated``: for each table the largest number of rows that a
+    rank has, e.g. ``{"kernels": 5120}``.
+    """
+    if document_json.count(b"{") <= FEWEST_ROWS:
         return document_json
-    document = json.loads(document_json)
-    parts = document.get("ranks", [])
-    most = max(FEWEST_ROWS, MOST_ROWS // max(len(parts), 1))
+    document = msgspec.json.decode(document_json)
+    ranks = document.get("ranks", [])
+    most = max(FEWEST_ROWS, min(one_rank, all_ranks // max(len(ranks), 1)))
     truncated: dict[str, int] = {}
-    for part in parts:
-        for name, table in (part or {}).items():
-            if name in _LONG_TABLES and table is not None and len(table["rows"]) > most:
+    for rank in ranks:
+        for name in LONG_TABLES:
+            table = rank.get(name)
+            if table is not None and len(table["rows"]) > most:
                 truncated[name] = max(truncated.get(name, 0), len(table["rows"]))
                 table["rows"] = table["rows"][:most]
-    return json.dumps({**document, "truncated": truncated}).encode() if truncated else document_json
-
-
-_LONG_TABLES = ("operators", "kernels")
-"""Tables with a row for each distinct name, the most expensive first."""
+    return msgspec.json.encode({**document, "truncated": truncated}) if truncated else document_json
 
 
 def _compact(json_text: str) -> str:
@@ -197,17 +206,20 @@ def _read(name: str) -> str:
     return _ASSETS.joinpath(name).read_text(encoding="utf-8")
 
 
+def plotly_file() -> Path | None:
+    """Return plotly.js of the installed ``plotly`` package without importing it, or None."""
+    spec = importlib.util.find_spec("plotly")
+    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
+    files = (Path(folder) / "package_data" / "plotly.min.js" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
 @lru_cache(maxsize=1)
 def _plotly() -> tuple[int, str] | None:
-    """Return the size of Plotly's packed script, and its text; or ``None`` if it is not installed.
-
-    The package is found without importing it.
-    """
-    spec = importlib.util.find_spec("plotly")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        script = Path(folder) / "package_data" / "plotly.min.js"
-        if script.is_file():
-            packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
-            # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
-            return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()
-    return None
+    """Return the size of Plotly's packed script, and its text; or ``None`` if it is not installed."""
+    script = plotly_file()
+    if script is None:
+        return None
+    packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
+    # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
+    return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()

@@ -45,18 +45,10 @@ def _change_row(change: ProbedChange, step_ns: float) -> TableRow:
     low, high = sorted((change.low_ns, change.high_ns))
     return (
         change.setting,
-        Cell(f"{_signed_duration(low)} to {_signed_duration(high)}", change.saving_ns),
-        Cell(f"{_signed_share(low / step_ns)} to {_signed_share(high / step_ns)}", change.saving_ns / step_ns),
+        Cell(f"{format_duration(low)} to {format_duration(high)}", change.saving_ns),
+        Cell(f"{format_share(low / step_ns)} to {format_share(high / step_ns)}", change.saving_ns / step_ns),
         change.measured_ns / step_ns,
     )
-
-
-def _signed_duration(time_ns: float) -> str:
-    return f"-{format_duration(-time_ns)}" if time_ns < 0 else format_duration(time_ns)
-
-
-def _signed_share(share: float) -> str:
-    return f"-{format_share(-share)}" if share < 0 else format_share(share)
 
 
 def _calls_table(calls: Sequence[ProbedCall], changes: Sequence[str]) -> Table:

@@ -20,7 +20,7 @@ from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES
 from lightning_perf.findings.kernels import FUSED_OPTIMIZERS
 from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
-from lightning_perf.trace.description import Batch, DeviceSettings
+from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
 
@@ -84,7 +84,7 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
     batch_size = next((shape[0] for shape in workload(trace).inputs if shape), None)
     optimizer = optimizer_steps(trace)
     memory_bytes = min(MOST_MEMORY_BYTES, int(MEMORY_SHARE * free_bytes()))
-    on = _device_settings(trace) if calls.on_device else DeviceSettings()
+    on = _device_settings(trace) if calls.on_device else Settings()
     task = Task(
         calls=calls,
         bound=b"",
@@ -124,7 +124,7 @@ def _sent_batch(trace: Trace, step_ns: float) -> Batch | None:
 
 
 def _settings(
-    calls: OperatorCalls, threads: int, cores: int, batch_size: int | None, on: DeviceSettings
+    calls: OperatorCalls, threads: int, cores: int, batch_size: int | None, on: Settings
 ) -> tuple[Setting, ...]:
     autocast = calls.autocast
     current = Setting(
@@ -146,9 +146,9 @@ def _settings(
     return tuple(found)
 
 
-def _device_settings(trace: Trace) -> DeviceSettings:
+def _device_settings(trace: Trace) -> Settings:
     """Return the settings of the recording's device, with those for TF32 by its kernels if they were not noted."""
-    noted = trace.metadata.device_settings or DeviceSettings()
+    noted = trace.metadata.settings or Settings()
     matmul, convolution = uses_tf32(trace)
     return replace(
         noted,

@@ -220,7 +220,7 @@ def _transfer(times: TransferTimes | None) -> ProbedTransfer | None:
 
 def _is_same_device(trace: Trace, measured: Measured, *, on_device: bool) -> bool:
     """Return whether the probe ran on the device of the recording: by its ID, or by its name without an ID."""
-    settings, processor = trace.metadata.device_settings, trace.metadata.processor
+    settings, processor = trace.metadata.settings, trace.metadata.processor
     if settings is not None and settings.uuid is not None and measured.uuid is not None:
         return settings.uuid == measured.uuid
     name = next(iter(workload(trace).devices), None) if on_device else processor.name if processor is not None else None

@@ -6,7 +6,8 @@ import sys
 import time
 from contextlib import suppress
 
-from lightning_perf.machine.processor import busy_s, load_average
+from lightning_perf.machine.environment import load_average
+from lightning_perf.machine.processor import busy_s
 from lightning_perf.probe.replay.messages import Begin, CompiledTimes, GraphTimes, Measured, Ready, Replayed, Task
 from lightning_perf.workers.process import WorkerError, WorkerProcess
 

@@ -13,18 +13,18 @@ from typing import TypeVar
 from lightning_perf import __version__
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
-from lightning_perf.analysis.precision.fp8_layers import summarize_fp8
+from lightning_perf.analysis.precision.scales import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
+from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find, find_in_fit
 from lightning_perf.findings.whole_run import check_findings
-from lightning_perf.report.captured import Captured, captured
+from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
@@ -35,12 +35,12 @@ from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.memory_growth import read_growth
-from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, has_out_of_memory, read_out_of_memory
+from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.jsonl import RankLog
-from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.probe import PROBE_NAME, Probe, read_probe
+from lightning_perf.run_files.report import read_notes
 from lightning_perf.run_files.run_folder import full_disk_notes
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
@@ -114,7 +114,7 @@ def analyze(
         traces = ()  # a run that was too short to be profiled
     else:
         logs = STEPS.paths(traces[0].parent) if Path(path).is_dir() else []
-    run = _RunFiles(_folder(Path(path), traces))
+    run = _RunFiles((traces[0].parent if traces else Path(path)) if Path(path).is_dir() else None)
     if logs and not samples:
         samples = run.read("Step times are", STEPS.read, logs[0], required=not traces) or ()
     if live is not None:
@@ -152,8 +152,12 @@ class _RunFiles:
         self.folder = folder
         self.notes: list[str] = []
 
-    def read(self, part: str, read: Callable[[Path], _Part], path: Path, *, required: bool = False) -> _Part | None:
-        """Read a file. The part of the report that it holds is a subject with its verb, such as "Step times are"."""
+    def read(
+        self, part: str, read: Callable[[Path], _Part], path: Path | None, *, required: bool = False
+    ) -> _Part | None:
+        """Read a file, if there is one. Its part of the report is a subject with its verb, such as "Step times are"."""
+        if path is None:
+            return None
         try:
             return read(path)
         except TraceError as error:
@@ -165,12 +169,7 @@ class _RunFiles:
     def read_first(self, part: str, log: RankLog[_Line]) -> tuple[_Line, ...] | None:
         """Read the log of the first rank that wrote one; return None without one, or if it cannot be read."""
         paths = log.paths(self.folder) if self.folder is not None else []
-        return self.read(part, log.read, paths[0]) if paths else None
-
-
-def _folder(path: Path, traces: Sequence[Path]) -> Path | None:
-    """Return the folder with the other files of the traces; None for a single trace file."""
-    return (traces[0].parent if traces else path) if path.is_dir() else None
+        return self.read(part, log.read, next(iter(paths), None))
 
 
 def build_report(
@@ -200,24 +199,28 @@ def build_report(
     run = _RunFiles(folder)
     _attach_probe(run, ranks, probe)
     compared = distributed([times for result in results for times in result.times])
-    step_times = summarize_step_times(samples) if samples else None
+    logged = _logged_rank(folder)
+    step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
     lead = lead_rank(ranks, compared)
     windows = _windows(run)
-    captures = _captures(run, ranks)
+    captures, left_out = captured(folder, ranks) if folder is not None else ((), [])
+    run.notes += left_out
     forecasted = _forecast(run, precision, lead)
-    fit_time = _fit_time(run)
-    growth = _memory_growth(run, samples)
+    accounts = account_paths(folder) if folder is not None else ()
+    account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
+    fit_time = summarize_account(account) if account is not None else None
+    memory = run.read("The memory over time is", read_growth, folder)
+    growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
     compilation = _compilation(run, ranks, fit_time, samples)
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
-    failures = _out_of_memory(run)
+    failures = run.read("The report on missing memory is", read_out_of_memory, folder) or ()
     fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
     trusted = trust(ranks, samples, windows)
     if growth is not None:
         ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
         lead = lead_rank(ranks, compared)
     found = find(ranks, compared)
-    logged = _logged_rank(folder)
     checked = check_findings(
         found,
         ranks,
@@ -269,13 +272,6 @@ def build_report(
         memory_growth=growth,
         compilation=compilation,
     )
-
-
-def _fit_time(run: _RunFiles) -> FitTime | None:
-    """Read the account of the fit, of the same rank as the step times: the first one."""
-    paths = account_paths(run.folder) if run.folder is not None else ()
-    account = run.read("The account of the fit is", read_account, paths[0]) if paths else None
-    return summarize_account(account) if account is not None else None
 
 
 def _logged_rank(folder: Path | None) -> int | None:
@@ -336,14 +332,6 @@ def _windows(run: _RunFiles) -> tuple[RecordedWindow, ...]:
     return (run.read("The profiler's cost is", WINDOWS.read, same[0]) or ()) if same else ()
 
 
-def _captures(run: _RunFiles, ranks: Sequence[RankAnalysis]) -> tuple[Captured, ...]:
-    if run.folder is None:
-        return ()
-    captures, notes = captured(run.folder, ranks)
-    run.notes += notes
-    return captures
-
-
 def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis | None) -> Forecast | None:
     """Read the samples for the forecast of number formats, of the first rank."""
     samples = run.read_first("The forecast of number formats is", FORECAST)
@@ -356,11 +344,6 @@ def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _memory_growth(run: _RunFiles, samples: Sequence[StepSample]) -> MemoryGrowth | None:
-    record = run.read("The memory over time is", read_growth, run.folder) if run.folder is not None else None
-    return summarize_growth(record, StepSamples.of(samples).tokens) if record is not None else None
-
-
 def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
     """Replace the workers' use of cores before the recording by that of the run: at its start, batches are ready."""
     processor, worker = analysis.metadata.processor, growth.worker
@@ -369,12 +352,6 @@ def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
     known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
     processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])
     return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
-
-
-def _out_of_memory(run: _RunFiles) -> tuple[OutOfMemory, ...]:
-    if run.folder is None:
-        return ()
-    return run.read("The report on missing memory is", read_out_of_memory, run.folder) or ()
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
@@ -419,8 +396,9 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
-    if not breakdown.has_device and analysis.metadata.device_settings is not None:
-        tool = analysis.metadata.device_settings.attached_tool
+    settings = analysis.metadata.settings
+    if not breakdown.has_device and settings is not None and settings.uuid is not None:
+        tool = settings.attached_tool
         notes.append(
             f"{name} holds no work of the GPU that trained. CUPTI, which records it, serves one tool at a time: "
             f"{f'run without {tool}' if tool else 'run without nsys, ncu and other tools'}. The recorder's own error "

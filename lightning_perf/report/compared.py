@@ -10,8 +10,8 @@ import msgspec
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
-from lightning_perf.analysis.compilation.payoff import CompileDiff, diff_compilations
-from lightning_perf.analysis.diff import Diff, FitDiff, MemoryDiff, diff, diff_fits, diff_memory
+from lightning_perf.analysis.compilation.summary import CompileDiff, diff_compilations
+from lightning_perf.analysis.diff import Diff, DiffRow, FitDiff, MemoryDiff, diff, diff_fits, diff_memory, diff_steps
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -45,13 +45,15 @@ class Compared(LongDocument, PageDocument, SavedDocument):
         diff: The changes, as means per step. A single pair of recordings shows what changed, but cannot show that it
             would change again.
         notes: Remarks to read first, on both recordings or on the one that the note begins with.
-        headline: The time of a step before and after, or of a whole recording without marked steps.
+        headline: The time of a step before and after, or of a whole recording without marked steps. It is the median
+            of the steps without the profiler if both runs have it, else the mean of the recorded ones.
         mixed_precision: The gain that the first recording predicts for mixed precision, and the measured gain.
             ``None`` if the recordings are not comparable, or something other than the precision changed too.
         fit: The changes of the whole fits; ``None`` unless both reports have the account of their fit.
         memory: The changes of the memory at the peak, of each device for which both recordings have allocations.
         compilation: The compilations of both; ``None`` if neither compiled anything.
         comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
+        usual_step: The medians of the steps without the profiler; ``None`` unless both runs measured them.
     """
 
     schema_version: int
@@ -66,6 +68,12 @@ class Compared(LongDocument, PageDocument, SavedDocument):
     fit: FitDiff | None = None
     memory: tuple[MemoryDiff, ...] = ()
     compilation: CompileDiff | None = None
+    usual_step: DiffRow | None = None
+
+    @property
+    def step(self) -> DiffRow:
+        """The step time before and after: the medians without the profiler if both are known, else recorded means."""
+        return self.usual_step or self.diff.step
 
     _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
 
@@ -98,6 +106,7 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
     comparable = not checked.mismatches
     check = _check(first, second) if comparable else None
     changes = other_changes(first, second) if check is not None else ()
+    usual = diff_steps(_usual_step_ns(before, first), _usual_step_ns(after, second), comparable=comparable)
     return Compared(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -105,7 +114,8 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         after=after.sources,
         diff=diff(first, second, comparable=comparable),
         notes=(*checked.notes, *join_notes(before.notes, after.notes), *_unjoined(changes)),
-        headline=_headline(first.breakdown, second.breakdown),
+        headline=_headline(first.breakdown, second.breakdown, usual),
+        usual_step=usual,
         mixed_precision=check if not changes else None,
         comparability=checked,
         fit=diff_fits(before.fit_time, after.fit_time),
@@ -126,7 +136,14 @@ def _plain_step_ns(report: PerfReport, lead: RankAnalysis) -> float | None:
     return report.step_times.p50_ns
 
 
-def _headline(before: Breakdown, after: Breakdown) -> str:
+def _usual_step_ns(report: PerfReport, lead: RankAnalysis) -> float | None:
+    usual = report.step_times.of_rank(lead.rank) if report.step_times is not None else None
+    return usual.p50_ns if usual is not None and lead.breakdown.marked else None
+
+
+def _headline(before: Breakdown, after: Breakdown, usual: DiffRow | None) -> str:
+    if usual is not None:
+        return f"A step took {format_duration(usual.before_ns)} and takes {format_duration(usual.after_ns)}"
     first, second = ("A step" if each.marked else "The whole recording" for each in (before, after))
     again = "" if first == second else f", {second[0].lower()}{second[1:]}"
     took, takes = (format_duration(each.wall.mean_ns) for each in (before, after))

@@ -12,12 +12,12 @@ import msgspec
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
-from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
+from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth
+from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
@@ -25,11 +25,12 @@ from lightning_perf.errors import ReportError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import run_name
+from lightning_perf.report.labels import count_of, run_name
 from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
+from lightning_perf.show.terminal_text import safe
 
 if TYPE_CHECKING:
     from lightning_perf.page.blocks import Parts
@@ -127,6 +128,17 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
         from lightning_perf.report.compared import compare_reports
 
         return compare_reports(self, other)
+
+    def __repr__(self) -> str:
+        findings = count_of(len(self.findings) + len(self.fit_findings), "finding")
+        return safe(f"<PerfReport of {run_name(self.sources)}: {self.verdict.where} {findings}>")
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the findings and the categories of the step, as notebooks show them."""
+        from lightning_perf.report.sections.short import notebook_blocks
+        from lightning_perf.show.notebook import to_html
+
+        return to_html(notebook_blocks(self))
 
     def _page(self) -> tuple[Kind, str]:
         return "run", run_name(self.sources)

@@ -110,8 +110,10 @@ def run_name(sources: tuple[str, ...]) -> str:
 
 def settings_text(settings: Settings | None) -> list[str]:
     """Return the settings of torch that are on by choice: determinism, and the measurements of cuDNN."""
-    names = {"deterministic": "deterministic algorithms", "cudnn_benchmark": "cudnn.benchmark on"}
-    return [text for name, text in names.items() if getattr(settings, name, None)]
+    if settings is None:
+        return []
+    texts = ["deterministic algorithms"] if settings.deterministic or settings.cudnn_deterministic else []
+    return texts + (["cudnn.benchmark on"] if settings.cudnn_benchmark else [])
 
 
 def processor_text(processor: Processor) -> str:

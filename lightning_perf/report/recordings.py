@@ -17,7 +17,7 @@ import msgspec
 
 from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
-from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
+from lightning_perf.analysis.ranks.distributed import RankTimes, rank_times
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.concatenate import concatenate

@@ -62,7 +62,7 @@ def judge(
     """
     if lead is None:
         return _unrecorded(step_times)
-    where = f"{headline} {_where(lead)}".strip()
+    where = f"{headline} {_where(lead, step_times)}".strip()
     if lead.metadata.device_stopped:
         return Verdict(
             where=where,
@@ -88,10 +88,11 @@ def judge(
     if findings and leads is None:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
+        whose = f"On rank {top.rank}: " if _of_another(top, lead) else ""
         little = "A known change would save little. The most: " if top.severity == "low" else ""
         return Verdict(
             where=where,
-            why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
+            why=f"{little}{whose}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
             next=f"{fix_text(top)} {saving_text(top, lead)}{rest}".strip(),
         )
     if held_back and leads is None:
@@ -165,12 +166,10 @@ def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:
     return lead is not None and finding.rank not in (None, lead.rank)
 
 
-def _whose(finding: Finding, lead: RankAnalysis) -> str:
-    return f"On rank {finding.rank}: " if _of_another(finding, lead) else ""
-
-
-def _where(lead: RankAnalysis) -> str:
+def _where(lead: RankAnalysis, step_times: StepTimes | None) -> str:
+    """Say how long a step takes, by the steps without the profiler if they are known, and where the time goes."""
     breakdown = lead.breakdown
+    usual = step_times.of_rank(lead.rank) if step_times is not None else None
     if lead.problems.truncated:
         return f"The readable part of the trace spans {format_duration(lead.recording_ns)}. The rest of it is missing."
     wall = format_duration(breakdown.wall.mean_ns)
@@ -180,6 +179,12 @@ def _where(lead: RankAnalysis) -> str:
         subject = f"A step takes {wall}{rank} ({f'mean of {steps}' if steps > 1 else 'one recorded'})"
         if breakdown.averages_cut_steps:
             subject = f"The recorded part of a step takes {wall}{rank} (no step is complete)"
+        elif usual is not None:
+            median = f"median of {usual.steps:,} without the profiler"
+            recorded = (
+                f"The recorded steps take {wall} (mean of {steps})" if steps > 1 else f"The recorded one takes {wall}"
+            )
+            subject = f"A step takes {format_duration(usual.p50_ns)}{rank} ({median}). {recorded}"
     else:
         subject = f"The whole recording takes {wall}{rank} (it marks no steps)"
     parts = _parts(lead)

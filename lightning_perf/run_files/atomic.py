@@ -77,11 +77,7 @@ def encode_document(document: object) -> bytes:
 
 
 def write_document(path: Path, document: object) -> None:
-    """Write a document as indented JSON, atomically.
-
-    Args:
-        document: Any value that msgspec encodes, e.g. a dataclass.
-    """
+    """Write a document as indented JSON, atomically."""
     replace_file(path, encode_document(document))
 
 
@@ -96,11 +92,7 @@ class JsonFile(Generic[T]):
         replace_file(folder / self._name, msgspec.json.encode(value))
 
     def read(self, path: str | Path) -> T:
-        """Read the file, wherever it is.
-
-        Raises:
-            TraceError: It cannot be read, or has other content.
-        """
+        """Read the file, wherever it is. Raise a `TraceError` if it cannot be read, or has other content."""
         return read_json(path, self._kind, self._problem)
 
 
@@ -113,4 +105,13 @@ def read_json(path: str | Path, kind: type[T], problem: str, action: str = "Remo
         raise TraceError(path, reason, f"Pass the path of a {Path(path).name} file") from error
     except msgspec.DecodeError as error:
         raise TraceError(path, f"{problem} ({error})", action) from error
+    return found
+
+
+def read_variable(name: str, kind: type[T]) -> T | None:
+    """Read JSON from an environment variable; None if it is not set or holds something else."""
+    try:
+        found: T = decode_json(os.environ.get(name, ""), kind)
+    except msgspec.DecodeError:
+        return None
     return found

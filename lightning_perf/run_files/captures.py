@@ -44,7 +44,6 @@ class CaptureRecord:
 
     Attributes:
         folder: Its folder, next to this file, e.g. ``slow-step-120`` or ``on-demand-300``.
-        trigger: The event that triggered it.
         step: The step after which it was triggered, the last of the slow ones.
         slowdown: How slow the steps were; None for a capture on demand.
     """

@@ -77,11 +77,7 @@ ESTIMATES: JsonLines[EstimateOutcome] = JsonLines(EstimateOutcome, "measured est
 def add_outcomes(folder: Path, outcomes: Iterable[EstimateOutcome]) -> Path | None:
     """Append outcomes to the file in a folder, except those that it already holds.
 
-    Args:
-        outcomes: The outcomes. Those with a figure that is not finite are left out, because JSON has no such numbers.
-
-    Raises:
-        TraceError: The existing file cannot be read.
+    Those with a figure that is not finite are left out, because JSON has no such numbers.
     """
     path = folder / ESTIMATES_NAME
     known = {_name(outcome) for outcome in ESTIMATES.read(path)} if path.exists() else set()

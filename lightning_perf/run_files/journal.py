@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -33,8 +34,6 @@ class RunOver(msgspec.Struct, frozen=True, tag="run over"):
     """A run ended.
 
     Attributes:
-        arm: The run's arm.
-        attempt: The attempt of the block.
         seconds: Its duration.
         problem: The reason why it does not count, or None.
         revision: The code that it ran.
@@ -69,8 +68,7 @@ class Again(msgspec.Struct, frozen=True, tag="again"):
 class Stale(msgspec.Struct, frozen=True, tag="stale"):
     """The finished runs of a block that was cut off are too old to be compared with new ones: the block starts again.
 
-    Attributes:
-        gap_s: Seconds since the last of them ended.
+    `gap_s` are the seconds since the last of them ended.
     """
 
     gap_s: float
@@ -79,22 +77,15 @@ class Stale(msgspec.Struct, frozen=True, tag="stale"):
 Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again | Stale
 
 
-@dataclass(frozen=True)
-class CodeSeen:
-    """The code that a finished run ran.
-
-    Attributes:
-        arm: The run's arm.
-        revision: The code's revision.
-        began_unix_s: Start of the run.
-    """
+class CodeSeen(NamedTuple):
+    """The code that a finished run ran, and when the run started."""
 
     arm: str
     revision: str
     began_unix_s: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class BlockState:
     """The state of a block, according to its journal.
 
@@ -117,22 +108,67 @@ class BlockState:
         stale_attempts: Attempts that were started again because their finished runs were too old.
     """
 
-    attempt: int
-    failures: int
-    finished: frozenset[str]
-    open_run: RunBegan | None
-    begun: int
-    device: str | None
-    seconds: tuple[float, ...]
-    code: tuple[CodeSeen, ...]
-    events: tuple[str, ...]
-    over: bool
-    done: bool
-    problem: str | None
-    failure: str | None
-    failed: frozenset[str] = frozenset()
+    attempt: int = 0
+    failures: int = 0
+    finished: set[str] = field(default_factory=set)
+    open_run: RunBegan | None = None
+    begun: int = 0
+    device: str | None = None
+    seconds: list[float] = field(default_factory=list)
+    code: list[CodeSeen] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    over: bool = False
+    done: bool = False
+    problem: str | None = None
+    failure: str | None = None
+    failed: set[str] = field(default_factory=set)
     finished_unix_s: float | None = None
-    stale_attempts: frozenset[int] = frozenset()
+    stale_attempts: set[int] = field(default_factory=set)
+    _cut_off: bool = False
+    """Whether the open run has no end, and no entry says why."""
+
+    def add(self, entry: Entry) -> None:
+        """Take in the next entry of the journal."""
+        if isinstance(entry, RunBegan):
+            if self.open_run is not None and self._cut_off:
+                self.events.append(f"the run of {self.open_run.arm} was cut off and started again.")
+            self.attempt, self.device, self.begun = entry.attempt, entry.device, self.begun + 1
+            self.open_run, self._cut_off = entry, True
+        elif isinstance(entry, RunOver):
+            began_unix_s = self.open_run.unix_s if self.open_run is not None else 0.0
+            self.open_run = None
+            if entry.problem is None:
+                self._add_finished(entry, began_unix_s)
+            else:
+                self.failed |= set() if entry.invalid else {entry.arm}
+                self.problem = f"the run of {entry.arm} failed ({entry.problem})"
+                self.events.append(f"{self.problem}. The whole block is repeated.")
+                self.failures += 1
+                self._start_attempt(entry.attempt + 1)
+        elif isinstance(entry, Lost):
+            self.events.append(f"{entry.problem}. It resumed with the missing runs.")
+            self._cut_off = False
+        elif isinstance(entry, Stale):
+            gap = format_duration(entry.gap_s * 1e9)
+            self.events.append(f"its finished runs were {gap} old when it was resumed; the whole block is repeated.")
+            self.stale_attempts.add(self.attempt)
+            self.open_run = None
+            self._start_attempt(self.attempt + 1)
+        elif isinstance(entry, Again):
+            self.events.append("had been given up and was tried again.")
+            self.over, self.done, self.failure, self.failures = False, False, None, 0
+        else:
+            self.over, self.done, self.failure = True, entry.done, entry.problem
+
+    def _add_finished(self, run: RunOver, began_unix_s: float) -> None:
+        self.finished.add(run.arm)
+        self.finished_unix_s = began_unix_s + run.seconds if began_unix_s else None
+        self.seconds.append(run.seconds)
+        if run.revision is not None:
+            self.code.append(CodeSeen(run.arm, run.revision, began_unix_s))
+
+    def _start_attempt(self, attempt: int) -> None:
+        self.attempt, self.finished, self.finished_unix_s = attempt, set(), None
 
 
 # The driver of a block may die at any byte, and another one then continues in the same file.
@@ -166,77 +202,10 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
 
 
 def read_block(folder: Path, block: int, device: str | None = None) -> BlockState:
-    """Read the state of a block.
-
-    Returns:
-        Its state. A block without a journal has not begun; incomplete lines do not count.
-    """
-    attempt, failures, begun, told = 0, 0, 0, False
-    finished: set[str] = set()
-    failed: set[str] = set()
-    open_run: RunBegan | None = None
-    last_run: RunBegan | None = None
-    seconds: list[float] = []
-    code: list[CodeSeen] = []
-    events: list[str] = []
-    problem: str | None = None
-    over: BlockOver | None = None
-    finished_unix_s: float | None = None
-    stale: set[int] = set()
-    for entry in _entries(journal_path(folder, block, device)):
-        if isinstance(entry, RunBegan):
-            if open_run is not None and not told:
-                events.append(f"the run of {open_run.arm} was cut off and started again.")
-            attempt, open_run, last_run, begun, told = entry.attempt, entry, entry, begun + 1, False
-        elif isinstance(entry, RunOver):
-            began_unix_s = open_run.unix_s if open_run is not None else 0.0
-            open_run = None
-            if entry.problem is None:
-                finished.add(entry.arm)
-                finished_unix_s = began_unix_s + entry.seconds if began_unix_s else None
-                seconds.append(entry.seconds)
-                if entry.revision is not None:
-                    code.append(CodeSeen(entry.arm, entry.revision, began_unix_s))
-            else:
-                failed |= set() if entry.invalid else {entry.arm}
-                problem = f"the run of {entry.arm} failed ({entry.problem})"
-                events.append(f"{problem}. The whole block is repeated.")
-                attempt, failures, finished = entry.attempt + 1, failures + 1, set()
-        elif isinstance(entry, Lost):
-            events.append(f"{entry.problem}. It resumed with the missing runs.")
-            told = True
-        elif isinstance(entry, Stale):
-            gap = format_duration(entry.gap_s * 1e9)
-            events.append(f"its finished runs were {gap} old when it was resumed; the whole block is repeated.")
-            stale.add(attempt)
-            attempt, finished, open_run = attempt + 1, set(), None
-        elif isinstance(entry, Again):
-            events.append("had been given up and was tried again.")
-            over, failures = None, 0
-        else:
-            over = entry
-    return BlockState(
-        attempt=attempt,
-        failures=failures,
-        finished=frozenset(finished),
-        open_run=open_run,
-        begun=begun,
-        device=last_run.device if last_run is not None else None,
-        seconds=tuple(seconds),
-        code=tuple(code),
-        events=tuple(events),
-        over=over is not None,
-        done=over is not None and over.done,
-        problem=problem,
-        failure=over.problem if over is not None else None,
-        failed=frozenset(failed),
-        finished_unix_s=finished_unix_s if finished else None,
-        stale_attempts=frozenset(stale),
-    )
-
-
-def _entries(path: Path) -> tuple[Entry, ...]:
-    try:
-        return _ENTRIES.decode(path.read_bytes(), path)
-    except FileNotFoundError:
-        return ()
+    """Read the state of a block. Without a journal it has not begun; incomplete lines do not count."""
+    state = BlockState()
+    with suppress(FileNotFoundError):
+        path = journal_path(folder, block, device)
+        for entry in _ENTRIES.decode(path.read_bytes(), path):
+            state.add(entry)
+    return state

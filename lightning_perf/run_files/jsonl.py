@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -36,8 +36,8 @@ class JsonLines(Generic[Value]):
         >>> values = JsonLines(dict, "value")
         >>> values.encode({"step": 1}, {"step": 2})
         b'{"step":1}\n{"step":2}\n'
-        >>> values.decode(b'{"step":1}\n{"st', "steps.jsonl")
-        ({'step': 1},)
+        >>> list(values.decode(b'{"step":1}\n{"st', "steps.jsonl"))
+        [{'step': 1}]
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class JsonLines(Generic[Value]):
             raise TraceError(
                 path, f"cannot be read ({error.strerror})", "Check the path and its permissions"
             ) from error
-        return self._decode_lines(content, path)
+        return self.decode(content, path)
 
     def read_on(self, path: Path, position: int) -> tuple[tuple[Value, ...], int]:
         """Read the values that were appended to a file since the last call. An incomplete last line is left for later.
@@ -89,17 +89,10 @@ class JsonLines(Generic[Value]):
             file.seek(position)
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
-        return tuple(self._decode_lines(complete, path)), position + len(complete)
+        return tuple(self.decode(complete, path)), position + len(complete)
 
-    def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
-        """Decode the content of a file. Empty lines and an incomplete last line are skipped.
-
-        Raises:
-            TraceError: A line other than the last cannot be decoded.
-        """
-        return tuple(self._decode_lines(content, path))
-
-    def _decode_lines(self, content: bytes, path: str | Path) -> Iterator[Value]:
+    def decode(self, content: bytes, path: str | Path) -> Iterator[Value]:
+        """Decode the content of a file. Empty lines and an incomplete last line are skipped."""
         lines = content.split(b"\n")
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -127,10 +120,6 @@ class JsonLines(Generic[Value]):
 class RankLog(JsonLines[Value]):
     """A log that each rank of a run writes for itself: ``STEM.rank0.jsonl``, ``STEM.rank1.jsonl``, ….
 
-    Args:
-        stem: How the file's name begins, e.g. ``steps``.
-        restart: The bytes that every value starts with, see `JsonLines`.
-
     Example:
         >>> RankLog(dict, "steps", "step sample").path(Path("perf"), 3).name
         'steps.rank3.jsonl'
@@ -155,33 +144,18 @@ class RankLog(JsonLines[Value]):
         return path
 
     def read_all(self, folder: Path) -> tuple[Value, ...]:
-        """Read the values of all ranks, in the order of the files' names; none without a file.
-
-        Raises:
-            TraceError: A file cannot be read, or a line other than the last cannot be decoded.
-        """
+        """Read the values of all ranks, in the order of the files' names; none without a file."""
         return tuple(value for path in self.paths(folder) for value in self.iterate(path))
-
-
-Written = TypeVar("Written", contravariant=True)
-
-
-class Log(Protocol[Written]):
-    """A format that appends values to a file."""
-
-    def append(self, path: Path, /, *values: Written) -> None:
-        """Append values to a file."""
 
 
 class LogWriter(Generic[Value]):
     """Appends to one log until a write fails; that is reported once, and nothing is written afterwards.
 
-    Args:
-        consequence: The loss to the user, e.g. ``step times are no longer saved``.
+    `consequence` is the loss to the user, e.g. ``step times are no longer saved``.
     """
 
     def __init__(
-        self, log: Log[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
+        self, log: JsonLines[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
     ) -> None:
         self._log, self._report, self._consequence = log, report, consequence
         self.path = path
@@ -209,8 +183,7 @@ class OpenFile:
     def append(self, content: bytes, *, sync: bool = False) -> None:
         """Append, all or nothing: if the disk fills up, the part that was written is removed again.
 
-        Args:
-            sync: Return only once the content is on the disk.
+        With `sync`, it returns only once the content is on the disk.
         """
         if self._file is None:
             raise ValueError("the file is closed")
@@ -237,11 +210,6 @@ class OpenFile:
 
 
 def append(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Append to a file, all or nothing.
-
-    Args:
-        path: The file; made when it does not exist.
-        durable: Return only once the content is on the disk.
-    """
+    """Append to a file, all or nothing. It is made when it does not exist."""
     with closing(OpenFile(path)) as file:
         file.append(content, sync=durable)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightning_perf.run_files.atomic import read_variable
 from lightning_perf.run_files.jsonl import JsonLines
 
 LAUNCH_VARIABLE = "LIGHTNING_PERF_RUN"
@@ -20,12 +21,7 @@ LAUNCH_VARIABLE = "LIGHTNING_PERF_RUN"
 
 
 class LaunchSettings(msgspec.Struct, frozen=True):
-    """Settings for the processes of a script.
-
-    Attributes:
-        notes: The file to append notes to.
-        callback: Arguments of `PerfCallback`.
-    """
+    """Settings for the processes of a script: the file to append notes to, and arguments of `PerfCallback`."""
 
     notes: str
     callback: dict[str, str | int | float | bool] = {}
@@ -36,31 +32,19 @@ class CallbackAdded(msgspec.Struct, frozen=True, tag="callback added"):
 
 
 class OwnMeasurement(msgspec.Struct, frozen=True, tag="own measurement"):
-    """The script measures itself, with a `PerfCallback` or a `PerfLoop` of its own.
-
-    Attributes:
-        name: The class.
-    """
+    """The script measures itself, with a `PerfCallback` or a `PerfLoop` of its own: the name of the class."""
 
     name: str
 
 
 class MeasurementStarted(msgspec.Struct, frozen=True, tag="measurement started"):
-    """A fit started.
-
-    Attributes:
-        folder: Its folder, or None if no folder could be made.
-    """
+    """A fit started in a folder; None if no folder could be made."""
 
     folder: str | None
 
 
 class NothingMeasured(msgspec.Struct, frozen=True, tag="nothing measured"):
-    """A fit is not measured.
-
-    Attributes:
-        reason: The reason, as a clause.
-    """
+    """A fit is not measured, for a reason that is a clause."""
 
     reason: str
 
@@ -82,13 +66,7 @@ def own_rank() -> int:
 
 def launch_settings() -> LaunchSettings | None:
     """Return the settings of ``lightning-perf run``, or None if it did not start this process."""
-    text = os.environ.get(LAUNCH_VARIABLE)
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text, type=LaunchSettings)
-    except msgspec.DecodeError:
-        return None
+    return read_variable(LAUNCH_VARIABLE, LaunchSettings)
 
 
 def leave_note(note: Note) -> None:

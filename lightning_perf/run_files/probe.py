@@ -6,18 +6,6 @@ from dataclasses import dataclass, field
 
 from lightning_perf.run_files.atomic import JsonFile
 
-__all__ = [
-    "DEFAULT_SECONDS",
-    "PROBE_NAME",
-    "SCHEMA_VERSION",
-    "Probe",
-    "ProbedCall",
-    "ProbedChange",
-    "ProbedTransfer",
-    "read_probe",
-    "write_probe",
-]
-
 PROBE_NAME = "probe.json"
 
 SCHEMA_VERSION = 1

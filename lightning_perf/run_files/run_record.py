@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightning_perf.run_files.atomic import read_variable
 from lightning_perf.run_files.jsonl import JsonLines, OpenFile
 
 VERSION = 1
@@ -61,8 +62,6 @@ class Place(msgspec.Struct, frozen=True):
     """The place of a run in a study.
 
     Attributes:
-        study: Id of the study.
-        arm: The setting.
         block: Number of the block; 0 is the warm-up.
         position: Place in the order of the block, from 0.
         attempt: Earlier attempts of the block, which ended because a run failed.
@@ -136,10 +135,8 @@ class RunRecorder:
     """Writes the record of one run.
 
     Only a run in the folder that the study assigned has a place in the study. A further fit of the same process gets
-    another folder, and is recorded as a run outside the study.
-
-    Args:
-        notes: Further facts, which may differ between the runs of a comparison.
+    another folder, and is recorded as a run outside the study. Notes are further facts, which may differ between the
+    runs of a comparison.
     """
 
     def __init__(
@@ -156,7 +153,8 @@ class RunRecorder:
         self._ended = False
         started = time.time()
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
-        place = study_place() if _is_study_folder(folder) else None
+        wanted = study_folder()
+        place = study_place() if wanted is not None and folder.absolute() == Path(wanted).absolute() else None
         self._file = OpenFile(self.path)
         self._append(RunStarted(run_id, started, without_addresses(facts), dict(notes), place))
 
@@ -171,11 +169,7 @@ class RunRecorder:
     def epoch_ends(
         self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
     ) -> None:
-        """Record an epoch with its validation.
-
-        Args:
-            metrics: The metrics of the Trainer; entries that are not numbers are left out.
-        """
+        """Record an epoch with its validation. Metrics of the Trainer that are not numbers are left out."""
         directions = dict(higher_is_better or {})
         self._append(EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics), directions))
 
@@ -222,13 +216,7 @@ class RunRecorder:
 
 def study_place() -> Place | None:
     """Return the place of this process in a study, or None outside a study."""
-    text = os.environ.get(PLACE_VARIABLE)
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text, type=Place)
-    except msgspec.DecodeError:
-        return None
+    return read_variable(PLACE_VARIABLE, Place)
 
 
 def study_folder() -> str | None:
@@ -253,11 +241,6 @@ def numbers_only(metrics: Mapping[str, object]) -> dict[str, float | None]:
             continue
         numbers[name] = number if math.isfinite(number) else None
     return numbers
-
-
-def _is_study_folder(folder: Path) -> bool:
-    wanted = study_folder()
-    return wanted is not None and folder.absolute() == Path(wanted).absolute()
 
 
 def _peak_host_bytes() -> int | None:

@@ -1,13 +1,12 @@
 """``steps.rank0.jsonl``: how long each step took, measured without the profiler.
 
-A line holds a block of consecutive steps, one array per column, which takes about 20 bytes per step. Files of earlier
-versions have one step per line and are read as well.
+A line holds a block of consecutive steps, one array per column, which takes about 20 bytes per step.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -57,17 +56,7 @@ class StepSample(NamedTuple):
 class StepSamples(Sequence[StepSample]):
     """Many step samples in columns: 49 bytes each, where an object takes some 250.
 
-    Args:
-        columns: The arrays of the attributes below, all of one length.
-
-    Attributes:
-        step: Step numbers.
-        step_ns: Wall times.
-        data_wait_ns: Waits for batches.
-        device_ns: Device times, -1 where not measured.
-        samples: Samples trained on, -1 where unknown.
-        profiled: Whether the profiler ran.
-        tokens: Tokens trained on, -1 where unknown.
+    The columns have the names of `StepSample`, and an array each. An unknown count is -1.
 
     Example:
         >>> samples = StepSamples.of([StepSample(7, 20, 5, None, 32, False), StepSample(8, 30, 5, None, 32, False)])
@@ -83,10 +72,10 @@ class StepSamples(Sequence[StepSample]):
         """Return samples in columns: the same object if they are already."""
         if isinstance(samples, cls):
             return samples
-        builder = _Columns()
+        columns = _Columns()
         for sample in samples:
-            builder.add(sample)
-        return builder.build()
+            columns.add(sample)
+        return columns.samples()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -105,30 +94,27 @@ class StepSamples(Sequence[StepSample]):
         known: dict[str, Any] = {name: None if value == UNKNOWN else value for name, value in values.items()}
         return StepSample(**known, profiled=bool(self.profiled[index]))
 
-    def __iter__(self) -> Iterator[StepSample]:
-        return (self[row] for row in range(len(self)))
-
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
         return tuple(getattr(self, name) for name in (*COLUMNS, "profiled"))
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """A line: one step with plain values, or a block with a list for each column.
+    """A block of consecutive steps, with a list for each column.
 
-    In a block, ``step`` is the first step's number. A column of equal values may be stored as that one value, and
-    ``profiled`` may list the profiled rows. ``tokens`` is absent where no step has any.
+    ``step`` is the first step's number. A column of equal values may be stored as that one value, and ``profiled`` may
+    list the profiled rows. ``tokens`` is absent where no step has any.
     """
 
     step: Count
-    step_ns: Count | list[Count]
-    data_wait_ns: Count | list[Count]
+    step_ns: list[Count]
+    data_wait_ns: list[Count]
     device_ns: Count | list[Count | None] | None
     samples: Count | list[Count | None] | None
     profiled: bool | list[Count]
     tokens: Count | list[Count | None] | None = None
 
 
-class StepsLog:
+class StepsLog(RankLog[Any]):
     r"""Writes and reads ``steps.rank0.jsonl`` and its siblings of other ranks.
 
     Example:
@@ -138,32 +124,18 @@ class StepsLog:
 
     def __init__(self) -> None:
         # A line holds one flat object, so its last brace opens the object written after an incomplete one.
-        self._lines: RankLog[_Line] = RankLog(_Line, "steps", "step sample", restart=b"{")
-        self.path: Callable[[Path, int], Path] = self._lines.path
-        self.paths: Callable[[Path], list[Path]] = self._lines.paths
+        super().__init__(_Line, "steps", "step sample", restart=b"{")
 
     def encode(self, *samples: StepSample) -> bytes:
         """Encode samples as lines, each with its newline."""
-        return self._lines.encode(*_blocks(samples))
+        return super().encode(*_blocks(samples))
 
-    def append(self, path: Path, *samples: StepSample) -> None:
-        """Append samples to a file, which is created if needed."""
-        self._lines.append(path, *_blocks(samples))
-
-    def read_on(self, path: Path, position: int) -> tuple[tuple[_Line, ...], int]:
-        """Read the lines that were appended since the last call; see `JsonLines.read_on`."""
-        return self._lines.read_on(path, position)
-
-    def read(self, path: str | Path) -> StepSamples:
-        """Read the samples of a file, in the order in which they were written.
-
-        Raises:
-            TraceError: The file cannot be read, or a line other than the last cannot be decoded.
-        """
+    def read(self, path: str | Path) -> StepSamples:  # type: ignore[override]
+        """Read the samples of a file in columns, in the order in which they were written."""
         columns = _Columns()
-        for line in self._lines.iterate(path):
+        for line in self.iterate(path):
             columns.add_line(line)
-        return columns.build()
+        return columns.samples()
 
 
 class StepsTail:
@@ -188,7 +160,7 @@ class StepsTail:
         for line in lines:
             self.count += self._columns.add_line(line)
         self._columns.keep_last(self._keep)
-        return self._columns.copy()
+        return self._columns.samples()
 
 
 class _Columns:
@@ -209,11 +181,10 @@ class _Columns:
             del column[: max(len(column) - count, 0)]
 
     def add_line(self, line: _Line) -> int:
-        step_ns = line.step_ns if isinstance(line.step_ns, list) else [line.step_ns]
-        count = len(step_ns)
+        count = len(line.step_ns)
         step, *others = self._numbers
         step.extend(range(line.step, line.step + count))
-        read = (step_ns, line.data_wait_ns, line.device_ns, line.samples, line.tokens)
+        read = (line.step_ns, line.data_wait_ns, line.device_ns, line.samples, line.tokens)
         for column, values in zip(others, read, strict=True):
             if not isinstance(values, list):
                 values = [values] * count
@@ -227,18 +198,10 @@ class _Columns:
         self._profiled.frombytes(profiled)
         return count
 
-    def copy(self) -> StepSamples:
+    def samples(self) -> StepSamples:
         """Return the samples in arrays of their own, so that the columns can grow further."""
         numbers = (np.array(column, np.int64) for column in self._numbers)
         return StepSamples(*numbers, np.array(self._profiled, np.bool_))
-
-    def build(self) -> StepSamples:
-        numbers = (_as_numpy(column, np.int64) for column in self._numbers)
-        return StepSamples(*numbers, _as_numpy(self._profiled, np.bool_))
-
-
-def _as_numpy(column: array[int], dtype: Any) -> npt.NDArray[Any]:
-    return np.frombuffer(column, dtype=dtype) if column else np.empty(0, dtype=dtype)  # numpy refuses an empty buffer
 
 
 def _blocks(samples: Sequence[StepSample]) -> Iterator[_Line]:

@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.atomic import atomic_file
@@ -34,15 +34,7 @@ _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
 _STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
 
 
-class Exportable(Protocol):
-    """The part of `torch.profiler.profile` that writes a trace."""
-
-    def export_chrome_trace(self, path: str) -> None:
-        """Write the trace as plain JSON."""
-        ...
-
-
-def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> Path:
+def export_trace(stopped: Any, folder: Path, rank: int, unix_ns: int) -> Path:
     """Write the recording of torch's profiler to a packed trace file, completely or not at all."""
     name = f"rank{rank}.{unix_ns}"
     path = folder / f"{name}.pt.trace.json.gz"
@@ -80,7 +72,11 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
         here = _traces_in(path)
         if here:
             return here
-        below = {folder: traces for folder in _folders_below(path) if (traces := _traces_in(folder))}
+        # os.walk does not follow links, so a link cannot lead out of the folder or around in circles.
+        folders = (Path(root) for root, _, _ in os.walk(path))
+        # A capture belongs to the run next to it. Its folder counts as a run's folder only if it is passed by name.
+        own = (folder for folder in folders if folder != path and not is_capture_folder(folder))
+        below = {folder: traces for folder in own if (traces := _traces_in(folder))}
     except OSError as error:
         raise TraceError(path, f"cannot be read ({error.strerror})", "Check its permissions") from error
     profiled = {folder: traces for folder, traces in below.items() if traces[0].name.endswith(PROFILER_SUFFIXES)}
@@ -88,12 +84,10 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     if not candidates:
         raise TraceError(path, "holds no trace (*.json or *.json.gz)", "Pass the folder that the profiler wrote to")
     if len(candidates) > 1:
-        newest = sorted(candidates, key=lambda folder: (_newest_s(candidates[folder]), folder), reverse=True)[:3]
-        raise TraceError(
-            path,
-            f"holds the traces of {len(candidates)} runs",
-            f"Pass one of their folders, the newest are {', '.join(map(str, newest))}",
-        )
+        ages = [(max(trace.stat().st_mtime for trace in traces), folder) for folder, traces in candidates.items()]
+        newest = ", ".join(str(folder) for _, folder in sorted(ages, reverse=True)[:3])
+        problem = f"holds the traces of {len(candidates)} runs"
+        raise TraceError(path, problem, f"Pass one of their folders, the newest are {newest}")
     return next(iter(candidates.values()))
 
 
@@ -132,14 +126,3 @@ def _traces_in(folder: Path) -> tuple[Path, ...]:
     files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
     profiled = tuple(entry for entry in files if entry.name.endswith(PROFILER_SUFFIXES))
     return profiled or tuple(f for f in files if f.name.endswith(JSON_SUFFIXES) and f.name not in NO_TRACES)
-
-
-def _newest_s(traces: Iterable[Path]) -> float:
-    return max(trace.stat().st_mtime for trace in traces)
-
-
-def _folders_below(folder: Path) -> list[Path]:
-    # os.walk does not follow links, so a link cannot lead out of the folder or around in circles.
-    # A capture belongs to the run next to it. Its folder counts as a run's folder only if it is passed by name.
-    below = (Path(root) for root, _, _ in os.walk(folder))
-    return [each for each in below if each != folder and not is_capture_folder(each)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from lightning_perf.units import (
+    NOT_AVAILABLE,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -88,12 +89,17 @@ class Listing:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of the blocks that follow, on pages with its definition and a remark. Level 4 is a part of level 3."""
+    """The title of the blocks that follow, with a remark and, on pages, a definition. Level 4 is a part of level 3."""
 
     text: str
     level: int = 3
     definition: str = ""
     aside: str = ""
+
+    @property
+    def line(self) -> str:
+        """The title and its remark in one line."""
+        return f"{self.text}: {self.aside}" if self.aside else self.text
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class Cell:
         troubled: Whether the value needs attention.
         style: Style of the text.
         detail: Text that follows, dimmed.
-        bar: Length of a bar that shows the value, from 0 to 1.
+        bar: Length of a bar that shows the value, from 0 to 1. The console draws those of shares.
         color: The category that gives it its colour on pages.
         link: The state of the page that it leads to, as ``#view=timeline``.
     """
@@ -203,9 +209,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Key figures, which only pages show. Those without a value are left out."""
+    """Key figures. Those without a value are left out."""
 
     figures: tuple[Figure, ...]
+
+    @property
+    def line(self) -> Line:
+        """The figures in one paragraph, for formats without tiles."""
+        texts = []
+        for figure in self.figures:
+            if figure.text != NOT_AVAILABLE:
+                text = f"{figure.label} {figure.text}".replace(" ", "\u00a0")
+                texts.append(f"{text} ({figure.note})" if figure.note else text)
+        return Line(" · ".join(texts))
 
 
 @dataclass(frozen=True)
@@ -221,22 +237,34 @@ class Part:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of parts of a total, by default their sum, which only pages draw, with a legend if it has one."""
+    """A bar of parts of a total, by default their sum, with a legend if it has one.
+
+    Attributes:
+        alone: Whether no table has its figures. Other formats than pages draw only such bars, as tables.
+    """
 
     title: str
     parts: tuple[Part, ...]
     total: float | None = None
     legend: bool = True
+    alone: bool = False
+
+    @property
+    def table(self) -> Table:
+        """The parts as rows; none if another table has them."""
+        total = self.total or sum(part.value for part in self.parts)
+        rows = ((part.label, Cell(part.text, part.value, bar=part.value / total)) for part in self.parts if self.alone)
+        return table(("", ""), rows, kinds="name share")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart that only pages draw: traces and layout of Plotly (https://plotly.com/javascript/reference).
+    """A chart of pages and pictures: traces and layout of Plotly (https://plotly.com/javascript/reference).
 
     Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
     members. With ``measured``, a note says if it leaves out 0. ``names`` is the number of lines of a name at a tick.
     ``most`` is the number of labels that fit. A trace without a text at each point can have the units of both axes, as
-    ``units``.
+    ``units``. Pictures write the ``text`` of a point at the end of its row.
 
     Attributes:
         title: Its description for those who cannot see it.
@@ -341,6 +369,22 @@ def listing(
     found = tuple(line if isinstance(line, Line) else Line(line, style) for line in lines)
     if found:
         yield Listing(found, indent, marker)
+
+
+def as_text(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks of a text: tables without extra columns, figures in a line, and no charts that pages draw."""
+    title: Heading | None = None
+    for block in blocks:
+        if title is not None and not isinstance(block, Plot):
+            yield title
+        title = block if isinstance(block, Heading) and block.level == 4 else None
+        if isinstance(block, Figures):
+            yield block.line
+        elif isinstance(block, (Bar, Table)):
+            found = block.table if isinstance(block, Bar) else block.brief()
+            yield from [found] if found.rows else []
+        elif title is None and not isinstance(block, Plot):
+            yield block
 
 
 def note(text: str) -> Line:

@@ -30,6 +30,7 @@ from lightning_perf.show.blocks import (
     Listing,
     Span,
     Table,
+    as_text,
 )
 from lightning_perf.show.chart import draw_chart
 from lightning_perf.show.folding import fit
@@ -110,7 +111,7 @@ def _print(blocks: Iterable[Block], console: Console) -> None:
         if isinstance(block, Heading):
             if not (isinstance(before, Table) and before.title):  # its frame ends with an empty line
                 console.print()
-            console.print(plain(block.text, "bold"))
+            console.print(plain(block.line, "bold"))
         elif isinstance(block, Line):
             console.print(_line(block), soft_wrap=block.copied)
         elif isinstance(block, Listing):
@@ -118,11 +119,11 @@ def _print(blocks: Iterable[Block], console: Console) -> None:
                 item = _hanging(block.marker, "", _text(line), 1) if block.marker else _line(line)
                 console.print(Padding(item, (0, 0, 0, block.indent)))
         elif isinstance(block, Table):
-            if block.rows and block.title:
+            if block.title:
                 if before is not None and before != Line() and not isinstance(before, (Table, Heading, Chart)):
                     console.print()
                 _print_framed(block, console)
-            elif block.rows:
+            else:
                 console.print(_compact(block, bars=console.width >= BARS_FROM))
         elif isinstance(block, Code):
             for text in block.lines:
@@ -137,11 +138,9 @@ def _print(blocks: Iterable[Block], console: Console) -> None:
 
 def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks that a terminal shows: nothing is folded there, and the context is known."""
-    for block in blocks:
+    for block in as_text(blocks):
         if isinstance(block, Details):
             yield from _flat(block.blocks)
-        elif isinstance(block, Table):
-            yield block.brief()
         elif not isinstance(block, Context):
             yield block
 
@@ -189,8 +188,12 @@ def _print_framed(table: Table, console: Console) -> None:
 
 def _compact(table: Table, *, bars: bool) -> Grid:
     """Return a table without a frame. On a narrow terminal, names are shortened."""
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    barred = [bars and any(row[place].bar is not None for row in table.rows) for place in range(len(table.columns))]
+    headed = any(column.head for column in table.columns)
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=headed)
+    barred = [
+        bars and column.kind == "share" and any(row[place].bar is not None for row in table.rows)
+        for place, column in enumerate(table.columns)
+    ]
     for column, has_bars in zip(table.columns, barred, strict=True):
         if column.kind in NAMES:
             grid.add_column(column.head, min_width=LEAST_NAME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from lightning_perf.show.blocks import Block, Code, Context, Details, Heading, Line, Listing, Table
+from lightning_perf.show.blocks import Block, Code, Context, Details, Heading, Line, Listing, Table, as_text
 from lightning_perf.show.terminal_text import safe
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
@@ -28,7 +28,6 @@ def escape(text: str) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return the rows of a table below their heads."""
-    table = table.brief()
     heads = (" ".join(column.head.split()) for column in table.columns)
     marks = ["---:" if column.has_figures else "---" for column in table.columns]
     rows = [_row(" ".join(safe(f"{cell.text}{cell.detail}").split()) for cell in row) for row in table.rows]
@@ -36,18 +35,17 @@ def markdown_table(table: Table) -> str:
 
 
 def _parts(blocks: Iterable[Block]) -> Iterator[str]:
-    for block in blocks:
+    for block in as_text(blocks):
         if isinstance(block, Heading):
-            yield f"{'#' * block.level} {escape(block.text)}"
+            yield f"{'#' * block.level} {escape(block.line)}"
         elif isinstance(block, Line):
             if text := _line(block):
                 yield f"**{text}**" if block.style == "strong" and not block.label else text
         elif isinstance(block, Listing):
             yield "\n".join(f"- {_line(line)}" for line in block.lines)
         elif isinstance(block, Table):
-            if block.rows:
-                yield from [f"### {escape(block.title)}"] if block.title else []
-                yield markdown_table(block)
+            yield from [f"### {escape(block.title)}"] if block.title else []
+            yield markdown_table(block)
         elif isinstance(block, Code):
             yield "```py\n" + "\n".join(line.replace("```", "'''") for line in block.lines) + "\n```"
         elif isinstance(block, Details):

@@ -83,6 +83,21 @@ class ChangePoint:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """The scatter of values around their levels.
+
+    Attributes:
+        sd: Standard deviation; None if all values are at their level, or if there are too few.
+        df: Degrees of freedom, reduced for autocorrelation.
+        autocorrelation: Correlation of neighboring values, at least `LEAST_AUTOCORRELATION`.
+    """
+
+    sd: float | None
+    df: float
+    autocorrelation: float
+
+
+@dataclass(frozen=True)
 class Segmentation:
     """A series divided at its change points.
 
@@ -90,9 +105,7 @@ class Segmentation:
         changes: The change points in order.
         starts: Index of the first value of each segment.
         levels: Mean of each segment, with outliers cut.
-        sd: Standard deviation of the values around their segment's level, or None.
-        df: Its degrees of freedom, reduced for autocorrelation.
-        autocorrelation: Correlation of neighboring values within segments, at least `LEAST_AUTOCORRELATION`.
+        noise: The values around their segment's level.
         excursions: First and last index of each excursion from a level.
         smooth: Whether a trend with a season explains the series better than changes, which are then left out.
     """
@@ -100,9 +113,7 @@ class Segmentation:
     changes: tuple[ChangePoint, ...]
     starts: tuple[int, ...]
     levels: tuple[float, ...]
-    sd: float | None
-    df: float
-    autocorrelation: float
+    noise: Noise
     size: int
     excursions: tuple[tuple[int, int], ...] = ()
     smooth: bool = False
@@ -110,7 +121,7 @@ class Segmentation:
     @property
     def equal(self) -> bool:
         """Whether all values of each segment are equal, and some segment has more than one."""
-        return self.sd is None and self.size > len(self.starts)
+        return self.noise.sd is None and self.size > len(self.starts)
 
     def segment_of(self, position: int) -> int:
         """Return the number of the segment that a value belongs to."""
@@ -148,7 +159,7 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
     if smooth:
         cuts = []
     bounds = [0, *cuts, len(values)]
-    noise, whole = _noise(tamed, cuts), _noise(values, cuts)
+    noise = _noise(tamed, cuts)
     changes = []
     for before, cut, after in _neighbors(tamed, cuts):
         change, p = _test(tamed, before, cut, after, noise, confidence)
@@ -158,9 +169,7 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
         changes=tuple(changes),
         starts=tuple(bounds[:-1]),
         levels=tuple(float(tamed[start:end].mean()) for start, end in pairwise(bounds)),
-        sd=whole.sd,
-        df=whole.df,
-        autocorrelation=whole.autocorrelation,
+        noise=_noise(values, cuts),
         size=len(values),
         excursions=tuple(sorted(excursions)),
         smooth=smooth,
@@ -178,19 +187,13 @@ def predict(series: Segmentation, segment: int, value: float, share: float, conf
     """
     length = series.length(segment)
     difference, method = value - series.levels[segment], "prediction interval from the history"
-    if series.sd is None:
+    sd = series.noise.sd
+    if sd is None:
         reason = "the rows of the history are equal" if series.equal else "the history has too few rows"
         return Estimate(difference, None, None, confidence, length, method, reason)
-    variance = _inflation(series.autocorrelation) / length + share
-    reach = t_quantile(0.5 + confidence / 2, series.df) * series.sd * math.sqrt(variance)
+    variance = _inflation(series.noise.autocorrelation) / length + share
+    reach = t_quantile(0.5 + confidence / 2, series.noise.df) * sd * math.sqrt(variance)
     return Estimate(difference, difference - reach, difference + reach, confidence, length, method)
-
-
-@dataclass(frozen=True)
-class _Noise:
-    sd: float | None
-    df: float
-    autocorrelation: float
 
 
 def _without_outliers(values: Float64Array) -> Float64Array:
@@ -217,7 +220,7 @@ def _find_cuts(values: Float64Array) -> list[int]:
     return cuts
 
 
-def _weakness(values: Float64Array, before: int, cut: int, after: int, noise: _Noise) -> float:
+def _weakness(values: Float64Array, before: int, cut: int, after: int, noise: Noise) -> float:
     """Return how far a change is from significant against a constant and against a line; below 1 it is significant."""
     _, p = _test(values, before, cut, after, noise, 0.95)
     if noise.sd is None:
@@ -291,18 +294,18 @@ def _neighbors(values: Float64Array, cuts: list[int]) -> list[tuple[int, int, in
     return list(zip(bounds, bounds[1:], bounds[2:], strict=False))
 
 
-def _noise(values: Float64Array, cuts: list[int]) -> _Noise:
+def _noise(values: Float64Array, cuts: list[int]) -> Noise:
     """Estimate the noise around the levels: its spread, and the correlation of neighboring values."""
     rest = np.concatenate([part - part.mean() for part in np.split(values, cuts)])
     squares, segments = float((rest**2).sum()), len(cuts) + 1
     if len(values) <= segments or squares <= (1e-12 * float(np.abs(values).max())) ** 2:
-        return _Noise(None, 1.0, LEAST_AUTOCORRELATION)
+        return Noise(None, 1.0, LEAST_AUTOCORRELATION)
     lag_one = float((rest[1:] * rest[:-1]).sum()) / squares
     # Around estimated means it is too low (Kendall, Note on bias in the estimation of autocorrelation, 1954).
     lag_one += (1 + 3 * lag_one) * segments / len(values)
     correlation = min(max(lag_one, LEAST_AUTOCORRELATION), MOST_AUTOCORRELATION)
     df = len(values) - segments
-    return _Noise(math.sqrt(squares / df), max(1.0, df / _inflation(correlation)), correlation)
+    return Noise(math.sqrt(squares / df), max(1.0, df / _inflation(correlation)), correlation)
 
 
 def _inflation(correlation: float) -> float:
@@ -311,7 +314,7 @@ def _inflation(correlation: float) -> float:
 
 
 def _test(
-    values: Float64Array, before: int, cut: int, after: int, noise: _Noise, confidence: float
+    values: Float64Array, before: int, cut: int, after: int, noise: Noise, confidence: float
 ) -> tuple[Estimate, float]:
     """Return the difference of the levels at a cut with its interval, and its p-value."""
     difference = float(values[cut:after].mean() - values[before:cut].mean())
@@ -324,7 +327,7 @@ def _test(
     return Estimate(difference, difference - reach, difference + reach, confidence, n, method), p
 
 
-def _place(values: Float64Array, noise: _Noise, confidence: float) -> tuple[int, int]:
+def _place(values: Float64Array, noise: Noise, confidence: float) -> tuple[int, int]:
     """Return the credible interval of the position of one change, as indices of the first value after it.
 
     All positions are equally likely at first. Autocorrelated values count as fewer independent ones.

@@ -1,13 +1,17 @@
-"""Runs that failed to learn, or did not finish. They are counted as an endpoint of their own, not averaged in."""
+"""Runs that failed to learn, to finish or to reach a goal. They are counted on their own, and not averaged in.
+
+A run that ended before it reached the goal is censored: it is not slow, and it is not missing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_perf.statistics.distributions import scipy_stats
-from lightning_perf.statistics.values import Estimate, Numbers, finite
+from lightning_perf.statistics.values import Estimate, Numbers, Probability, finite
 
 LEAST_DROP = 0.10
 """The smallest distance of a collapsed run's accuracy below the median of all runs."""
@@ -44,7 +48,13 @@ class CollapseCounts:
     @property
     def p(self) -> float | None:
         """Two-sided p-value of equal shares (Fisher's exact test), or None if an arm has no runs."""
-        return fisher_exact_p(self.baseline, self.of_baseline, self.candidate, self.of_candidate)
+        if not self.of_baseline or not self.of_candidate:
+            return None
+        table = [
+            [self.baseline, self.of_baseline - self.baseline],
+            [self.candidate, self.of_candidate - self.candidate],
+        ]
+        return float(scipy_stats().fisher_exact(table).pvalue)
 
     def __str__(self) -> str:
         return f"{self.candidate} of {self.of_candidate}, in the baseline {self.baseline} of {self.of_baseline}"
@@ -61,12 +71,7 @@ def collapse_limit(accuracies: Numbers) -> float | None:
         >>> round(limit, 3)
         0.737
     """
-    values = finite(accuracies)
-    if len(values) < 4:
-        return None
-    median = float(np.median(values))
-    deviation = float(np.median(np.abs(values - median)))
-    return median - max(LEAST_DROP, MAD_FACTOR * deviation)
+    return baseline_limit(accuracies, least=LEAST_DROP) if len(finite(accuracies)) >= 4 else None
 
 
 def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: float | None = None) -> float | None:
@@ -103,13 +108,55 @@ def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
     return Estimate(count / n, float(ends.low), float(ends.high), confidence, n, "Clopper–Pearson")
 
 
-def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | None:
-    """Return the two-sided p-value of equal shares (Fisher's exact test).
+@dataclass(frozen=True)
+class ReachTime:
+    """The time at which one run reached the goal.
+
+    Attributes:
+        time_s: Training time at which it did, or at which the run ended without it.
+    """
+
+    time_s: float
+    reached: bool
+
+
+def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
+    """Time by which half of the runs have reached the goal (Kaplan & Meier, 1958).
 
     Returns:
-        The p-value, or None if an arm has no runs.
+        Seconds, or None if too few runs reached it for a median.
+
+    Example:
+        >>> kaplan_meier_median([ReachTime(30, True), ReachTime(40, True), ReachTime(60, False)])
+        40
     """
-    if not n_a or not n_b:
-        return None
-    table = [[count_a, n_a - count_a], [count_b, n_b - count_b]]
-    return float(scipy_stats().fisher_exact(table).pvalue)
+    share = 1.0
+    for time in sorted({run.time_s for run in runs if run.reached}):
+        at_risk = sum(run.time_s >= time for run in runs)
+        share *= 1 - sum(run.reached and run.time_s == time for run in runs) / at_risk
+        if share <= 0.5 + 1e-12:
+            return time
+    return None
+
+
+def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTime | None]) -> Probability:
+    """Sign test over blocks: which of a block's two runs reached the goal first.
+
+    A run that reached it beats a run that had not by that time. A block does not count if neither did, or if one run
+    reached it after the other had ended.
+    """
+    method = "sign test over blocks"
+    if len(base) != len(candidate):
+        return Probability(None, 0, method, reason="the arms have different numbers of runs: they cannot be paired")
+    pairs = [(b, c) for b, c in zip(base, candidate, strict=True) if b is not None and c is not None]
+    won, lost = sum(_beats(c, b) for b, c in pairs), sum(_beats(b, c) for b, c in pairs)
+    n = won + lost
+    if not n:
+        return Probability(None, 0, method, reason="no block has a run that reached the goal first")
+    p = float(scipy_stats().binomtest(won, n).pvalue)
+    return Probability(p, n, method, smallest=2 / 2**n)
+
+
+def _beats(one: ReachTime, other: ReachTime) -> bool:
+    # A miss at the very same time is later, as in Kaplan and Meier's estimate.
+    return one.reached and (one.time_s < other.time_s or (one.time_s == other.time_s and not other.reached))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -107,25 +107,12 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
         >>> round(ratio.value, 3), ratio.n
         (0.499, 3)
     """
-    logs = _logarithms(base, candidate)
-    if isinstance(logs, str):
-        return Estimate(None, None, None, confidence, 0, f"{PAIRED_T} on logarithms", logs)
-    difference = paired_difference(*logs)
-    if timed and difference.standard_error == 0:
-        reason = f"all {difference.n} differences are equal: no spread to judge by"
-        difference = Difference(difference.value, None, None, difference.n, PAIRED_T, reason)
-    return _ratio(difference, confidence)
+    return _ratio(base, candidate, confidence, paired=True, timed=timed)
 
 
 def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, timed: bool = True) -> Estimate:
     """Return the ratio candidate / baseline of runs without blocks: geometric means, Welch's interval on logarithms."""
-    logs = _logarithms(base, candidate)
-    if isinstance(logs, str):
-        return Estimate(None, None, None, confidence, 0, f"{WELCH_T} on logarithms", logs)
-    difference = unpaired_difference(*logs)
-    if timed and difference.standard_error == 0:
-        difference = Difference(difference.value, None, None, difference.n, WELCH_T, EQUAL_RUNS)
-    return _ratio(difference, confidence)
+    return _ratio(base, candidate, confidence, paired=False, timed=timed)
 
 
 def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, paired: bool) -> Estimate:
@@ -172,17 +159,18 @@ def skewness(values: Float64Array) -> float:
     return float((rest**3).mean()) / square**1.5 if square > ROUNDING**2 else 0.0
 
 
-def _ratio(difference: Difference, confidence: float) -> Estimate:
-    estimate = interval(difference, confidence).map(_exp)
-    return Estimate(
-        estimate.value,
-        estimate.low,
-        estimate.high,
-        confidence,
-        estimate.n,
-        f"{difference.method} on logarithms",
-        estimate.reason,
+def _ratio(base: Numbers, candidate: Numbers, confidence: float, *, paired: bool, timed: bool) -> Estimate:
+    method = f"{PAIRED_T if paired else WELCH_T} on logarithms"
+    if any(v is not None and v <= 0 for v in (*base, *candidate)):
+        return Estimate(None, None, None, confidence, 0, method, NO_RATIO)
+    logs = (
+        [math.log(v) if v is not None and math.isfinite(v) else None for v in values] for values in (base, candidate)
     )
+    difference = (paired_difference if paired else unpaired_difference)(*logs)
+    if timed and difference.standard_error == 0:
+        reason = f"all {difference.n} differences are equal: no spread to judge by" if paired else EQUAL_RUNS
+        difference = replace(difference, standard_error=None, reason=reason)
+    return replace(interval(difference, confidence).map(_exp), method=method)
 
 
 def _exp(logarithm: float) -> float:
@@ -191,16 +179,6 @@ def _exp(logarithm: float) -> float:
     if not ratio:
         raise OverflowError
     return ratio
-
-
-def _logarithms(base: Numbers, candidate: Numbers) -> tuple[list[float | None], list[float | None]] | str:
-    if any(v is not None and v <= 0 for v in (*base, *candidate)):
-        return NO_RATIO
-
-    def logs(values: Numbers) -> list[float | None]:
-        return [math.log(v) if v is not None and math.isfinite(v) else None for v in values]
-
-    return logs(base), logs(candidate)
 
 
 class Kept(str, Enum):

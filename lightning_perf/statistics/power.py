@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import lru_cache
 
 import numpy as np
@@ -76,8 +77,5 @@ def blocks_needed(effect: float, power: float = 0.8, confidence: float = 0.95) -
     """
     if effect == 0 or paired_power(effect, MAX_BLOCKS, confidence) < power:
         return None
-    low, high = 2, MAX_BLOCKS
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if paired_power(effect, middle, confidence) >= power else (middle + 1, high)
-    return low
+    smaller = range(2, MAX_BLOCKS)  # the largest number is known to be enough
+    return 2 + bisect_left(smaller, power, key=lambda n: paired_power(effect, n, confidence))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -118,9 +119,5 @@ def _runs_needed(ratio: float) -> int | None:
     """Return the runs per arm for `POWER` of the Brown–Forsythe test at a true SD ratio of at least 1."""
     if _brown_forsythe_power(MAX_RUNS, MAX_RUNS, ratio) < POWER:
         return None
-    low, high = 3, MAX_RUNS
-    while low < high:
-        middle = (low + high) // 2
-        enough = _brown_forsythe_power(middle, middle, ratio) >= POWER
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return low
+    smaller = range(3, MAX_RUNS)  # the largest number is known to be enough
+    return 3 + bisect_left(smaller, POWER, key=lambda n: _brown_forsythe_power(n, n, ratio))

@@ -100,7 +100,7 @@ def cache_root() -> Path:
 def find(run: Run, key: str, document: Document) -> Path | None:
     """Return the path of a finished document, or None if no folder of the run has it."""
     paths = (place / f"{key}.{document}" for place in places_of(run) if _is_own_folder(place))
-    return next((path for path in paths if _version(path) not in (None, *_DAMAGED)), None)
+    return next((path for path in paths if _status(path) is not None), None)
 
 
 def is_intact(data: bytes, document: Document) -> bool:
@@ -117,26 +117,6 @@ def is_intact(data: bytes, document: Document) -> bool:
 class _ReportHead(msgspec.Struct):
     schema_version: int
     ranks: list[msgspec.Raw]
-
-
-def discard(path: Path) -> None:
-    """Remove a damaged document, so that it is made again. One that cannot be removed is not found any more."""
-    version = _version(path)
-    try:
-        path.unlink()
-    except OSError:
-        if version is not None:
-            _DAMAGED.add(version)
-
-
-_DAMAGED: set[tuple[str, int, int, int]] = set()
-"""Damaged documents that could not be removed, by path and version."""
-
-
-def _version(path: Path) -> tuple[str, int, int, int] | None:
-    """Return a value that changes when the file is written again, or None for anything but a regular file."""
-    status = _status(path)
-    return (str(path), status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
 
 
 def write(places: Sequence[Path], key: str, documents: Mapping[Document, bytes]) -> Path:

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from lightning_perf.page.html import cut_long_tables
 from lightning_perf.saved_json import decode_json
 
 TableName = Literal["operators", "kernels"]
 TABLES: tuple[TableName, ...] = ("operators", "kernels")
 
 MOST_ROWS = 1000
-FEWEST_ROWS = 20
 ROWS_OF_ALL_RANKS = 4000
 """A table is cut to 1,000 rows, or to fewer if there are many ranks, so that all ranks have about 4,000 together."""
 
@@ -31,24 +31,8 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def excerpt_report(report: bytes) -> bytes:
-    """Cut the long tables of a report, as JSON.
-
-    If tables were cut, it gets another member ``truncated``: for each table the largest number of rows that a rank has,
-    e.g. ``{"kernels": 5120}``.
-    """
-    document = msgspec.json.decode(report)
-    ranks = document["ranks"]
-    most = max(FEWEST_ROWS, min(MOST_ROWS, ROWS_OF_ALL_RANKS // max(len(ranks), 1)))
-    truncated: dict[str, int] = {}
-    for rank in ranks:
-        for name in TABLES:
-            if rank[name] is not None and len(rank[name]["rows"]) > most:
-                truncated[name] = max(truncated.get(name, 0), len(rank[name]["rows"]))
-                rank[name]["rows"] = rank[name]["rows"][:most]
-    if not truncated:
-        return report
-    document["truncated"] = truncated
-    return msgspec.json.encode(document)
+    """Cut the long tables of a report, as JSON."""
+    return cut_long_tables(report, ROWS_OF_ALL_RANKS, MOST_ROWS)
 
 
 class _Section(msgspec.Struct):

@@ -161,7 +161,7 @@ class Queue:
         while (entry := self._next(lane)) is not None:
             noun = "query" if lane == "queries" else "analysis"
             answer: Answer | None = None
-            if worker is not None and worker.has_ended():
+            if worker is not None and worker.exit_code is not None:
                 worker.kill()
                 worker = None
             try:

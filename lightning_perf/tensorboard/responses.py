@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import importlib.util
 import ipaddress
 import os
 import re
@@ -20,7 +19,16 @@ from urllib.parse import quote
 import msgspec
 from werkzeug.wrappers import Request, Response
 
-from lightning_perf.view import CONTENT_TYPES, Resource, ViewerError, find_viewer, host_name, is_loopback
+from lightning_perf.page.html import plotly_file
+from lightning_perf.view import (
+    CONTENT_TYPES,
+    Resource,
+    ViewerError,
+    find_resources,
+    find_viewer,
+    host_name,
+    is_loopback,
+)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -197,35 +205,19 @@ FRESH_S = 3600
 """For files of other packages, which are large and change only with their packages."""
 
 
-def _files(root: Path) -> dict[str, Resource]:
-    return {
-        file.relative_to(root).as_posix(): Resource(file, CONTENT_TYPES[file.suffix])
-        for file in root.rglob("*")
-        if file.suffix in CONTENT_TYPES and file.is_file()
-    }
-
-
 @cache
 def page_assets() -> Mapping[str, Resource]:
     """Return the page's own files by their addresses below ``static/``, with plotly.js if it is installed."""
     charts = plotly_file()
-    own = _files(Path(str(resources.files("lightning_perf.page"))) / "assets")
+    own = find_resources(Path(str(resources.files("lightning_perf.page"))) / "assets")
     return own if charts is None else {**own, CHARTS: Resource(charts, CONTENT_TYPES[".js"])}
-
-
-def plotly_file() -> Path | None:
-    """Return plotly.js of the installed ``plotly`` package without importing it, or None."""
-    spec = importlib.util.find_spec("plotly")
-    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
-    files = (Path(folder) / "package_data" / CHARTS for folder in folders)
-    return next((file for file in files if file.is_file()), None)
 
 
 @cache
 def perfetto_assets() -> Mapping[str, Resource]:
     """Return the files of Perfetto's UI by their addresses below ``perfetto/``; empty if it is not installed."""
     try:
-        return _files(find_viewer())
+        return find_resources(find_viewer())
     except ViewerError:
         return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.documents import page_json
+from lightning_perf.page.html import plotly_file
 from lightning_perf.project import install_command
-from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of, make_task
+from lightning_perf.tensorboard.cache import Document, find, is_intact, key_of, make_task
 from lightning_perf.tensorboard.discovery import Run, Scanner
 from lightning_perf.tensorboard.excerpt import TABLES
 from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working
@@ -28,7 +30,6 @@ from lightning_perf.tensorboard.responses import (
     page_assets,
     perfetto_assets,
     perfetto_policy,
-    plotly_file,
 )
 from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
 from lightning_perf.tensorboard.storage import StorageError
@@ -247,7 +248,8 @@ class Routes:
 
     def _discard(self, run: Run, path: Path) -> None:
         """Remove a damaged document of a run, so that the next request makes it again."""
-        discard(path)
+        with suppress(OSError):
+            path.unlink()
         self._queue.forget(make_task(run, key_of(run)))
 
     def _make(self, run: Run, document: Document) -> Path | Working:

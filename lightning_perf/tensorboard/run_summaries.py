@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 import msgspec
 
+from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.saved_json import decode_json
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run
@@ -18,7 +19,7 @@ MOST_READ = 20
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The mean step time of the rank in the verdict, and the title of the finding that saves most or the verdict."""
+    """The step time that the verdict leads with, and the title of the finding that saves most or the verdict."""
 
     step_ns: float | None = None
     verdict: str | None = None
@@ -34,6 +35,7 @@ class _Breakdown(msgspec.Struct):
 
 class _Rank(msgspec.Struct):
     breakdown: _Breakdown
+    rank: int | None = None
 
 
 class _Titled(msgspec.Struct):
@@ -49,6 +51,7 @@ class _Report(msgspec.Struct):
     findings: list[_Titled]
     lead: int | None
     ranks: list[_Rank]
+    step_times: StepTimes | None = None
 
 
 class RunSummaries:
@@ -83,10 +86,12 @@ class RunSummaries:
 
 
 def _summary(report: _Report) -> Summary:
-    lead = report.lead
-    wall = report.ranks[lead].breakdown.wall if lead is not None and 0 <= lead < len(report.ranks) else None
+    lead = report.ranks[report.lead] if report.lead is not None and 0 <= report.lead < len(report.ranks) else None
     verdict = report.findings[0].title if report.findings else report.verdict.where
-    return Summary(wall.mean_ns if wall is not None else None, verdict)
+    if lead is None:
+        return Summary(None, verdict)
+    usual = report.step_times.of_rank(lead.rank) if report.step_times is not None else None
+    return Summary(usual.p50_ns if usual is not None else lead.breakdown.wall.mean_ns, verdict)
 
 
 def title_of(run: Run) -> str:

@@ -12,7 +12,7 @@ from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.show.terminal_text import plain
 from lightning_perf.top.watch import LATEST_STEPS, RankState, RunState
-from lightning_perf.units import format_count, format_duration, format_ratio, format_share
+from lightning_perf.units import format_count, format_duration, format_ratio, format_share, with_minus
 
 STALE_S = 60.0
 """A rank that has written nothing for so long is marked. Normally it writes every 50 steps or 5 seconds."""
@@ -36,7 +36,7 @@ def _parts(state: RunState) -> Iterator[RenderableType]:
     yield Text.assemble(plain(str(state.folder), "bold"), "  ", _status(state))
     if state.epoch is not None:
         values = [
-            f"{name} {value:.4g}"
+            f"{name} {with_minus(f'{value:.4g}')}"
             for name, value in list(state.epoch.metrics.items())[:MAX_METRICS]
             if value is not None
         ]

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -21,14 +22,14 @@ from lightning_perf.trace.column_builders import (
     Threads,
 )
 from lightning_perf.trace.columns import DeviceKind, matched_part
-from lightning_perf.trace.events import NO_RAW, Args, Complete, Label
+from lightning_perf.trace.events import FAULTS, NO_RAW, Args, Complete, Label
 
 
 class Destination(Enum):
-    """The table that an event belongs to."""
+    """The table that an event belongs to. Kernels, copies and memsets have one in common."""
 
-    OPERATOR = "operator"
-    ANNOTATION = "annotation"
+    OPERATOR = "operators"
+    ANNOTATION = "annotations"
     PYTHON = "python"
     RUNTIME = "runtime"
     KERNEL = "kernel"
@@ -37,32 +38,19 @@ class Destination(Enum):
 
 
 # Kineto's activity names (libkineto/src/ActivityType.cpp), and those of its versions of 2020–2021, in lower case.
-_DESTINATIONS = {
-    "cpu_op": Destination.OPERATOR,
-    "operator": Destination.OPERATOR,
-    "hpu_op": Destination.OPERATOR,
-    "user_annotation": Destination.ANNOTATION,
-    "python_function": Destination.PYTHON,
-    "python function": Destination.PYTHON,
-    "cuda_runtime": Destination.RUNTIME,
-    "cuda_driver": Destination.RUNTIME,
-    "runtime": Destination.RUNTIME,
-    "driver": Destination.RUNTIME,
-    "hip_runtime": Destination.RUNTIME,
-    "hip_driver": Destination.RUNTIME,
-    "xpu_runtime": Destination.RUNTIME,
-    "xpu_driver": Destination.RUNTIME,
-    "mtia_runtime": Destination.RUNTIME,
-    "privateuse1_runtime": Destination.RUNTIME,
-    "privateuse1_driver": Destination.RUNTIME,
-    "glow_runtime": Destination.RUNTIME,
-    "kernel": Destination.KERNEL,
-    "concurrent_kernel": Destination.KERNEL,
-    "gpu_memcpy": Destination.COPY,
-    "memcpy": Destination.COPY,
-    "gpu_memset": Destination.MEMSET,
-    "memset": Destination.MEMSET,
-}
+_CATEGORIES: dict[Destination, tuple[str, ...]] = {
+    Destination.OPERATOR: ("cpu_op", "operator", "hpu_op"),
+    Destination.ANNOTATION: ("user_annotation",),
+    Destination.PYTHON: ("python_function", "python function"),
+    Destination.RUNTIME: (
+        "cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver",
+        "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "glow_runtime",
+    ),
+    Destination.KERNEL: ("kernel", "concurrent_kernel"),
+    Destination.COPY: ("gpu_memcpy", "memcpy"),
+    Destination.MEMSET: ("gpu_memset", "memset"),
+}  # fmt: skip
+_DESTINATIONS = {category: destination for destination, categories in _CATEGORIES.items() for category in categories}
 
 # Before the category user_annotation existed, these ranges were written as operators (torch-tb-profiler, trace.py).
 _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#")
@@ -96,30 +84,18 @@ _DIRECTIONS = {
 }
 
 
-_NO_WORK = frozenset(
-    {
-        "trace",
-        "gpu_user_annotation",
-        "cuda_sync",
-        "cuda_profiler_range",
-        "cpu_instant_event",
-        "collective_comm",
-        "external_correlation",
-        "python_gc",
-    }
-)
+_NO_WORK = frozenset({
+    "trace", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "cpu_instant_event", "collective_comm",
+    "external_correlation", "python_gc",
+})  # fmt: skip
 """Categories of Kineto that describe other events, or copies of the host's marks on the timeline of the device."""
 
 _OVERHEAD = "overhead"
 
 
+@lru_cache
 def destination(category: str) -> Destination | None:
-    """Return the table for a category, old or new, in any case; None for one without a table.
-
-    Example:
-        >>> destination("Kernel"), destination("ac2g")
-        (<Destination.KERNEL: 'kernel'>, None)
-    """
+    """Return the table for a category, old or new, in any case; None for one without a table."""
     return _DESTINATIONS.get(category.lower())
 
 
@@ -129,15 +105,7 @@ def is_annotation_name(name: str) -> bool:
 
 
 def device_kind(destination: Destination, name: str, direction: str) -> DeviceKind:
-    """Classify a piece of device work.
-
-    Args:
-        direction: The ``kind`` among the arguments of a copy (AMD), else empty.
-
-    Example:
-        >>> device_kind(Destination.COPY, "Memcpy HtoD (Pinned -> Device)", "")
-        <DeviceKind.H2D: 2>
-    """
+    """Classify a piece of device work. The arguments of AMD's copies give the direction."""
     if destination is Destination.MEMSET:
         return DeviceKind.MEMSET
     name, direction = matched_part(name), matched_part(direction)
@@ -151,13 +119,6 @@ LONGEST_VALUES_BYTES = 4096
 """Longer lists of input values are left out: the memory of a trace must not grow with them."""
 
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
-_TABLES = {
-    Destination.OPERATOR: "operators",
-    Destination.ANNOTATION: "annotations",
-    Destination.PYTHON: "python",
-    Destination.RUNTIME: "runtime",
-}
-
 
 # The formats of torch.profiler for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
 # (torch/profiler/_chrome_trace_export.py), from torch 2.15 on.
@@ -168,7 +129,7 @@ _BACKWARD = msgspec.Raw(b'"backward"')
 def _decoded(raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw) if raw else None
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except FAULTS:
         return None
 
 
@@ -217,7 +178,6 @@ class Assembly:
         self.values = JsonTexts()
         self.sizes = RawTexts()
         self.directions = RawTexts()
-        self._destinations: dict[str, Destination | None] = {}
         inputs = {"input_types": "i", "input_shapes": "i"}
         self.operators = Rows(
             exact,
@@ -281,7 +241,7 @@ class Assembly:
                 self._add_counters(group)
             elif category == "metadata":
                 self._add_thread_names(group)
-            elif (target := self._destination(category)) is not None:
+            elif (target := destination(category)) is not None:
                 self._add_group(target, group)
             elif category != "other" and category.lower() not in _NO_WORK:
                 self._others.update((category.lower(), event.pid) for event in group)
@@ -302,11 +262,6 @@ class Assembly:
             "overhead_events": sum(count for (category, _), count in self._others.items() if category == _OVERHEAD),
         }
 
-    def _destination(self, category: str) -> Destination | None:
-        if category not in self._destinations:
-            self._destinations[category] = destination(category)
-        return self._destinations[category]
-
     def _add_thread_names(self, events: list[Any]) -> None:
         for event in events:
             if event.name == "thread_name":
@@ -315,7 +270,7 @@ class Assembly:
                 self._processes[event.pid] = str(event.args.get("name") or "")
 
     def _add_group(self, target: Destination, group: list[Any]) -> None:
-        rows: Rows = self.device if target in _DEVICE else getattr(self, _TABLES[target])
+        rows: Rows = self.device if target in _DEVICE else getattr(self, target.value)
         if rows is self.runtime:
             rows.add_integers("correlation", [e.args.correlation for e in group], -1)
         times = [e.ts for e in group]
@@ -350,8 +305,7 @@ class Assembly:
         self._add_inputs(rows, args)
         rows.add_codes("input_strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
         rows.add_codes(
-            "input_values",
-            [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args],
+            "input_values", [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args]
         )
         rows.add_integers("sequence", [a.sequence for a in args], -1)
         rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
@@ -412,8 +366,6 @@ class Assembly:
             self.counters.add_floats("value", list(values))
 
     def _add_memory(self, events: list[Any]) -> None:
-        if not events:
-            return
         rows = self.memory
         rows.add_times([e.ts for e in events], [0] * len(events))
         self._add_threads(rows, events)

@@ -91,7 +91,13 @@ class ByteStream:
         total_bytes = 0
         for out in self._unpacked(raw):
             total_bytes += len(out)
-            self._refuse_bomb(total_bytes)
+            if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self._size_bytes:
+                raise TraceError(
+                    self.path,
+                    f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self._size_bytes / 1e6:,.3f} MB, "
+                    f"over {MAX_EXPANSION} times its size, which no real trace does",
+                    "Decompress it yourself if you trust it, and analyze the .json",
+                )
             yield out
 
     def _unpacked(self, raw: Iterator[bytes]) -> Iterator[bytes]:
@@ -130,12 +136,3 @@ class ByteStream:
                 self.truncated = True
                 return
             yield out
-
-    def _refuse_bomb(self, total_bytes: int) -> None:
-        if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self._size_bytes:
-            raise TraceError(
-                self.path,
-                f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self._size_bytes / 1e6:,.3f} MB, over "
-                f"{MAX_EXPANSION} times its size, which no real trace does",
-                "Decompress it yourself if you trust it, and analyze the .json",
-            )

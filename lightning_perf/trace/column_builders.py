@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
+from lightning_perf.trace.events import FAULTS
 
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
 """Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
@@ -28,14 +28,9 @@ class InexactTimeError(ValueError):
 
 
 def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
-    """Convert times or durations: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
+    """Convert microseconds: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
 
-    Returns:
-        Nanoseconds; `UNREADABLE_NS` for a missing time or one out of range.
-
-    Example:
-        >>> nanoseconds(np.array([4203669604595.407, 3])).tolist()
-        [4203669604595407, 3000]
+    A missing time, or one out of range, is `UNREADABLE_NS`.
     """
     result = np.empty(len(microseconds), dtype=np.int64)
     for begin in range(0, len(microseconds), _BLOCK_ROWS):
@@ -53,12 +48,7 @@ def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
 
 
 def decimal_ns(microseconds: Decimal | int) -> int:
-    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` if out of range.
-
-    Example:
-        >>> decimal_ns(Decimal("1712195495502094.565"))
-        1712195495502094565
-    """
+    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` if out of range."""
     if not -_LIMIT_US < microseconds < _LIMIT_US:
         return UNREADABLE_NS
     return round(microseconds * 1000)
@@ -88,7 +78,7 @@ class Rows:
         """Add microseconds. None, and values that are no time of 64 bits, are kept as unreadable."""
         for column, values in ((self.times, times), (self.durations, durations)):
             if self._exact:
-                column.extend(_exact_ns(values))
+                column.extend([UNREADABLE_NS if value is None else decimal_ns(value) for value in values])
                 continue
             try:
                 column.fromlist(values)
@@ -122,10 +112,6 @@ class Rows:
         return np.asarray(self.columns.pop(column))
 
 
-def _exact_ns(values: Sequence[int | Decimal | None]) -> list[int]:
-    return [UNREADABLE_NS if value is None else decimal_ns(value) for value in values]
-
-
 def _float(value: Any) -> float:
     if isinstance(value, int | float | Decimal):
         try:
@@ -145,9 +131,6 @@ def _integer(value: Any, default: int) -> int:
     if isinstance(value, float):
         return int(value) if np.isfinite(value) else default
     return value if isinstance(value, int) else default
-
-
-_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class Names(dict[str, int]):
@@ -173,7 +156,7 @@ class JsonTexts(dict[bytes, int]):
     def __missing__(self, raw: bytes) -> int:
         try:
             text = msgspec.json.encode(msgspec.json.decode(raw)).decode()
-        except _FAULTS:
+        except FAULTS:
             text = ""
         code = self._codes.get(text)
         if code is None:
@@ -214,7 +197,7 @@ def _sizes(raw: bytes) -> list[int]:
     """Return up to three dimensions; none for anything that is no list of sizes."""
     try:
         sizes = msgspec.json.decode(raw, type=list[int])
-    except _FAULTS:
+    except FAULTS:
         return []
     return sizes if len(sizes) <= 3 and all(0 <= size < 2**32 for size in sizes) else []
 

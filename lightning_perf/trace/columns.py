@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,10 @@ class Spans(_Timed):
     end_ns: Int64Array
     name: Int32Array
     thread: Int32Array
+
+    def at(self, rows: NDArray[Any]) -> Spans:
+        """Return some of the intervals, by their rows or a mask."""
+        return Spans(self.start_ns[rows], self.end_ns[rows], self.name[rows], self.thread[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,11 +249,6 @@ class DeviceEvents(_Timed):
         """Rows that are copies of any direction."""
         return (self.kind >= DeviceKind.H2D) & (self.kind <= DeviceKind.COPY)
 
-    @cached_property
-    def is_memset(self) -> BoolArray:
-        """Rows that are memsets."""
-        return np.equal(self.kind, DeviceKind.MEMSET)
-
 
 @dataclass(frozen=True, eq=False)
 class Collectives:
@@ -281,9 +281,9 @@ class GraphRegions:
         backward: Whether the work is the backward of the region.
     """
 
-    device_row: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    name: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    backward: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    device_row: Int32Array
+    name: Int32Array
+    backward: BoolArray
 
     def __len__(self) -> int:
         return len(self.device_row)
@@ -297,10 +297,10 @@ class Counters:
         name: Code into `Trace.names`, with the unit as recorded, e.g. ``Power (W)``.
     """
 
-    time_ns: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    name: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    device: Int16Array = field(default_factory=lambda: np.zeros(0, dtype=np.int16))
-    value: Float64Array = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+    time_ns: Int64Array
+    name: Int32Array
+    device: Int16Array
+    value: Float64Array
 
     def __len__(self) -> int:
         return len(self.time_ns)

@@ -23,6 +23,8 @@ _SPANS = ("operators", "annotations", "python", "runtime", "device")
 _SAMPLES = ("memory", "counters")
 _DEVICE_FACTS = ("collectives", "regions")
 
+_MISSING_AT_ZERO = ("base_time_ns", "is_hip")
+
 CODED_COLUMNS = {
     "name": "names",
     "thread": "threads",
@@ -40,11 +42,8 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     """Join the windows of one rank, or the parts of a split file, into one trace.
 
     Events are merged in time order, so that splitting a file changes nothing. Correlation numbers may restart in a
-    later window. So device work belongs to the nearest call before it.
-
-    Returns:
-        One trace with the sources, events and problems of all. Each metadata field is the first one recorded,
-        and tokens are summed.
+    later window. So device work belongs to the nearest call before it. Each metadata field is the first one recorded,
+    and tokens are summed.
     """
     if not traces:
         raise ValueError("no trace to join: pass at least one")
@@ -54,10 +53,16 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     merged = {name: _merged([getattr(t, name) for t in traces]) for name in _LISTS}
     recode = [{name: maps[at] for name, (_, maps) in merged.items()} for at in range(len(traces))]
     lists: dict[str, Any] = {name: tuple(values) for name, (values, _) in merged.items()}
-    lists["threads"] = _with_names(lists["threads"], traces)
+    named = {(thread.process, thread.thread): thread.name for t in traces for thread in t.threads if thread.name}
+    lists["threads"] = tuple(
+        replace(thread, name=named.get((thread.process, thread.thread), "")) for thread in lists["threads"]
+    )
     tables = {name: [getattr(t, name) for t in traces] for name in (*_SPANS, *_SAMPLES, *_DEVICE_FACTS)}
     columns = {name: _columns(parts, recode) for name, parts in tables.items()}
-    orders: dict[str, Any] = {name: _time_order(columns[name]) for name in _SPANS}
+    orders: dict[str, Any] = {}
+    for name in _SPANS:
+        order = time_order(columns[name]["start_ns"], columns[name]["end_ns"])
+        orders[name] = slice(None) if order is None else order
     device_order = np.arange(len(columns["device"]["start_ns"]))[orders["device"]]
     for name in _DEVICE_FACTS:
         columns[name]["device_row"] = _moved_rows(columns[name]["device_row"], tables[name], traces, device_order)
@@ -95,11 +100,6 @@ def _merged(lists: list[tuple[Any, ...]]) -> tuple[list[Any], list[_Codes]]:
     return values, maps
 
 
-def _with_names(threads: Sequence[Thread], traces: Sequence[Trace]) -> tuple[Thread, ...]:
-    named = {(thread.process, thread.thread): thread.name for t in traces for thread in t.threads if thread.name}
-    return tuple(replace(thread, name=named.get((thread.process, thread.thread), "")) for thread in threads)
-
-
 def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> _Columns:
     """Return all columns end to end, with codes of the merged lists."""
     joined = {}
@@ -110,11 +110,6 @@ def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> _Columns
             parts = [codes[part] if len(part) else part for codes, part in zip(maps, parts, strict=True)]
         joined[column.name] = np.concatenate(parts)
     return joined
-
-
-def _time_order(columns: _Columns) -> NDArray[np.intp] | slice:
-    order = time_order(columns["start_ns"], columns["end_ns"])
-    return slice(None) if order is None else order
 
 
 def _moved_rows(
@@ -129,18 +124,13 @@ def _moved_rows(
 
 
 def _joined_metadata(parts: list[Metadata]) -> Metadata:
-    joined = parts[0]
-    for part in parts[1:]:
-        missing = {
-            item.name: getattr(part, item.name)
-            for item in fields(Metadata)
-            if getattr(joined, item.name) in (None, (), 0, False) and getattr(part, item.name) is not None
-        }
+    recorded: dict[str, Any] = {}
+    for name in (item.name for item in fields(Metadata)):
         # A rank of 0 and a flag that is off are recorded values, not gaps.
-        stated = {name for name in missing if getattr(joined, name) in (0, False) and name not in _UNSTATED_WHEN_ZERO}
-        joined = replace(joined, **{name: value for name, value in missing.items() if name not in stated})
+        gaps = (None, (), 0) if name in _MISSING_AT_ZERO else (None, ())
+        found = [value for part in parts if (value := getattr(part, name)) not in gaps]
+        if found:
+            recorded[name] = found[0]
+    joined = replace(parts[0], **recorded)
     tokens = [part.tokens for part in parts if part.tokens is not None]
     return replace(joined, tokens=functools.reduce(Tokens.joined, tokens)) if tokens else joined
-
-
-_UNSTATED_WHEN_ZERO = frozenset({"base_time_ns", "is_hip"})

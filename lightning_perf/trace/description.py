@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -138,33 +139,6 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class DeviceSettings:
-    """The device that the training used and torch's settings for it, as `PerfCallback` notes them.
-
-    An unknown value is ``None``.
-
-    Attributes:
-        uuid: Unique ID of the device.
-        tf32_matmul: Whether FP32 matrix products may use TF32.
-        tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
-        cudnn_benchmark: Whether cuDNN tries its algorithms and keeps the fastest.
-        cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
-        deterministic: Whether all of torch must use deterministic algorithms.
-        allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
-        attached_tool: Another tool that was attached to the process, such as Nsight Systems.
-    """
-
-    uuid: str | None = None
-    tf32_matmul: bool | None = None
-    tf32_convolution: bool | None = None
-    cudnn_benchmark: bool | None = None
-    cudnn_deterministic: bool | None = None
-    deterministic: bool | None = None
-    allocator: str | None = None
-    attached_tool: str | None = None
-
-
-@dataclass(frozen=True)
 class HookTime:
     """The time of one hook of a callback or module.
 
@@ -229,19 +203,33 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of torch in the process that recorded, as `PerfCallback` notes them. An unknown value is ``None``.
+    """Settings of torch in the process that recorded, and of the device that it used, as `PerfCallback` notes them.
+
+    An unknown value is ``None``. The device and its settings are of a training on a GPU.
 
     Attributes:
         detect_anomaly: Whether autograd looks for anomalies.
-        deterministic: Whether torch or cuDNN may use deterministic algorithms only.
-        cudnn_benchmark: Whether cuDNN measures algorithms for each new shape.
+        deterministic: Whether all of torch must use deterministic algorithms.
+        cudnn_deterministic: Whether cuDNN may choose deterministic algorithms only.
+        cudnn_benchmark: Whether cuDNN tries its algorithms for each new shape and keeps the fastest.
         variables: Environment variables for debugging, as ``NAME=value``.
+        uuid: Unique ID of the device.
+        tf32_matmul: Whether FP32 matrix products may use TF32.
+        tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
+        allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
+        attached_tool: Another tool that was attached to the process, such as Nsight Systems.
     """
 
     detect_anomaly: bool | None = None
     deterministic: bool | None = None
+    cudnn_deterministic: bool | None = None
     cudnn_benchmark: bool | None = None
     variables: tuple[str, ...] = ()
+    uuid: str | None = None
+    tf32_matmul: bool | None = None
+    tf32_convolution: bool | None = None
+    allocator: str | None = None
+    attached_tool: str | None = None
 
 
 @dataclass(frozen=True)
@@ -267,8 +255,7 @@ class Metadata:
         loop: The training loop and its hooks.
         tokens: The tokens of the recorded steps.
         batch: The contents of a batch.
-        settings: Settings of torch.
-        device_settings: The device that the training used and its settings; ``None`` if nothing is recorded of them.
+        settings: Settings of torch, and the device that the training used.
         device_stopped: Whether the recorder's buffer for device events was full, so that it dropped the later ones.
     """
 
@@ -291,7 +278,6 @@ class Metadata:
     tokens: Tokens | None = None
     batch: Batch | None = None
     settings: Settings | None = None
-    device_settings: DeviceSettings | None = None
     device_stopped: bool | None = None
 
 
@@ -340,12 +326,14 @@ BATCH_KEY = "lightning_perf.batch"
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
-DEVICE_SETTINGS_KEY = "lightning_perf.device_settings"
 STOPPED_KEY = "lightning_perf.device_stopped"
 TOKENS_KEY = "lightning_perf.tokens"
 SETTINGS_KEY = "lightning_perf.settings"
-"""Keys of `PerfCallback`'s notes about a batch, the processor, the data loader, the loop, the device's settings, a
-recorder that stopped early, the tokens, and torch's settings."""
+"""Keys of `PerfCallback`'s notes about a batch, the processor, the data loader, the loop, a recorder that stopped
+early, the tokens, and the settings of torch and its device."""
+
+_DEVICE_KEY = "lightning_perf.device_settings"
+"""The key under which recordings of the first versions note the device and its settings."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -374,14 +362,16 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         "runtime_version": read["runtime_version"] or _integer(document, "hip_runtime_version"),
         "is_hip": any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
     }
+    if isinstance(of_device := document.get(_DEVICE_KEY), dict):
+        settings = document.get(SETTINGS_KEY)
+        document[SETTINGS_KEY] = (settings if isinstance(settings, dict) else {}) | of_device
     for name, key, kind in (
         ("processor", PROCESSOR_KEY, _processor),
         ("loader", LOADER_KEY, _loader),
         ("loop", LOOP_KEY, _loop),
         ("tokens", TOKENS_KEY, _tokens),
         ("batch", BATCH_KEY, _batch),
-        ("settings", SETTINGS_KEY, _settings),
-        ("device_settings", DEVICE_SETTINGS_KEY, lambda values: DeviceSettings(**_fields(DeviceSettings, values))),
+        ("settings", SETTINGS_KEY, lambda values: Settings(**_fields(Settings, values))),
     ):
         value = document.get(key)
         read[name] = kind(value) if isinstance(value, dict) else None
@@ -404,9 +394,7 @@ def _device(values: dict[str, Any], position: int) -> DeviceProperties:
 
 
 def _processor(values: dict[str, Any]) -> Processor:
-    bf16 = values.get("bf16")
     read = _fields(Processor, values)
-    read["bf16"] = _texts(bf16) if isinstance(bf16, list) else None
     return Processor(**read | {name: _positive(values, name) for name in ("free_bytes", "used_bytes")})
 
 
@@ -423,20 +411,14 @@ def _batch(values: dict[str, Any]) -> Batch | None:
     return Batch(tensors, tensor_bytes, objects, object_bytes, complete=_flag(values, "complete") is not False)
 
 
-def _settings(values: dict[str, Any]) -> Settings:
-    variables = values.get("variables")
-    return Settings(**_fields(Settings, values), variables=_texts(variables) if isinstance(variables, list) else ())
-
-
 def _loop(values: dict[str, Any]) -> TrainingLoop | None:
     if not values:
         return None
-    hooks, loggers = values.get("hooks_ns"), values.get("loggers")
-    read = _fields(TrainingLoop, values)
+    hooks, read = values.get("hooks_ns"), _fields(TrainingLoop, values)
     if isinstance(hooks, dict):
         times = {name: _integer(hooks, name) for name in hooks}
         read["hooks"] = tuple(HookTime(name, time_ns) for name, time_ns in times.items() if time_ns is not None)
-    return TrainingLoop(**read, loggers=_texts(loggers) if isinstance(loggers, list) else ())
+    return TrainingLoop(**read)
 
 
 def _tokens(values: dict[str, Any]) -> Tokens | None:
@@ -451,8 +433,9 @@ def _tokens(values: dict[str, Any]) -> Tokens | None:
     return replace(found, counted=counted, padding=padding, beyond_longest=beyond_longest)
 
 
-def _texts(values: list[Any]) -> tuple[str, ...]:
-    return tuple(value for value in values if isinstance(value, str))
+def _texts(values: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    value = values.get(key)
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else None
 
 
 def _positive(values: dict[str, Any], key: str) -> int | None:
@@ -482,11 +465,18 @@ def _flag(values: dict[str, Any], key: str) -> bool | None:
     return bool(value) if isinstance(value, int) else None
 
 
-_READERS = {"int | None": _integer, "float | None": _number, "str | None": _text, "bool | None": _flag}
+_READERS: dict[Any, Callable[[dict[str, Any], str], Any]] = {
+    "int | None": _integer,
+    "float | None": _number,
+    "str | None": _text,
+    "bool | None": _flag,
+    "tuple[str, ...] | None": _texts,
+    "tuple[str, ...]": lambda values, key: _texts(values, key) or (),
+}
 
 
 def _fields(kind: type[Any], values: dict[str, Any], **keys: str) -> dict[str, Any]:
-    """Read the fields of a dataclass that are a number, a text or a flag. `keys` names those with another key."""
+    """Read the fields of a dataclass that are numbers, texts or flags. `keys` names those with another key."""
     return {
         field.name: _READERS[field.type](values, keys.get(field.name, field.name))
         for field in fields(kind)

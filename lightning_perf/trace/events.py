@@ -188,3 +188,9 @@ decode = _decoder(Complete).decode
 
 decode_exact = _decoder(ExactComplete).decode
 """Decode a JSON array of events with times as decimals."""
+
+decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
+"""Decode a JSON array of events into the text of each."""
+
+FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
+"""The errors of decoding damaged text."""

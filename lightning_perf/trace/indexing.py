@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 TABLE_ROWS = 1 << 20
 """Codes in a range of this size are always looked up in a table."""
@@ -16,16 +18,7 @@ TABLE_ROWS = 1 << 20
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
     """Return the same as ``np.unique(values, return_inverse=True)``, without sorting if a table can be used.
 
-    Args:
-        values: Codes: non-negative integers. The largest should not be much larger than their number.
-
-    Returns:
-        The distinct values, ascending, and for each row the place of its value among them.
-
-    Example:
-        >>> values, place = distinct(np.array([7, 3, 7, 4]))
-        >>> values.tolist(), place.tolist()
-        ([3, 4, 7], [2, 0, 2, 1])
+    The values are codes: non-negative integers. The largest should not be much larger than their number.
     """
     if not len(values):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -47,14 +40,8 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
 def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
     """Find the distinct rows of several columns.
 
-    Returns:
-        For each distinct row the place of its first occurrence, in the order of its values (the first column's first).
-        Also, for each row, its number among the distinct ones.
-
-    Example:
-        >>> first, place = distinct_rows(np.array([5, 2, 5, 2]), np.array([1, 9, 1, 0]))
-        >>> first.tolist(), place.tolist()
-        ([3, 1, 0], [2, 1, 2, 0])
+    Returns the place of the first occurrence of each, in the order of their values (the first column's first). Also,
+    for each row, its number among the distinct ones.
     """
     _, place = distinct(columns[0])
     for column in columns[1:]:
@@ -65,13 +52,14 @@ def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64
     return first, place
 
 
-def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
-    """Return the codes in a column, ascending.
+def at_rows(column: NDArray[_Value], rows: NDArray[np.integer[Any]], missing: float) -> NDArray[_Value]:
+    """Return the values of a column at some rows; `missing` where there is no row."""
+    found: NDArray[_Value] = np.append(column, np.array(missing, dtype=column.dtype))[rows]  # `NO_ROW` is the last one
+    return found
 
-    Example:
-        >>> used_codes(np.array([7, 3, 7, 4]))
-        [3, 4, 7]
-    """
+
+def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
+    """Return the codes in a column, ascending."""
     found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
     return found
 
@@ -84,16 +72,20 @@ def parent_rows(spans: Spans) -> Int32Array:
     row and its candidate, all ends are earlier than the row's own. So a candidate that ends too early is replaced by
     its own candidate, and every round at least doubles the distance covered.
     """
-    order, ends, first = _by_thread(spans)
+    order = np.argsort(spans.thread, kind="stable")
+    threads, ends = spans.thread[order], spans.end_ns[order]
     candidate = np.arange(-1, len(order) - 1, dtype=np.int64)
-    candidate[first] = NO_ROW
+    candidate[1:][threads[1:] != threads[:-1]] = NO_ROW
     open_ = np.flatnonzero(candidate >= 0)
     open_ = open_[ends[candidate[open_]] < ends[open_]]
     while len(open_):
         candidate[open_] = candidate[candidate[open_]]
         open_ = open_[candidate[open_] >= 0]
         open_ = open_[ends[candidate[open_]] < ends[open_]]
-    return _to_rows(candidate, order)
+    parents = np.full(len(order), NO_ROW, dtype=np.int32)
+    inside = candidate >= 0
+    parents[order[inside]] = order[candidate[inside]]
+    return parents
 
 
 def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int32Array:
@@ -139,22 +131,6 @@ def self_ns(spans: Spans, parents: Int32Array) -> Int64Array:
     np.subtract.at(own, parents[nested], spans.duration_ns[nested])
     # Siblings that overlap (a thread id used twice) would make it negative.
     return np.maximum(own, 0)
-
-
-def _by_thread(spans: Spans) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the rows grouped by thread, their ends in that order, and where each thread begins."""
-    order = np.argsort(spans.thread, kind="stable")
-    threads = spans.thread[order]
-    first = np.flatnonzero(np.concatenate(([True], threads[1:] != threads[:-1]))) if len(order) else order
-    return order, spans.end_ns[order], first
-
-
-def _to_rows(positions: Int64Array, order: Int64Array) -> Int32Array:
-    """Turn references between places in `order` into references between rows of the table."""
-    rows = np.full(len(order), NO_ROW, dtype=np.int32)
-    inside = positions >= 0
-    rows[order[inside]] = order[positions[inside]]
-    return rows
 
 
 def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:

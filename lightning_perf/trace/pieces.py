@@ -1,7 +1,4 @@
-"""The text of a trace file cut into pieces of whole events that fit the processor's cache.
-
-Each piece is decoded in one call while it is in the cache. This makes reading fast, more than the decoder does.
-"""
+"""The text of a trace file cut into pieces of whole events, each decoded in one call while it is in the cache."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.errors import TraceError
+from lightning_perf.trace.events import decode_raw
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
@@ -19,7 +17,6 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
 _BLANK = b" \t\r\n"
 _PADDING = _BLANK + b"\xef\xbb\xbf\0"
 _LONGEST_KEY_BYTES = 64
-_raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _NOT_A_TRACE = "Pass a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
 PIECE_BYTES = 1 << 18
 """Minimum length of a piece of the file."""
@@ -96,9 +93,7 @@ class EventText:
     def _refuse_oversize(self, size: int) -> None:
         if size > LARGEST_EVENT_BYTES:
             raise TraceError(
-                self._path,
-                f"holds something of {size / 1e6:,.0f} MB that is not a list of events",
-                _NOT_A_TRACE,
+                self._path, f"holds something of {size / 1e6:,.0f} MB that is not a list of events", _NOT_A_TRACE
             )
 
     def _read_header(self) -> bytes:
@@ -208,13 +203,13 @@ def _closing_bracket(text: bytes, begin: int) -> tuple[int | None, int]:
 def _is_cut_short(piece: bytes) -> bool:
     """Return whether a text is the start of valid events, with an incomplete last one."""
     try:
-        _raw_decoder.decode(b"[" + piece + b"]")
+        decode_raw(b"[" + piece + b"]")
     except (msgspec.MsgspecError, RecursionError):
         pass
     else:
         return False
     try:
-        _raw_decoder.decode(b"[" + piece)
+        decode_raw(b"[" + piece)
     except msgspec.DecodeError as error:
         return "truncated" in str(error)
     except RecursionError:

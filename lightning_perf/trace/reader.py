@@ -1,8 +1,4 @@
-"""Reads a trace file into a `Trace`, at about the speed of decoding it.
-
-The text is streamed and cut into pieces of whole events that fit the processor's cache. Each piece is decoded, with
-only the needed fields, and turned into columns. So memory grows with the columns, not with the text.
-"""
+"""Reads a trace file into a `Trace`, at about the speed of decoding it. Memory grows with the columns, not the text."""
 
 from __future__ import annotations
 
@@ -14,21 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.column_builders import InexactTimeError
 from lightning_perf.trace.description import Problems, read_metadata
-from lightning_perf.trace.events import decode, decode_exact
+from lightning_perf.trace.events import FAULTS, decode, decode_exact
 from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.tensors import read_tensors
 from lightning_perf.trace.trace import Trace
-
-_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
@@ -106,13 +98,13 @@ def _events(piece: bytes, text: EventText, salvage: Salvage, exact: bool) -> lis
     decoded = decode_exact if exact else decode
     try:
         return decoded(b"[" + piece + b"]")
-    except _FAULTS:
+    except FAULTS:
         pass  # sound pieces cost nothing more
     whole = text.whole_events(piece)
     if whole != piece:
         try:
             return decoded(b"[" + whole + b"]")
-        except _FAULTS:
+        except FAULTS:
             pass
     return salvage.events(whole, text.event_start)
 

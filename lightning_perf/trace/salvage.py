@@ -14,9 +14,20 @@ from typing import Any
 
 import msgspec
 
-from lightning_perf.trace.events import NO_RAW, Args, Complete, Counter, Instant, InstantArgs, Named, decode_exact
+from lightning_perf.trace.events import (
+    FAULTS,
+    NO_RAW,
+    Args,
+    Complete,
+    Counter,
+    Instant,
+    InstantArgs,
+    Named,
+    decode_exact,
+    decode_raw,
+)
 
-_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, ArithmeticError)
+_FAULTS = (*FAULTS, ArithmeticError)  # an overflow, too
 _QUOTES_MENDED_BELOW_BYTES = 1 << 16
 _LONGEST_NUMBER_BYTES = 300
 _TOGETHER = 32
@@ -34,7 +45,6 @@ _STRING_VALUE = re.compile(rb'(?<=[{,])(\s*"[^"\\]+"\s*:\s*")(.*?)"(?=\s*(?:,\s*
 _INNER_QUOTE = re.compile(rb'(?<!\\)"')
 
 _any_decoder = msgspec.json.Decoder(float_hook=Decimal)
-_raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 _RAW_FIELDS = frozenset(f.name for f in msgspec.structs.fields(Args) if f.type is msgspec.Raw)
@@ -57,7 +67,7 @@ class Salvage:
     def events(self, piece: bytes, event_start: bytes) -> list[Any]:
         """Return the events of a piece."""
         try:
-            texts = [bytes(raw) for raw in _raw_decoder.decode(b"[" + piece + b"]")]
+            texts = [bytes(raw) for raw in decode_raw(b"[" + piece + b"]")]
         except _FAULTS:
             texts = list(_split(piece, event_start))
         found: list[Any] = []

@@ -165,8 +165,6 @@ def _places(read: Assembly, device_order: NDArray[np.int64]) -> Int64Array:
 
 
 def _regions(read: Assembly, device_order: NDArray[np.int64]) -> GraphRegions:
-    if not read.regions:
-        return GraphRegions()
     place = _places(read, device_order)
     rows = sorted((int(place[row]), name, backward) for row, name, backward in read.regions if place[row] >= 0)
     return GraphRegions(

@@ -26,7 +26,7 @@ from lightning_perf.trace.columns import (
     Thread,
 )
 from lightning_perf.trace.description import Metadata, Problems
-from lightning_perf.trace.indexing import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import at_rows, enclosing_rows, parent_rows
 from lightning_perf.trace.tensors import WindowTensors
 
 CUT_MARK = "perf::step_cut"
@@ -37,19 +37,9 @@ _LOOP_MARK = re.compile(r"Optimizer\.(?:step|zero_grad)#|perf::")
 
 
 _LAUNCH_PREFIXES = (
-    "cudaLaunch",
-    "cuLaunch",
-    "cudaGraphLaunch",
-    "cuGraphLaunch",
-    "hipLaunch",
-    "hipExtLaunch",
-    "hipModuleLaunch",
-    "hipExtModuleLaunch",
-    "hipHccModuleLaunch",
-    "hipGraphLaunch",
-    "urEnqueueKernelLaunch",
-    "zeCommandListAppendLaunch",
-)
+    "cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch", "hipExtLaunch", "hipModuleLaunch",
+    "hipExtModuleLaunch", "hipHccModuleLaunch", "hipGraphLaunch", "urEnqueueKernelLaunch", "zeCommandListAppendLaunch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,10 +89,10 @@ class Trace:
     device: DeviceEvents
     collectives: Collectives
     memory: MemoryEvents
+    regions: GraphRegions
+    counters: Counters
     metadata: Metadata = field(default_factory=Metadata)
     problems: Problems = field(default_factory=Problems)
-    regions: GraphRegions = field(default_factory=GraphRegions)
-    counters: Counters = field(default_factory=Counters)
     joined_clocks: tuple[FileClock, ...] = ()
     tensors: tuple[WindowTensors, ...] = ()
 
@@ -144,10 +134,6 @@ def is_launch_name(name: str) -> bool:
     """Return whether a runtime or driver call of this name starts a kernel or a graph.
 
     Memsets do not count: cuBLAS asks for many of no bytes, which start nothing.
-
-    Example:
-        >>> is_launch_name("cuLaunchKernelEx"), is_launch_name("cudaMemcpyAsync"), is_launch_name("cudaLaunchHostFunc")
-        (True, False, False)
     """
     return name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in name
 
@@ -172,10 +158,7 @@ class Links:
     @cached_property
     def device_operator(self) -> Int32Array:
         """For each device row, the innermost operator that launched it."""
-        linked = self.device_runtime >= 0
-        found = np.full(len(self.device_runtime), NO_ROW, dtype=np.int32)
-        found[linked] = self.runtime_operator[self.device_runtime[linked]]
-        return found
+        return at_rows(self.runtime_operator, self.device_runtime, NO_ROW)
 
 
 def _find_links(trace: Trace) -> Links:
@@ -263,9 +246,8 @@ def _find_steps(trace: Trace) -> Steps:
     outermost is the step. Device work belongs to the step of its runtime call, on any thread: the host mark in which
     the call began. Other device work before that of the first step ends an earlier step, which was not recorded.
 
-    Returns:
-        The steps. Without marks, there is one step, from the first operator or device work to the end of the last one.
-        Python frames, annotations and the calls around them are the profiler's own starting and stopping.
+    Without marks, there is one step, from the first operator or device work to the end of the last one. Python frames,
+    annotations and the calls around them are the profiler's own starting and stopping.
     """
     numbers = _mark_numbers(trace)
     marks = np.flatnonzero(numbers[trace.annotations.name] >= 0) if len(numbers) else np.zeros(0, dtype=np.int64)

@@ -37,11 +37,7 @@ encode = msgspec.msgpack.encode
 
 
 def decode(data: bytes, *kinds: type[Message]) -> Message:
-    """Decode a message of one of several classes.
-
-    Raises:
-        msgspec.DecodeError: It is of none of them.
-    """
+    """Decode a message of one of several classes. Raise a `msgspec.DecodeError` if it is of none of them."""
     return _decoder(kinds).decode(data)
 
 

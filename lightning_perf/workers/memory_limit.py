@@ -19,9 +19,7 @@ def limit_memory(
 ) -> int:
     """Limit the memory of this process, and of each process that it starts. Beyond it they get a `MemoryError`.
 
-    Args:
-        share: Limit as a share of the memory that is free now.
-        most_bytes: Largest limit, also below the smallest one; ``None`` for no largest one.
+    The limit is a share of the memory that is free now. `most_bytes` holds even below `least_bytes`.
     """
     limit = max(least_bytes, int(free_bytes() * share))
     if most_bytes is not None:
@@ -39,8 +37,7 @@ def limit_memory(
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the memory that is free on the machine, or less if a control group of this process has less left.
 
-    Args:
-        proc: Where the kernel shows memory and this process; without it the result is 0.
+    The result is 0 where the kernel does not show memory and this process.
     """
     try:
         host = _fields(proc / "meminfo").get("MemAvailable:", 0) * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -165,15 +166,15 @@ class WorkerProcess:
             timeout_s: Timeout in seconds; None to wait until the worker process ends.
             is_wanted: Called about twice per second. If it returns False, the worker process is killed.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
                 if is_wanted is not None and not is_wanted():
                     self._kill_group()
                     raise WorkerUnwantedError("it was stopped because nobody wants its result any more")
-                if self._connection.poll(_left_s(deadline)):
+                if self._connection.poll(max(0.0, min(LOOK_S, deadline - time.monotonic()))):
                     break
-                if deadline is not None and time.monotonic() >= deadline:
+                if time.monotonic() >= deadline:
                     self._kill_group()
                     raise WorkerTimeoutError(f"it was stopped after {timeout_s:.0f} s without an answer{self._tail()}")
                 if self._process.poll() is not None and not self._connection.poll():
@@ -203,10 +204,6 @@ class WorkerProcess:
         self._connection.close()
         self._log.close()
 
-    def has_ended(self) -> bool:
-        """Return whether the worker process has ended."""
-        return self._process.poll() is not None
-
     def _ended(self) -> WorkerExitError:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
@@ -228,7 +225,7 @@ def wait_for_messages(workers: Collection[WorkerProcess]) -> list[WorkerProcess]
     found: list[WorkerProcess] = []
     while workers and not found:
         ready = connection.wait([worker.fileno() for worker in workers], LOOK_S)
-        found = [worker for worker in workers if worker.fileno() in ready or worker.has_ended()]
+        found = [worker for worker in workers if worker.fileno() in ready or worker.exit_code is not None]
     return found
 
 
@@ -239,7 +236,3 @@ def _search_path(path: Sequence[str] | None) -> str:
     entries = [str(Path(entry).absolute()) for entry in path]
     package = str(Path(__file__).parents[2])
     return os.pathsep.join(entries if package in entries else [*entries, package])
-
-
-def _left_s(deadline: float | None) -> float:
-    return LOOK_S if deadline is None else max(0.0, min(LOOK_S, deadline - time.monotonic()))

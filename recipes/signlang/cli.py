@@ -13,8 +13,6 @@ from lightning_perf.show.terminal_text import ASCII_FALLBACK
 from recipes.signlang.commands import compare, infer, predict, train
 from recipes.signlang.errors import RecipeError
 
-__all__ = ["main"]
-
 _COMMANDS = {
     "train": train,
     "compare": compare,

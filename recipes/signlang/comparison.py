@@ -30,15 +30,6 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import REPOSITORY, TrainDevice
 from recipes.signlang.settings import TrainSettings
 
-__all__ = [
-    "Experiment",
-    "define_study",
-    "engine_devices",
-    "run_experiment",
-    "runnable_precisions",
-    "runs_warning",
-]
-
 TF32 = "tf32"
 
 EXACT_BLOCKS = 6

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lightning_perf.errors import LocatedError
 
-__all__ = ["RecipeError"]
-
 
 class RecipeError(LocatedError):
     """A problem that the user can fix: bad data, a wrong path, an impossible setting.

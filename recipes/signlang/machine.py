@@ -15,9 +15,6 @@ from typing import Literal
 
 from recipes.signlang.errors import RecipeError
 
-__all__ = ["TrainDevice", "available_memory_bytes", "find_device", "usable_cores"]
-
-
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 300
 FIRST_WITH_TF32 = (8, 0)

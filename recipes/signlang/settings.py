@@ -7,8 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["PRECISIONS", "InputKind", "SplitKind", "TrainSettings"]
-
 PRECISIONS = ("32-true", "tf32", "16-mixed", "bf16-mixed")
 """Precisions for ``compare``. ``32-true`` is FP32 without TF32; ``tf32`` is FP32 with it."""
 

@@ -10,8 +10,6 @@ from recipes.signlang.settings import TrainSettings
 from recipes.signlang.training.module import SignModule
 from recipes.signlang.training.train import build_training
 
-__all__ = ["cnn", "resnet18", "training"]
-
 
 def training(settings: TrainSettings) -> tuple[SignModule, SignData, dict[str, Any]]:
     """Return the module, the data and the Trainer's arguments of a training.

@@ -13,8 +13,6 @@ from lightning_perf.arguments import CommandParser, add_count, describe, positiv
 from lightning_perf.errors import LocatedError
 from recipes.tinylm.settings import Packing, TrainSettings
 
-__all__ = ["main"]
-
 _PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 

@@ -14,8 +14,6 @@ from torch.utils.data import DataLoader, Sampler
 from recipes.tinylm.settings import Packing
 from recipes.tinylm.text import END, encode, generate_documents
 
-__all__ = ["IGNORED", "Batch", "LengthBuckets", "TextData", "collate", "pack"]
-
 IGNORED = -100
 """Label of padding, which the loss ignores (the default of `torch.nn.functional.cross_entropy`)."""
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["GPT"]
-
 INITIAL_STD = 0.02
 """Standard deviation of the initial weights, as in GPT-2."""
 

@@ -10,8 +10,6 @@ from torch.optim import AdamW, Optimizer
 from recipes.tinylm.data import IGNORED, Batch
 from recipes.tinylm.model import GPT
 
-__all__ = ["LanguageModule"]
-
 WEIGHT_DECAY = 0.1
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-__all__ = ["Packing", "TrainSettings"]
-
 
 class Packing(str, Enum):
     """How documents of different lengths form a batch."""

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["END", "VOCABULARY", "decode", "encode", "generate_documents", "unigram_entropy"]
-
 VOCABULARY = 128
 """Tokens: the bytes of ASCII. The text needs fewer, but matrix products are fastest at multiples of 64."""
 

@@ -20,8 +20,6 @@ from recipes.tinylm.module import LanguageModule
 from recipes.tinylm.settings import TrainSettings
 from recipes.tinylm.text import VOCABULARY, unigram_entropy
 
-__all__ = ["TrainResult", "build_training", "train"]
-
 _console = Console(highlight=False, soft_wrap=True)
 
 

@@ -139,3 +139,25 @@ def test_the_tail_of_a_range_beyond_the_last_step_changes_no_figure(training):
         assert not differing, event["name"]
         tails += 1
     assert tails > 5
+
+
+OF_A_DEVICE = {"amp_gain", "arithmetic", "efficiency", "host_pace", "idle", "kernels", "launches", "sync_points"}
+OF_OPERATORS = {"autocast", "call_tree", "host_compute", "operators", "pauses"}
+OF_MORE = {
+    "anomaly_checks", "attention", "clock_skew", "communication", "compiled_calls", "counters", "graph_regions",
+    "language_model", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recorded", "missing"),
+    [
+        (TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90), OF_A_DEVICE),
+        (TraceBuilder().step(1, 0, 100).kernel("gemm", 0, 5, 1), OF_OPERATORS),
+        (TraceBuilder().step(1, 0, 100), OF_A_DEVICE | OF_OPERATORS),
+    ],
+)
+def test_sections_that_a_recording_cannot_support_are_missing(recorded, missing):
+    analysis = analyze_rank(recorded.build())
+    assert {field.name for field in fields(analysis) if getattr(analysis, field.name) is None} == missing | OF_MORE
+    assert analysis.recording_ns == 100_000

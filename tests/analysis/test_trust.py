@@ -9,10 +9,12 @@ import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.steps.step_times import summarize_step_times
-from lightning_perf.analysis.trust import trust
+from lightning_perf.analysis.trust import Trust, trust
 from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.report.sentences import trust_line
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import StepSample
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -36,8 +38,7 @@ def window(first: int, last: int, capture: str = "", pause_ms: int = 30, export_
 @pytest.mark.parametrize(("after_ms", "returned"), [(10.0, True), (9.5, True), (10.5, False)])
 def test_whether_the_step_time_returned(after_ms: float, returned: bool) -> None:
     samples = run((40, 10.0, False), (8, 15.0, True), (40, after_ms, False))
-    result = trust([], samples, [window(40, 47)])
-    assert result is not None
+    result = known(trust([], samples, [window(40, 47)]))
     (each,) = result.windows
     assert each.returned is returned
     assert each.overhead is not None
@@ -51,8 +52,7 @@ def test_whether_the_step_time_returned(after_ms: float, returned: bool) -> None
 
 def test_a_change_long_after_the_window_is_not_the_profilers() -> None:
     samples = run((40, 10.0, False), (8, 15.0, True), (21, 10.0, False), (60, 40.0, False))
-    result = trust([], samples, [window(40, 47)])
-    assert result is not None
+    result = known(trust([], samples, [window(40, 47)]))
     assert result.windows[0].returned is True
     assert summarize_step_times(samples).after_profiling == pytest.approx(0, abs=0.01)
 
@@ -66,23 +66,20 @@ def test_a_change_long_after_the_window_is_not_the_profilers() -> None:
 )
 def test_too_few_steps_tell_nothing(samples: Sequence[StepSample]) -> None:
     first = next(sample.step for sample in samples if sample.profiled)
-    result = trust([], samples, [window(first, first + 7)])
-    assert result is not None
+    result = known(trust([], samples, [window(first, first + 7)]))
     assert result.windows[0].lasting is None
     assert result.windows[0].returned is None
 
 
 def test_a_window_is_compared_with_the_steps_up_to_the_next_one() -> None:
     samples = run((30, 10.0, False), (4, 12.0, True), (30, 10.0, False), (4, 12.0, True), (30, 20.0, False))
-    result = trust([], samples, [window(30, 33), window(64, 67, "slow-step-64")])
-    assert result is not None
+    result = known(trust([], samples, [window(30, 33), window(64, 67, "slow-step-64")]))
     assert [each.returned for each in result.windows] == [True, False]
     assert result.cost_ns == pytest.approx(2 * (4 * 2 + 100) * MS, rel=0.05)
 
 
 def test_a_cost_that_is_unknown_of_one_window_is_unknown() -> None:
-    result = trust([], run((5, 15.0, True), (30, 10.0, False)), [window(0, 4)])
-    assert result is not None
+    result = known(trust([], run((5, 15.0, True), (30, 10.0, False)), [window(0, 4)]))
     assert result.windows[0].before_ns is None
     assert result.cost_ns is None
     assert result.cost_share is None
@@ -93,8 +90,7 @@ def test_a_stall_of_the_run_is_no_cost_of_the_profiler() -> None:
         (40, 10.0, False), (1, 30.0, True), (2, 12.0, True), (4, 12.0, True), (1, 3000.0, True), (9, 10, False)
     )
     recorded = RecordedWindow("", 40, 47, 5, 30 * MS, 70 * MS, 1000)
-    result = trust([], samples, [recorded])
-    assert result is not None
+    result = known(trust([], samples, [recorded]))
     assert result.cost_ns == pytest.approx((20 + 6 * 2 + 100) * MS, rel=0.02)  # the slow first step is of its start
 
 
@@ -112,14 +108,12 @@ def test_what_is_missing_from_a_recording_is_counted() -> None:
         .build()
     )
     deviceless = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB").step(1, 0, 100).op("aten::mm", 10, 20).build()
-    result = trust([analyze_rank(sound), analyze_rank(deviceless)])
-    assert result is not None
+    result = known(trust([analyze_rank(sound), analyze_rank(deviceless)]))
     assert (result.steps, result.incomplete_steps, result.lost_events) == (2, 0, 0)
     assert (result.kernels, result.unlinked_kernels) == (1, 0)
     assert result.deviceless_ranks == 1
     assert not result.sound
-    alone = trust([analyze_rank(sound)])
-    assert alone is not None
+    alone = known(trust([analyze_rank(sound)]))
     assert alone.sound
 
 
@@ -127,7 +121,66 @@ def test_the_default_schedule_has_room_for_the_comparison() -> None:
     schedule = Schedule()
     first, steps = schedule.skip_first + schedule.wait, schedule.warmup + schedule.active
     samples = run((first, 10.0, False), (steps, 12.0, True), (20, 10.0, False))
-    result = trust([], samples, [window(first, first + steps - 1)])
-    assert result is not None
+    result = known(trust([], samples, [window(first, first + steps - 1)]))
     assert result.windows[0].overhead is not None
     assert result.windows[0].returned is not False
+
+
+def recording(lost: int = 0) -> TraceBuilder:
+    """One step of ten launches; the kernels of the first ones are missing."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB").step(1, 0, 1000)
+    for number in range(10):
+        at = 20 + 20 * number
+        builder.op("aten::mm", at, 15, types=["float", "float"], dims=[[8, 8], [8, 8]])
+        if number < lost:
+            builder.runtime("cudaLaunchKernel", at + 2, 5, correlation=9000 + number)
+        else:
+            builder.launch("gemm", call_us=at + 2, call_duration_us=5, start_us=at + 20, duration_us=15)
+    return builder
+
+
+def trusted(builder: TraceBuilder) -> Trust:
+    return known(trust([analyze_rank(builder.build())]))
+
+
+@pytest.mark.parametrize(
+    ("lost", "line"),
+    [(3, "3 launches without recorded work: device times are too low"), (1, "1 launch without recorded work"), (0, "")],
+)
+def test_launches_without_a_kernel_are_counted(lost: int, line: str) -> None:
+    found = trusted(recording(lost=lost))
+    assert (found.kernels, found.unlinked_kernels, found.empty_launches) == (10 - lost, 0, lost)
+    assert found.sound == (not lost)
+    assert line in trust_line(found)
+    assert ("without recorded work" in trust_line(found)) == bool(lost)
+
+
+def test_two_calls_of_one_launch_are_one() -> None:
+    """A runtime call and the driver's call below it share a correlation."""
+    builder = recording()
+    builder.runtime("cudaLaunchKernel", 500, 8, correlation=77).runtime("cuLaunchKernel", 502, 4, correlation=77)
+    builder.kernel("gemm", 520, 15, 77)
+    assert trusted(builder).empty_launches == 0
+
+
+def test_capturing_a_graph_starts_no_work() -> None:
+    builder = recording()
+    builder.runtime("cudaStreamBeginCapture", 300, 2)
+    for number in range(5):
+        builder.runtime("cudaLaunchKernel", 310 + 10 * number, 5, correlation=8000 + number)
+    builder.runtime("cudaStreamEndCapture", 390, 2)
+    assert trusted(builder).empty_launches == 0
+    builder.runtime("cudaLaunchKernel", 400, 5, correlation=8100)
+    assert trusted(builder).empty_launches == 1
+
+
+def test_a_capture_that_began_before_the_recording() -> None:
+    builder = recording()
+    builder.runtime("cudaLaunchKernel", 2, 5, correlation=8000).runtime("cudaStreamEndCapture", 12, 2)
+    assert trusted(builder).empty_launches == 0
+
+
+def test_another_thread_captures() -> None:
+    builder = recording(lost=1)
+    builder.runtime("cudaStreamBeginCapture", 5, 2, thread=99).runtime("cudaStreamEndCapture", 900, 2, thread=99)
+    assert trusted(builder).empty_launches == 1

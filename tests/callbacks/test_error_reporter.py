@@ -21,6 +21,16 @@ def test_the_first_fault_warns_and_all_are_kept() -> None:
     assert len(errors.messages) == 2
 
 
+def test_a_fault_of_the_device_watch_does_not_hide_a_later_one() -> None:
+    errors = ErrorReporter()
+    with pytest.warns(RuntimeWarning, match="not watched"):
+        errors.report("the device is not watched", OSError("no driver"), kind="device")
+    with pytest.warns(RuntimeWarning, match="no trace"):
+        errors.report("there is no trace", OSError("disk full"))
+    errors.report("nor a report", OSError("disk full"))  # a warning would be an error here
+    assert len(errors.messages) == 3
+
+
 def test_no_error_where_warnings_are_errors(caplog: pytest.LogCaptureFixture) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
-from lightning_perf import PerfCallback, PrecisionCallback
+from lightning_perf import CaptureOptions, PerfCallback, PrecisionCallback
 from tests.callbacks.training import trace_files
 
 # jsonargparse before 4.47 ignores a parameter whose type it does not know.
@@ -20,9 +21,11 @@ def names(hint: Any) -> set[str]:
     return inner | {getattr(typing.get_origin(hint) or hint, "__name__", "")}
 
 
-@pytest.mark.parametrize("callback", [PerfCallback, PrecisionCallback])
-def test_the_types_of_arguments_are_known_to_the_parser(callback: Any) -> None:
-    for parameter, hint in get_type_hints(callback.__init__).items():
+@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, CaptureOptions])
+def test_the_types_of_arguments_are_known_to_the_parser(settings: Any) -> None:
+    hints = get_type_hints(settings.__init__)
+    assert set(inspect.signature(settings).parameters) <= hints.keys()
+    for parameter, hint in hints.items():
         assert not names(hint) & UNKNOWN_TO_THE_PARSER, parameter
 
 

@@ -81,11 +81,24 @@ def test_perf_callback_reads_no_value_in_a_step(tmp_path: Path, waits: list[str]
 
 
 @pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "overflow_at"),
+    [
+        # The batch with the overflow has a loss of NaN. Its diagnosis reads values, once in a run.
+        ({"underflow_every_n_steps": 1, "diagnose": "off"}, 2),
+        ({"diagnose": "loss"}, None),
+    ],
+)
 @pytest.mark.usefixtures("fp16_on_cpu")
 def test_precision_callback_reads_no_value_but_those_that_have_arrived(
-    fused: bool, tmp_path: Path, waits: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    waits: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fused: bool,
+    settings: dict[str, Any],
+    overflow_at: int | None,
 ) -> None:
-    read = PendingVerdict.read
+    read, finish = PendingVerdict.read, PrecisionCallback.on_train_end
 
     def arrived(self: PendingVerdict, *, wait: bool = False) -> bool | None:
         assert not wait
@@ -94,43 +107,14 @@ def test_precision_callback_reads_no_value_but_those_that_have_arrived(
         del waits[before:]  # on a GPU this value is on the host, and its event has been asked
         return verdict
 
-    # The batch with the overflow has a loss of NaN. Its diagnosis reads values, once in a run.
-    callback = watched(PrecisionCallback("16-mixed", underflow_every_n_steps=1, diagnose="off"), waits)
-    finish = PrecisionCallback.on_train_end
-
     def finished(self: PrecisionCallback, *arguments: Any) -> None:
         monkeypatch.setattr(PendingVerdict, "read", read)
         finish(self, *arguments)
 
     monkeypatch.setattr(PendingVerdict, "read", arrived)
     monkeypatch.setattr(PrecisionCallback, "on_train_end", finished)
-    fit(tmp_path, callback, make_net(Recipe(fused=fused, overflow_at=2)))
-    assert waits == []
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.usefixtures("fp16_on_cpu")
-def test_the_check_for_nan_does_not_wait(
-    fused: bool, tmp_path: Path, waits: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = PendingVerdict.read
-
-    def arrived(self: PendingVerdict, *, wait: bool = False) -> bool | None:
-        assert not wait
-        before = len(waits)
-        verdict = read(self, wait=wait)
-        del waits[before:]
-        return verdict
-
-    finish = PrecisionCallback.on_train_end
-
-    def finished(self: PrecisionCallback, *arguments: Any) -> None:
-        monkeypatch.setattr(PendingVerdict, "read", read)
-        finish(self, *arguments)
-
-    monkeypatch.setattr(PendingVerdict, "read", arrived)
-    monkeypatch.setattr(PrecisionCallback, "on_train_end", finished)
-    fit(tmp_path, watched(PrecisionCallback("16-mixed", diagnose="loss"), waits), make_net(Recipe(fused=fused)))
+    callback = watched(PrecisionCallback("16-mixed", **settings), waits)
+    fit(tmp_path, callback, make_net(Recipe(fused=fused, overflow_at=overflow_at)))
     assert waits == []
 
 

@@ -143,7 +143,7 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def test_an_error_of_a_gpu(monkeypatch, tmp_path):
+def test_an_error_of_a_gpu(monkeypatch, tmp_path, capsys):
     mib = 2**20
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda ordinal: (mib, 40 * mib))
@@ -166,9 +166,14 @@ def test_an_error_of_a_gpu(monkeypatch, tmp_path):
     assert "Halve batch_size to 4" in found.fixes[1]
 
     reports = out_of_memory.ErrorReporter()
-    lines = out_of_memory.report_out_of_memory(
-        error, lambda: (model, []), reports, folder=tmp_path, rank=3, step=7, batch_size=8
-    )
+
+    def leave_report() -> list[str]:
+        out_of_memory.report_out_of_memory(
+            error, lambda: (model, []), reports, show="short", folder=tmp_path, rank=3, step=7, batch_size=8
+        )
+        return capsys.readouterr().out.splitlines()
+
+    lines = leave_report()
     assert (
         lines[0]
         == "PerfCallback: Rank 3 ran out of memory on cuda:1 in step 7: in the training, while allocating 20.0 MiB."
@@ -182,9 +187,7 @@ def test_an_error_of_a_gpu(monkeypatch, tmp_path):
         raise RuntimeError("no memory for a snapshot")
 
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", refused)
-    out_of_memory.report_out_of_memory(
-        error, lambda: (model, []), reports, folder=tmp_path, rank=3, step=7, batch_size=8
-    )
+    leave_report()
     assert read_out_of_memory(tmp_path)[0].snapshot is None
     assert reports.messages == []
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import CaptureOptions, PerfCallback, analyze, read_trace
-from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf import PerfCallback, analyze, read_trace
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
@@ -75,20 +73,26 @@ def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
     assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in steps) for e in operators)
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_repeat_makes_a_file_a_cycle(tmp_path: Path, name: str) -> None:
-    fit(tmp_path, 12, name=name, callback=quick(wait=1, warmup=1, active=2, repeat=2))
-    assert step_numbers(tmp_path) == [[3, 4], [7, 8]]
-
-
-def test_repeat_for_ever(tmp_path: Path) -> None:
-    fit(tmp_path, 9, callback=quick(wait=1, active=2, repeat=0))
-    assert step_numbers(tmp_path) == [[2, 3], [5, 6], [8]]
-
-
-def test_cycles_without_a_rest_between(tmp_path: Path) -> None:
-    fit(tmp_path, 6, callback=quick(skip_first=0, active=2, repeat=2))
-    assert step_numbers(tmp_path) == [[0, 1], [2, 3]]
+@pytest.mark.parametrize(
+    ("batches", "schedule", "options", "numbers"),
+    [
+        (12, {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}, {}, [[3, 4], [7, 8]]),
+        (12, {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}, {"name": PACKAGES[1]}, [[3, 4], [7, 8]]),
+        (9, {"wait": 1, "active": 2, "repeat": 0}, {}, [[2, 3], [5, 6], [8]]),
+        (6, {"skip_first": 0, "active": 2, "repeat": 2}, {}, [[0, 1], [2, 3]]),
+        (20, {"active": 10}, {"max_steps": 4, "max_epochs": -1}, [[1, 2, 3]]),
+        # The defaults are shortened for a short run, and given numbers are not.
+        (4, {"skip_first": None, "warmup": None, "active": 5}, {}, [[1, 2, 3]]),
+        (4, {"skip_first": 10}, {}, []),
+    ],
+    ids=["cycles", "the other package", "for ever", "no rest between", "max_steps", "defaults", "too short"],
+)
+def test_steps_of_the_schedule_are_recorded(
+    tmp_path: Path, batches: int, schedule: dict[str, Any], options: dict[str, Any], numbers: list[list[int]]
+) -> None:
+    trainer = fit(tmp_path, batches, callback=quick(**schedule), **options)
+    assert step_numbers(tmp_path) == numbers
+    assert len(samples(tmp_path)) == trainer.global_step
 
 
 def test_validation_between_steps_is_in_no_trace(tmp_path: Path) -> None:
@@ -137,22 +141,6 @@ def test_callbacks_logging_and_checkpoints_belong_to_the_step(tmp_path: Path) ->
         assert [e for e in events(file) if e["name"] == "aten::cumprod" and step.start <= e["ts"] < step.end]
 
 
-def test_max_steps_in_the_middle_of_a_window(tmp_path: Path) -> None:
-    fit(tmp_path, 20, max_steps=4, max_epochs=-1, callback=quick(active=10))
-    assert step_numbers(tmp_path) == [[1, 2, 3]]
-
-
-def test_the_default_schedule_fits_a_short_run(tmp_path: Path) -> None:
-    fit(tmp_path, 4, callback=PerfCallback(report="none"))
-    assert step_numbers(tmp_path) == [[1, 2, 3]]
-
-
-def test_given_numbers_are_obeyed_in_a_run_too_short(tmp_path: Path) -> None:
-    fit(tmp_path, 4, callback=PerfCallback(skip_first=10, report="none"))
-    assert trace_files(tmp_path) == []
-    assert len(samples(tmp_path)) == 4
-
-
 def test_no_training_batches(tmp_path: Path) -> None:
     fit(tmp_path, limit_train_batches=0)
     assert not (tmp_path / "perf").exists()
@@ -197,23 +185,6 @@ def test_slow_data_is_seen_as_data_wait(tmp_path: Path) -> None:
     assert min(differences) < 0.2
 
 
-def weights(tmp_path: Path, callback: PerfCallback | None, **options: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-    torch.manual_seed(3)
-    module = make_module()
-    data = DataLoader(Points(24), 2, shuffle=True)
-    make_trainer(tmp_path, callback, max_epochs=2, **options).fit(module, data, loader(1))
-    return [p.detach() for p in module.parameters()], torch.rand(4)
-
-
-@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}])
-def test_training_gives_the_same_bits_with_and_without(tmp_path: Path, options: dict[str, Any]) -> None:
-    plain, plain_random = weights(tmp_path / "a", None, **options)
-    observed, observed_random = weights(tmp_path / "b", quick(repeat=2), **options)
-    assert trace_files(tmp_path / "b")
-    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
-    assert torch.equal(plain_random, observed_random), "random numbers were drawn"
-
-
 def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
     callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=3, max_overhead=0.0, report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(14))
@@ -238,10 +209,3 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     assert each.window.trace_bytes == file.stat().st_size
     profiled = [row["step"] for row in samples(tmp_path) if row["profiled"]]
     assert profiled == list(range(9, 14))
-
-
-@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, CaptureOptions])
-def test_types_of_settings_can_be_read(settings: Any) -> None:
-    """As LightningCLI reads them, to take settings from its command line and files."""
-    hints = get_type_hints(settings.__init__)
-    assert set(inspect.signature(settings).parameters) <= hints.keys()

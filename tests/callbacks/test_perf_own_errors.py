@@ -31,59 +31,38 @@ from tests.callbacks.training import (
     step_numbers,
 )
 
-FAULTS = [
-    (Fit, "__init__"),
-    (StepTracker, "on_action_start"),
-    (StepTracker, "on_action_end"),
-    (StepTracker, "on_batch_start"),
-    (StepTracker, "on_batch_end"),
-    (StepTracker, "on_before_backward"),
-    (StepTracker, "on_after_backward"),
-    (StepTracker, "on_before_optimizer_step"),
-    (StepTracker, "on_optimizer_step_start"),
-    (StepTracker, "on_optimizer_step_end"),
-    (StepTracker, "finish"),
-    (StepTimer, "add_batch"),
-    (StepTimer, "on_step_start"),
-    (StepTimer, "on_step_end"),
-    (StepTimer, "on_phase_start"),
-    (StepTimer, "on_phase_end"),
-    (StepTimer, "on_training_pause"),
-    (StepTimer, "finish"),
-    (StepLog, "add"),
-    (StepLog, "on_step_end"),
-    (StepLog, "write"),
-    (WindowProfiler, "on_step_start"),
-    (WindowProfiler, "on_step_end"),
-    (WindowProfiler, "on_phase_start"),
-    (WindowProfiler, "on_phase_end"),
-    (WindowProfiler, "on_training_pause"),
-    (profiler_module, "export_trace"),
-    (profile, "prepare_trace"),
-    (profile, "start_trace"),
-    (profile, "stop_trace"),
-    (profile, "export_chrome_trace"),
-]
-
-
-OPTIONAL_FAULTS = [
-    (WindowPlan, "action"),
-    (WindowPlan, "folder_for"),
-    (Captures, "on_step_start"),
-    (Captures, "on_step_end"),
-    (Captures, "on_training_pause"),
-    (Captures, "listen"),
-    (FileRequests, "look"),
-    (OverheadBudget, "allows"),
-    (OverheadBudget, "window_ends"),
-    (RankFiles, "wait"),
-]
+FAULTS: dict[Any, tuple[str, ...]] = {
+    Fit: ("__init__",),
+    StepTracker: (
+        "on_action_start", "on_action_end", "on_batch_start", "on_batch_end", "on_before_backward", "on_after_backward",
+        "on_before_optimizer_step", "on_optimizer_step_start", "on_optimizer_step_end", "finish",
+    ),
+    StepTimer: (
+        "add_batch", "on_step_start", "on_step_end", "on_phase_start", "on_phase_end", "on_training_pause", "finish",
+    ),
+    StepLog: ("add", "on_step_end", "write"),
+    WindowProfiler: ("on_step_start", "on_step_end", "on_phase_start", "on_phase_end", "on_training_pause"),
+    profiler_module: ("export_trace",),
+    profile: ("prepare_trace", "start_trace", "stop_trace", "export_chrome_trace"),
+}  # fmt: skip
+OPTIONAL_FAULTS: dict[Any, tuple[str, ...]] = {
+    WindowPlan: ("action", "folder_for"),
+    Captures: ("on_step_start", "on_step_end", "on_training_pause", "listen"),
+    FileRequests: ("look",),
+    OverheadBudget: ("allows", "window_ends"),
+    RankFiles: ("wait",),
+}
 OPTIONS = {"capture_slow_steps": CaptureOptions(on_signal=True), "max_overhead": 0.5}
 
 
 @pytest.mark.parametrize(
     ("owner", "method", "options"),
-    [*((*fault, {}) for fault in FAULTS), *((*fault, OPTIONS) for fault in OPTIONAL_FAULTS)],
+    [
+        (owner, method, options)
+        for faults, options in ((FAULTS, {}), (OPTIONAL_FAULTS, OPTIONS))
+        for owner, methods in faults.items()
+        for method in methods
+    ],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else "with options"),
 )
 def test_a_fault_in_profiling_is_one_warning(

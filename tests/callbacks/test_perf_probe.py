@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lightning_perf import PerfCallback, analyze
-from lightning_perf.callbacks import probe_fit as module
-from lightning_perf.callbacks.probe_fit import check_probe, probe_seconds
+from lightning_perf.callbacks.report import PROBE_SHARE, check_probe, probe_seconds
 from lightning_perf.run_files.probe import PROBE_NAME, read_probe
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import PACKAGES, make_module
@@ -71,7 +70,7 @@ def test_a_fault_of_the_probe_is_one_warning(tmp_path: Path, monkeypatch: pytest
 )
 def test_how_long_a_probe_takes(probe: float | bool | None, fit_s: float, ranks: int, seconds: float) -> None:
     assert probe_seconds(probe, fit_s, ranks) == seconds
-    assert module.SHARE == 0.1
+    assert PROBE_SHARE == 0.1
 
 
 @pytest.mark.parametrize("probe", [0, -1, 0.0, float("inf"), float("nan")])

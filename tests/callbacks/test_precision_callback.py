@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision import switch as precision_switch
+from lightning_perf.callbacks.precision.autograd_graph import read_graph
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
 from tests.callbacks.training import PACKAGES, make_trainer, recording_logger
@@ -30,6 +30,8 @@ SETTINGS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "clip by norm": (Recipe(), {"gradient_clip_val": 0.1}),
     "clip by value": (Recipe(), {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}),
     "accumulation": (Recipe(overflow_at=3), {"accumulate_grad_batches": 2}),
+    "accumulation, clipped": (Recipe(), {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
+    "manual": (Recipe(manual=True), {}),
     "manual, two optimizers": (Recipe(manual=True, optimizers=2, overflow_at=2), {}),
     "compiled": (Recipe(compiled=True), {}),
     "fused": (Recipe(fused=True, overflow_at=2), {}),
@@ -40,11 +42,15 @@ SETTINGS: dict[str, tuple[Recipe, dict[str, Any]]] = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_trains_bit_for_bit_as_a_trainer_with_that_precision(tmp_path, mode, setting):
     recipe, options = SETTINGS[setting]
-    ours = fit(tmp_path, everything(mode), make_net(recipe), **options)
+    callback = everything(mode)
+    ours = fit(tmp_path, callback, make_net(recipe), **options)
     stock = fit(tmp_path, None, make_net(recipe), **stock_options(mode), **options)
     plain = fit(tmp_path, None, make_net(recipe), **options)
     assert same(ours, stock)
     assert ours.losses != plain.losses
+    if mode == "16-mixed":
+        assert callback.loss_scale is not None
+        assert callback.loss_scale.attempts == ours.trainer.global_step  # which counts each optimizer's steps
 
 
 @pytest.mark.parametrize("mode", MODES)

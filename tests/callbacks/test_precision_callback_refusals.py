@@ -34,63 +34,36 @@ class OwnPlugin(MixedPrecision):
     """A user's own plugin."""
 
 
-REFUSALS: list[tuple[str, Any, Any, dict[str, Any]]] = [
-    (
-        "given precision='16-mixed', but the Trainer is in 'bf16-mixed'",
-        lambda: PrecisionCallback("16-mixed"),
-        make_net,
-        {"precision": "bf16-mixed"},
-    ),
-    ("the Trainer is in '16-true'", lambda: PrecisionCallback("16-mixed"), make_net, {"precision": "16-true"}),
-    ("the Trainer is in 'bf16-true'", lambda: PrecisionCallback("bf16-mixed"), make_net, {"precision": "bf16-true"}),
-    ("the Trainer is in '64-true'", lambda: PrecisionCallback("bf16-mixed"), make_net, {"precision": "64-true"}),
-    (
-        "Leave the precision out of the Trainer, or out of the callback",
-        lambda: PrecisionCallback("32-true"),
-        make_net,
-        {"precision": "bf16-mixed"},
-    ),
-    (
-        "the Trainer is in 'bf16-mixed' .*OwnPlugin",
-        lambda: PrecisionCallback("16-mixed"),
-        make_net,
-        {"plugins": [OwnPlugin("bf16-mixed", "cpu")]},
-    ),
-    ("fc.weight is torch.float16.*Leave out .half", lambda: PrecisionCallback("16-mixed"), half_weights, {}),
-    ("cannot work with LBFGS.*bf16-mixed", lambda: PrecisionCallback("16-mixed"), with_lbfgs, {}),
-    (
-        "fused AdamW.*fused=False",
-        lambda: PrecisionCallback("16-mixed"),
-        lambda: make_net(Recipe(fused=True)),
-        {"gradient_clip_val": 1.0},
-    ),
-    ("keep_fp32 was given, but the Trainer is in '32-true'", lambda: PrecisionCallback(keep_fp32=["fc"]), make_net, {}),
-    (
-        "keep_fp32 pattern 'linear' matches no layer",
-        lambda: PrecisionCallback("16-mixed", keep_fp32=["linear"]),
-        make_net,
-        {},
-    ),
+FP16: dict[str, Any] = {"precision": "16-mixed"}
+BF16: dict[str, Any] = {"precision": "bf16-mixed"}
+
+REFUSALS: list[tuple[str, dict[str, Any], Any, dict[str, Any]]] = [
+    ("given precision='16-mixed', but the Trainer is in 'bf16-mixed'", FP16, make_net, BF16),
+    ("the Trainer is in '16-true'", FP16, make_net, {"precision": "16-true"}),
+    ("the Trainer is in 'bf16-true'", BF16, make_net, {"precision": "bf16-true"}),
+    ("the Trainer is in '64-true'", BF16, make_net, {"precision": "64-true"}),
+    ("Leave the precision out of the Trainer, or out of the callback", {"precision": "32-true"}, make_net, BF16),
+    ("the Trainer is in 'bf16-mixed' .*OwnPlugin", FP16, make_net, {"plugins": [OwnPlugin("bf16-mixed", "cpu")]}),
+    ("fc.weight is torch.float16.*Leave out .half", FP16, half_weights, {}),
+    ("cannot work with LBFGS.*bf16-mixed", FP16, with_lbfgs, {}),
+    ("fused AdamW.*fused=False", FP16, lambda: make_net(Recipe(fused=True)), {"gradient_clip_val": 1.0}),
+    ("keep_fp32 was given, but the Trainer is in '32-true'", {"keep_fp32": ["fc"]}, make_net, {}),
+    ("keep_fp32 pattern 'linear' matches no layer", {**FP16, "keep_fp32": ["linear"]}, make_net, {}),
     (
         "init_scale=8.0 was given, but the Trainer is in 'bf16-mixed'",
-        lambda: PrecisionCallback(init_scale=8.0),
+        {"init_scale": 8.0},
         make_net,
         stock_options("bf16-mixed"),
     ),
-    (
-        "replayed in FP32 in automatic optimization",
-        lambda: PrecisionCallback(guard_steps=2),
-        lambda: make_net(Recipe(manual=True)),
-        {},
-    ),
+    ("replayed in FP32 in automatic optimization", {"guard_steps": 2}, lambda: make_net(Recipe(manual=True)), {}),
 ]
 
 
-@pytest.mark.parametrize(("message", "callback", "module", "options"), REFUSALS, ids=[row[0][:48] for row in REFUSALS])
-def test_conflict_is_refused_before_the_first_step(tmp_path, message, callback, module, options):
+@pytest.mark.parametrize(("message", "settings", "module", "options"), REFUSALS, ids=[row[0][:48] for row in REFUSALS])
+def test_conflict_is_refused_before_the_first_step(tmp_path, message, settings, module, options):
     net = module()
     with pytest.raises(PrecisionError, match=message):
-        fit(tmp_path, callback(), net, **options)
+        fit(tmp_path, PrecisionCallback(**settings), net, **options)
     assert net.losses == []
 
 

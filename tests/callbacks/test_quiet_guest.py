@@ -12,8 +12,28 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_perf.machine.environment import host_notes
+from lightning_perf.revision import git_revision
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import PACKAGES, make_module, trace_files
+
+NET = """
+import torch
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+def fit(callback):
+    data = torch.utils.data.DataLoader(torch.zeros(16, 2), 2)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                         callbacks=[callback], enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Net(), data)
+"""
 
 
 def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -28,50 +48,25 @@ def test_only_the_package_in_use_is_loaded_and_its_logger_stays_in_charge(
 ) -> None:
     imports = [f"import {name} as pl", "from lightning_perf import PerfCallback\ncallback = PerfCallback(skip_first=1)"]
     lines = "\n".join(imports if first == "Trainer" else reversed(imports))
-    other = "lightning" if name == "pytorch_lightning" else "pytorch_lightning"
+    later = PACKAGES[name == PACKAGES[0]]
     code = f"""
 import logging, sys
 {lines}
-import torch
 logging.getLogger({name!r}).setLevel(logging.ERROR)
-
-class Net(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 1)
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch).sum()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-data = torch.utils.data.DataLoader(torch.zeros(8, 2), 2)
-trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[callback],
-                     enable_progress_bar=False, enable_model_summary=False, default_root_dir={str(tmp_path)!r})
-trainer.fit(Net(), data)
+{NET}
+fit(callback)
 assert isinstance(callback, pl.Callback)
-assert {other!r} not in sys.modules, "the other package was loaded"
+assert {later.partition(".")[0]!r} not in sys.modules, "the other package was loaded"
+import {later}  # it joins
+assert isinstance(callback, {later}.Callback)
+home = sys.modules["{later}.callbacks.callback"]
+assert home.__loader__ is home.__spec__.loader
+assert type(home.__loader__).__name__ == "SourceFileLoader", home.__loader__
 """
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Where" in done.stdout
     assert "GPU available" not in done.stderr + done.stdout
-
-
-def test_a_package_that_is_loaded_later_joins(tmp_path: Path) -> None:
-    code = """
-import lightning.pytorch
-from lightning_perf import PerfCallback, PrecisionCallback
-callback, precision = PerfCallback(), PrecisionCallback("bf16-mixed")
-import pytorch_lightning
-for package in (lightning.pytorch, pytorch_lightning):
-    assert isinstance(callback, package.Callback) and isinstance(precision, package.Callback)
-import sys
-loader = sys.modules["pytorch_lightning.callbacks.callback"].__loader__
-assert loader is pytorch_lightning.callbacks.callback.__spec__.loader
-assert type(loader).__name__ == "SourceFileLoader", loader
-"""
-    done = run(code, tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(torch.torch_version.TorchVersion(torch.__version__) < "2.12", reason="torch itself warns")
@@ -93,24 +88,21 @@ def test_a_warning_that_is_shown_once_stays_at_once(tmp_path: Path, monkeypatch:
     assert shown.count("mind the step") == 1
 
 
-FIT = """
-import torch, lightning.pytorch as pl
+def test_the_facts_of_a_run_repeat_no_warning() -> None:
+    registry: Any = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            warnings.warn_explicit("shown once", UserWarning, "module.py", 1, registry=registry)
+            git_revision(Path(__file__).parent)
+            host_notes()
+    assert len(caught) == 1
+
+
+FIT = f"""
+import lightning.pytorch as pl
 from lightning_perf import PerfCallback
-
-class Net(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 1)
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch).sum()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-def fit():
-    data = torch.utils.data.DataLoader(torch.zeros(16, 2), 2)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         callbacks=[PerfCallback()], enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(Net(), data)
+{NET}
 """
 
 
@@ -123,7 +115,7 @@ def prepare_and_speak(self):
     prepare(self)
     os.write(2, b"a line of the program\\n")
 torch.profiler.profile.prepare_trace = prepare_and_speak
-thread = threading.Thread(target=fit)
+thread = threading.Thread(target=fit, args=(PerfCallback(),))
 thread.start()
 thread.join()
 """
@@ -151,7 +143,7 @@ class Look(Callback):
         during = {{name for name in sys.modules if name.startswith("lightning_perf.")}}
 own_trainer = pl.Trainer
 pl.Trainer = lambda callbacks, **more: own_trainer(callbacks=[*callbacks, Look()], **more)
-fit()
+fit(PerfCallback())
 heavy = [each for each in asked if each[0] in ("matplotlib", "pandas", "scipy", "sympy")]
 assert asked and not heavy, heavy
 too_early = ("lightning_perf.findings", "lightning_perf.page", "lightning_perf.report", "lightning_perf.statistics")

@@ -35,11 +35,27 @@ def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pyte
     assert [path.name for path in (tmp_path / "perf").glob(".*")] == [FOLDER_MARKER], "a half-written file was left"
 
 
-def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
-    make_trainer(tmp_path, quick(report="none", repeat=2)).fit(make_module(), loader(8))
-    saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
-    again = analyze(tmp_path / "perf")
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a fit that prints nothing."""
+    folder = tmp_path_factory.mktemp("quiet")
+    make_trainer(folder, quick(report="none", repeat=2)).fit(make_module(), loader(8))
+    return folder / "perf"
+
+
+def test_the_report_is_that_of_the_folder_and_plain_json(quiet: Path) -> None:
+    content = (quiet / "report.json").read_bytes()
+    saved, again = PerfReport.from_json(content), analyze(quiet)
     assert (again.ranks, again.step_times, again.verdict) == (saved.ranks, saved.step_times, saved.verdict)
+    assert json.loads(content)["schema_version"] >= 1
+
+
+def test_recorded_steps_are_as_long_as_their_marks(quiet: Path) -> None:
+    marks = [mark for file in trace_files(quiet) for mark in step_marks(file)]
+    (rank,) = analyze(quiet).ranks
+    assert len(marks) == 4
+    for step, mark in zip(rank.breakdown.steps, marks, strict=True):
+        assert step.wall_ns / 1000 == pytest.approx(mark.end - mark.start, abs=1)
 
 
 def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_path: Path) -> None:
@@ -50,23 +66,10 @@ def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_p
     assert analyze(tmp_path / "perf").notes == saved.notes
 
 
-def test_recorded_steps_are_as_long_as_their_marks(tmp_path: Path) -> None:
-    make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(8))
-    (file,) = trace_files(tmp_path)
-    (rank,) = analyze(tmp_path / "perf").ranks
-    for step, mark in zip(rank.breakdown.steps, step_marks(file), strict=True):
-        assert step.wall_ns / 1000 == pytest.approx(mark.end - mark.start, abs=1)
-
-
-def test_it_can_be_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(6))
-    assert "Where" not in capsys.readouterr().out
-    assert (tmp_path / "perf" / "report.json").exists()
-
-
-def test_the_breakdown_reaches_the_loggers(tmp_path: Path) -> None:
+def test_the_breakdown_reaches_the_loggers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logger = CSVLogger(tmp_path)
     make_trainer(tmp_path, quick(report="none"), logger=logger).fit(make_module(), loader(6))
+    assert "Where" not in capsys.readouterr().out, "the report is not printed"
     header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
     folder = Path(logger.log_dir) / "perf"
@@ -137,7 +140,7 @@ def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
     assert any("unreadable" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("function", ["build_fit_report", "write_report", "log_report", "print_fit_report"])
+@pytest.mark.parametrize("function", ["build_fit_report", "write_report", "report_metrics", "print_fit_report"])
 def test_a_fault_in_the_report_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], function: str
 ) -> None:
@@ -150,8 +153,8 @@ def test_a_fault_in_the_report_is_a_warning(
     with pytest.warns(RuntimeWarning, match="the report (could not be made|is not).*a fault of ours"):
         trainer.fit(make_module(), loader(6))
     assert trainer.state.finished
-    assert ("A step takes" in capsys.readouterr().out) is (function in ("write_report", "log_report"))
-    assert (tmp_path / "perf" / "report.json").exists() is (function in ("log_report", "print_fit_report"))
+    assert ("A step takes" in capsys.readouterr().out) is (function in ("write_report", "report_metrics"))
+    assert (tmp_path / "perf" / "report.json").exists() is (function in ("report_metrics", "print_fit_report"))
 
 
 def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,11 +164,6 @@ def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pyt
     printed = " ".join(capsys.readouterr().out.split())
     assert "A step takes" in printed
     assert "No step was recorded: there is no folder to write traces to." in printed
-
-
-def test_a_report_is_plain_json(tmp_path: Path) -> None:
-    make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(6))
-    assert json.loads((tmp_path / "perf" / "report.json").read_text())["schema_version"] >= 1
 
 
 def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_report_shows_the_probe_with_the_largest_gain_first(
     assert text.index("bf16-mixed") < text.index("channels last")
     assert "18.0 ms to 22.0 ms" in text
     assert "18.0 % to 22.0 %" in text
-    assert "-6.00 ms to -4.00 ms" in text
+    assert "−6.00 ms to −4.00 ms" in text
     assert "made on another device" in text
     assert "Not measured: my::op: it is no operator of PyTorch" in text
     assert "| bf16-mixed | 18.0 ms to 22.0 ms | 18.0 % to 22.0 % | 81.0 % |" in markdown.read_text()

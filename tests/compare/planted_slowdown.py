@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.support.markdown import ROOT
 
-__all__ = ["commit", "git", "make_repository"]
-
 WORK = """
 def step(tick):
     for _ in range({calls}):

@@ -94,6 +94,14 @@ def write_arms(
     return made
 
 
+def write_levels(folder: Path, **levels: Sequence[float | None]) -> dict[str, list[RunRecord]]:
+    """Leave arms of runs outside of blocks, each with the accuracy of its only epoch."""
+    return {
+        name: [write_run(folder / f"{name}{n}", accuracies=(level,), train__seed=n) for n, level in enumerate(of_arm)]
+        for name, of_arm in levels.items()
+    }
+
+
 def fake_study(**changes: Any) -> Study:
     """Two arms of fake trainings, the second 20 % faster."""
     arms = (fake_arm("fp32"), fake_arm("amp", "--step-ms=8", "--precision=16-mixed"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightning_perf.compare.study.results import OPTIONS_NAME
+from lightning_perf.compare.study_options import OPTIONS_NAME
 from lightning_perf.history.entries import StoredBaseline, StoredRun
 from lightning_perf.history.store import HISTORY_NAME
 from lightning_perf.inference.run import TRADEOFF_FILE

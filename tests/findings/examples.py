@@ -18,7 +18,7 @@ from pathlib import Path
 import lightning_perf
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.report import findings_blocks
-from tests.analysis.host.test_stop_flags import training as stopping
+from tests.analysis.host.test_sync_points import training as stopping
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import FP32_GEMM, holding, reducing, training

@@ -13,7 +13,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf import PerfReport
-from lightning_perf.analysis.steps.memory_growth import MemoryGrowth, summarize_growth
+from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.fit import leak, memory_growth, worker_memory
 from lightning_perf.findings.registry import find_in_fit

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_perf.analysis.ranks.distributed import Distributed, distributed
-from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
+from lightning_perf.analysis.ranks.distributed import Distributed, RankTimes, distributed, rank_times
 from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, rank_imbalance
 from lightning_perf.findings.registry import find
 from tests.findings.recordings import Rule, analysis, finding_of, reducing, saving_of, training

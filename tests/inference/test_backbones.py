@@ -17,7 +17,7 @@ from lightning_perf.cli import main
 from lightning_perf.inference import backbones
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, make_backbone, sweep_backbones
 from lightning_perf.inference.counting.count import count_model
-from lightning_perf.inference.counting.roofline import Peaks
+from lightning_perf.inference.counting.document import Peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed
 from lightning_perf.inference.results.plot import draw_sweep
@@ -134,33 +134,20 @@ def sweep(made_up: None) -> Sweep:
     return made
 
 
-def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
+def test_rows_are_sorted_and_failures_have_reasons(sweep):
     assert [row.name for row in sweep.rows] == ["fast", "middle", "slow", "late", "nosuch"]
     fast, middle, slow, late, nosuch = sweep.rows
     assert [row.latency and row.latency.p50_ms for row in sweep.rows] == [2, 8, 24, None, None]
-    assert slow.latency is not None
     assert slow.latency.speedup is None
-    assert fast.latency is not None
-    assert fast.latency.speedup is not None
     assert fast.latency.speedup.value == pytest.approx(12)
     assert late.reason == "it does not run (RuntimeError: out of memory)"
     assert nosuch.reason == "nobody has a model 'nosuch'"
-    assert middle.macs == 2 * 64 * 8 * 9
-    assert middle.parameters == 8 * 9 + 8
-    assert middle.size_bytes == 4 * middle.parameters
+    assert (middle.macs, middle.parameters, middle.size_bytes) == (2 * 64 * 8 * 9, 80, 4 * 80)
     assert middle.bound_ms == pytest.approx(2e3 * middle.macs / PEAKS.flops_per_s)
     assert middle.efficiency == pytest.approx(2e3 * middle.macs / PEAKS.flops_per_s / 8)
     assert sweep.macs_correlation == pytest.approx(1)
-    assert sweep.noise is not None
     assert sweep.noise.value == pytest.approx(1)
-
-
-def test_the_document_survives_json(sweep: Sweep):
     assert Sweep.from_json(sweep.to_json()) == sweep
-    with pytest.raises(InferenceError, match="is not a sweep"):
-        Sweep.from_json("[]")
-    with pytest.raises(InferenceError, match=r"schema version 9.*upgrade"):
-        Sweep.from_json(replace(sweep, schema_version=9).to_json())
 
 
 @pytest.mark.parametrize(
@@ -181,14 +168,13 @@ def test_bad_settings_are_errors(arguments: dict[str, Any], words: str):
 def test_the_table_shows_all_rows(sweep: Sweep):
     stream = io.StringIO()
     sweep.print(file=stream, width=100)
-    text = stream.getvalue()
-    assert "input 1×10×10, batch 2" in text
-    for words in ("fast", "middle", "slow", "2.00 ms", "12.0×", "late: it does not run", "nosuch: nobody has a model"):
-        assert words in text
-    assert "speed: speed-up over slow." in text
     markdown = sweep.to_markdown().replace("\\", "")
-    assert "| fast |" in markdown
-    assert all(line in markdown for line in ("- nosuch: nobody has a model", "- speed: speed-up over slow."))
+    for text in (stream.getvalue(), markdown):
+        assert "input 1×10×10, batch 2" in text
+        for words in ("fast", "middle", "slow", "2.00 ms", "12.0×", "speed: speed-up over slow."):
+            assert words in text
+        assert "late: it does not run" in text
+        assert "nosuch: nobody has a model" in text
 
 
 def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
@@ -255,7 +241,5 @@ def test_one_real_network_end_to_end():
     pytest.importorskip("torchvision", reason="needs the recipes extra")
     (row,) = sweep_backbones(["squeezenet1_1"], (1, 32, 32), classes=3, effort=BRIEF).rows
     assert row.reason is None
-    assert row.latency is not None
     assert row.latency.p50_ms > 0
-    assert row.efficiency is not None
     assert 0 < row.efficiency < float("inf")

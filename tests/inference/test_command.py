@@ -36,14 +36,22 @@ def test_bad_input_is_a_message_and_code_2(arguments, said, capsys):
 
 
 @pytest.mark.parametrize(
-    "option",
-    [["--shape", "1,x"], ["--batch-sizes", "0"], ["--max-latency-ms", "0"], ["--max-accuracy-drop", "1"]],
+    ("option", "value", "said"),
+    [
+        ("--shape", "1,x", "--shape"),
+        ("--batch-sizes", "0", "--batch-sizes"),
+        ("--max-latency-ms", "0", "--max-latency-ms"),
+        ("--max-accuracy-drop", "1", "--max-accuracy-drop"),
+        ("--plot", "plot.bogus", "plots are written as .png, .svg or .pdf"),
+    ],
 )
-def test_wrong_usage_is_code_2(option, capsys):
+def test_wrong_usage_is_said_before_the_measurement(option, value, said, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main(["infer", f"{HERE}:Tiny", *option])
+        main(["infer", f"{HERE}:Tiny", option, value])
     assert stopped.value.code == 2
-    assert "usage: lightning-perf infer" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "usage: lightning-perf infer" in error
+    assert said in error
 
 
 ROWS = [row("eager", 10), row("onnxruntime-int8", 2, 89, 300), row("openvino", reason="openvino is [red]missing[/red]",
@@ -66,12 +74,6 @@ def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp
     assert load_document("infer", printed)
     assert files[0].read_text().startswith("**Deploy** ")
     assert files[1].read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_plot_of_another_kind_is_said_before_the_measurement(capsys):
-    with pytest.raises(SystemExit):
-        main(["infer", f"{HERE}:Tiny", "--plot", "plot.bogus"])
-    assert "plots are written as .png, .svg or .pdf" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_leaves_the_others(monkeypatch, capsys, tmp_path):

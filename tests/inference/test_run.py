@@ -1,16 +1,22 @@
+"""Measurements of all variants: with processes once, else with stand-ins for those that build and run a variant."""
+
 import json
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lightning_perf.inference import Effort, MeasureOptions, Validation, load_artefact, measure_variants, run
-from lightning_perf.inference.counting.roofline import Peaks
-from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.results.tradeoff import Tradeoff
-from lightning_perf.inference.run import save_document
-from tests.inference.support import InPlace, Random, Tiny, row, tradeoff
+from lightning_perf.inference.counting.document import Peaks
+from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference.measurement.measure import Timed
+from lightning_perf.inference.results.tradeoff import ColdStart, Reload, Tradeoff
+from lightning_perf.inference.run import Campaign, save_document
+from lightning_perf.inference.variants.variant import parse_variants
+from tests.inference.support import CPU, InPlace, Random, Tiny, row, tradeoff
 
 PICTURES = torch.zeros(2, 1, 8, 8)
 QUICK = Effort(seconds=0.02, rounds=6, warmup=1, rewarm=1)
@@ -69,27 +75,6 @@ def test_the_figures_are_those_of_the_model(measured):
     assert any("calibrated on the 60 timed inputs" in note for note in document.notes)
 
 
-def test_a_bound_that_the_model_beats_is_measured_again_and_left_out(monkeypatch):
-    asked = []
-
-    def busy(device, threads, dtype=torch.float32, *, working_set_bytes):
-        asked.append(threads)
-        return Peaks("A CPU", "float32", threads, 1.0, 1.0, "measured here: slowly")
-
-    monkeypatch.setattr(run, "find_peaks", busy)
-    options = MeasureOptions(variants=["eager"], batch_sizes=(1,), effort=QUICK)
-    document = measure_variants(Tiny(), inputs=PICTURES, options=options)
-    assert len(asked) == 3
-    assert document.count is not None
-    assert document.roofline is None
-    assert any("left out: eager is faster than the rates" in note for note in document.notes)
-
-
-def test_the_highest_of_several_rates_count():
-    one, other = (Peaks("A CPU", "float32", 1, flops, speed, "measured here") for flops, speed in ((2, 3), (1, 4)))
-    assert one.highest(other) == other.highest(one) == Peaks("A CPU", "float32", 1, 2, 4, "measured here")
-
-
 def test_what_is_kept_loads_and_gives_the_same(measured):
     document, out = measured
     assert Tradeoff.from_json((out / "tradeoff.json").read_bytes()) == document
@@ -146,15 +131,106 @@ def test_a_document_that_cannot_be_written_is_not_lost(tmp_path):
     assert "tradeoff.json could not be written (No such file or directory)" in kept.notes[-1]
 
 
+class Process:
+    """A variant's process: 1 ms for bf16 and 10 ms for others. The fast one fails with a batch of 2."""
+
+    cold = ColdStart(1.0, 1.0, None, None)
+
+    def __init__(self, built, *_):
+        self._milliseconds = 1 if built.name == "bf16" else 10
+
+    def check_reload(self):
+        return Reload(0.0, 1e-3)
+
+    def time(self, order):
+        if order.batch == 2 and self._milliseconds == 1:
+            raise VariantError("its process crashed with SIGKILL")
+        return Timed((self._milliseconds * 10**6,) * 20, (1,) * 20, ())
+
+    def close(self):
+        pass
+
+
+ORIGINAL = np.array([[1.0, -2.0]], np.float32)
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """Let variants have outputs that are off by so much from the original's, and processes of this file."""
+
+    def use(original=ORIGINAL, provenance=None, off_by=0.0):
+        def build(origin, *_, **__):
+            outputs = tmp_path / f"{origin.variant}.npy"
+            np.save(outputs, original if origin.variant == "eager" else original * (1 + off_by))
+            artefact = SimpleNamespace(size_bytes=4, provenance=provenance)
+            name = origin.variant
+            return SimpleNamespace(name=name, folder=tmp_path, artefact=artefact, outputs=outputs, seconds=1.0)
+
+        monkeypatch.setattr(run, "build_variant", build)
+        monkeypatch.setattr(run, "Running", Process)
+
+    return use
+
+
+@pytest.fixture
+def start(stand_in, tmp_path):
+    def make(*names, **outputs):
+        stand_in(**outputs)
+        chains = SimpleNamespace(subject_file=lambda *_: None, module=lambda _: nn.Linear(1, 1))
+        subject, options = SimpleNamespace(device=CPU), MeasureOptions(name="Tiny", effort=Effort(rounds=6))
+        return Campaign(parse_variants(names), subject, ORIGINAL, chains, [], options, tmp_path, lambda _: None)
+
+    return make
+
+
+def test_a_variant_that_fails_later_is_best_in_nothing(start):
+    campaign = start("bf16")
+    campaign.run(1, [1, 2])
+    assert [cell.front for cell in campaign.cells] == [("eager",), ("eager",)]
+    eager, fast = campaign.rows
+    assert (eager.reason, fast.reason) == (None, "its process crashed with SIGKILL")
+    assert fast.latency(1, 1).p50_ms == 1  # what was measured stays
+
+
 @pytest.mark.parametrize(
-    ("inputs", "labels", "units", "said"),
+    ("name", "provenance", "error", "fails"),
     [
-        (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), None, "validation data are empty"),
-        (torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64), None, "for 2 inputs"),
-        (torch.zeros(2, 1), torch.zeros(2), None, "class indices"),
-        (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 3, "units must be from 1 to 2 \\(inputs\\), got 3"),
+        ("onnxruntime", {"dtype": "float32"}, 0.5, True),
+        ("onnxruntime", {"dtype": "float32"}, float("nan"), True),
+        ("onnxruntime", {"dtype": "float32"}, 1e-3, False),
+        ("bf16", {"dtype": "bfloat16"}, 0.5, False),  # for its accuracy to judge
+        ("onnxruntime-int8", {"weights": "int8 per channel"}, 0.5, False),
     ],
 )
-def test_validation_data_that_do_not_fit_are_refused(inputs, labels, units, said):
-    with pytest.raises(InferenceError, match=said):
-        Validation(inputs, labels, units)
+def test_float32_has_to_give_the_outputs_of_the_original(name, provenance, error, fails, start):
+    campaign = start(name, f"share-1bit+{name}", provenance=provenance, off_by=error)
+    campaign.run(1, [1])
+    _, plain, shared = campaign.rows
+    assert ("outputs differ from the original" in (plain.reason or "")) == fails
+    assert shared.reason is None  # a transform changes outputs
+
+
+def test_nothing_can_be_said_without_the_original(start, monkeypatch):
+    def fail(self):
+        raise VariantError("gone")
+
+    monkeypatch.setattr(Process, "check_reload", fail)
+    with pytest.raises(InferenceError, match="The original itself cannot be measured: gone"):
+        start("bf16").run(1, [1])
+
+
+def test_a_bound_that_the_model_beats_is_measured_again_and_left_out(stand_in, monkeypatch):
+    asked = []
+
+    def busy(device, threads, dtype=torch.float32, *, working_set_bytes):
+        asked.append(threads)
+        return Peaks("A CPU", "float32", threads, 1.0, 1.0, "measured here: slowly")
+
+    monkeypatch.setattr(run, "find_peaks", busy)
+    stand_in(original=Tiny().eval()(PICTURES).detach().numpy(), provenance={"dtype": "float32"})
+    options = MeasureOptions(variants=["eager"], batch_sizes=(1,), effort=QUICK)
+    document = measure_variants(Tiny(), inputs=PICTURES, options=options)
+    assert len(asked) == 3
+    assert document.count is not None
+    assert document.roofline is None
+    assert any("left out: eager is faster than the rates" in note for note in document.notes)

@@ -2,7 +2,6 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,11 @@ from lightning_perf.machine.environment import (
 )
 
 
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
 def test_versions_are_those_that_are_installed(monkeypatch):
     import numpy as np
 
@@ -28,15 +32,13 @@ def test_versions_are_those_that_are_installed(monkeypatch):
     assert version_facts()["version.no-such-package"] is None
 
 
-def test_the_processor_and_its_threads_on_a_cpu():
-    torch = pytest.importorskip("torch")
+def test_the_processor_and_its_threads_on_a_cpu(torch):
     facts = device_facts(torch.device("cpu"))
     assert facts["device.type"] == "cpu"
     assert facts["device.threads"] == torch.get_num_threads()
 
 
-def test_tf32_on_and_off_are_different_facts():
-    torch = pytest.importorskip("torch")
+def test_tf32_on_and_off_are_different_facts(torch):
     seen = {}
     before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     try:
@@ -50,27 +52,7 @@ def test_tf32_on_and_off_are_different_facts():
     assert None not in seen[True].values()
 
 
-def by_precision(switch: Any, precisions: Sequence[str], read: Callable[[], Any]) -> list[Any]:
-    """Return the values of a fact while a backend's `fp32_precision` is each of these."""
-    before = switch.fp32_precision
-    values = []
-    try:
-        for precision in precisions:
-            switch.fp32_precision = precision
-            values.append(read())
-    finally:
-        switch.fp32_precision = before
-    return values
-
-
-def test_the_newer_switch_of_tf32_is_seen_as_well():
-    torch = pytest.importorskip("torch")
-    seen = by_precision(torch.backends.cuda.matmul, ("ieee", "tf32"), lambda: flag_facts()["flags.tf32_matmul"])
-    assert len(set(seen)) == 2
-
-
-def test_one_arithmetic_is_one_fact_whichever_switch_set_it():
-    torch = pytest.importorskip("torch")
+def test_one_arithmetic_is_one_fact_whichever_switch_set_it(torch):
     from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 
     matmul, before = torch.backends.cuda.matmul, Fp32Flags.read()
@@ -112,8 +94,7 @@ def test_variables_that_change_speed_are_facts_where_they_are_set(monkeypatch):
         ("flags.cudnn_enabled", lambda torch: torch.backends.cudnn.flags(enabled=False)),
     ],
 )
-def test_switches_in_the_users_code_are_seen(fact, switch):
-    torch = pytest.importorskip("torch")
+def test_switches_in_the_users_code_are_seen(fact, switch, torch):
     before = flag_facts()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -123,15 +104,21 @@ def test_switches_in_the_users_code_are_seen(fact, switch):
     assert flag_facts() == before
 
 
-def test_the_arithmetic_of_a_cpus_matrix_products_is_a_fact():
-    torch = pytest.importorskip("torch")
-    cpu, switch = torch.device("cpu"), torch.backends.mkldnn.matmul
-    seen = by_precision(switch, ("ieee", "bf16"), lambda: device_facts(cpu)["flags.mkldnn_matmul"])
-    assert seen == ["ieee", "bf16"]
+@pytest.mark.parametrize(("library", "other"), [("cuda", "tf32"), ("mkldnn", "bf16")])
+def test_the_arithmetic_of_matrix_products_is_a_fact(torch, library, other):
+    switch = getattr(torch.backends, library).matmul
+    before, seen = switch.fp32_precision, []
+    try:
+        for precision in ("ieee", other):
+            switch.fp32_precision = precision
+            facts = flag_facts() | device_facts(torch.device("cpu"))
+            seen.append(facts["flags.tf32_matmul" if library == "cuda" else "flags.mkldnn_matmul"])
+    finally:
+        switch.fp32_precision = before
+    assert seen == ["ieee", other]
 
 
-def test_nvml_is_asked_for_driver_and_power_limit_of_this_gpu(monkeypatch):
-    torch = pytest.importorskip("torch")
+def test_nvml_is_asked_for_driver_and_power_limit_of_this_gpu(monkeypatch, torch):
     properties = SimpleNamespace(name="G", total_memory=1, uuid="1-2")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     nvml = SimpleNamespace(

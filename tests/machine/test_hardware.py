@@ -46,7 +46,6 @@ from lightning_perf.machine.hardware import DEVICES, find_device
 )
 def test_devices_are_found_by_the_names_that_frameworks_give(device, memory_gb, row):
     found = find_device(device, None if memory_gb is None else int(memory_gb * 1e9))
-    assert found is not None
     assert found.name == row
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.machine import processor
+from lightning_perf.machine import environment, processor
 from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts, usable_cores
 
 X86 = (
@@ -21,12 +21,12 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n"
 )
 def test_flags(text: str, flags: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(environment, "CPUINFO", tmp_path / "cpuinfo")
     assert cpu_flags() == flags
 
 
 def test_no_list_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "nothing")
+    monkeypatch.setattr(environment, "CPUINFO", tmp_path / "nothing")
     assert cpu_flags() is None
 
 

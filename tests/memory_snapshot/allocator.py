@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.memory_snapshot.build import build_report
+from lightning_perf.memory_snapshot.document import DeviceMemory
+from lightning_perf.memory_snapshot.snapshot import read_snapshot
+
 Frames = list[dict[str, Any]]
 
 MIB = 1 << 20
@@ -122,12 +126,12 @@ class Allocator:
                 {
                     "device": self.device,
                     "address": address,
-                    "total_size": segment["total_size"],
+                    "total_size": size,
                     "allocated_size": 0 if block is None else block["size"],
                     "active_size": 0 if block is None else block["size"],
                     "requested_size": 0 if block is None else block["requested_size"],
                     "stream": segment["stream"],
-                    "segment_type": "small" if segment["total_size"] <= MIB else "large",
+                    "segment_type": "small" if size <= MIB else "large",
                     "segment_pool_id": (0, 0),
                     "is_expandable": False,
                     "frames": [],
@@ -149,6 +153,11 @@ class Allocator:
 def write(values: Any, path: Path) -> Path:
     path.write_bytes(pickle.dumps(values))
     return path
+
+
+def device_of(path: Path) -> DeviceMemory:
+    (device,) = build_report(read_snapshot(path), path).devices
+    return device
 
 
 def train(allocator: Allocator, steps: int, leak_bytes: int = 0) -> dict[str, int]:

@@ -113,20 +113,11 @@ def test_a_snapshot_and_a_trace_cannot_be_compared(tmp_path: Path, capsys: pytes
     assert "has no findings" in capsys.readouterr().err
 
 
-def test_view_names_the_command_for_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_commands_and_functions_name_the_command_for_a_snapshot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path / "s.pickle")
     assert main(["view", str(path)]) == 2
     assert f"lightning-perf analyze {path} --html" in capsys.readouterr().err
-
-
-def test_functions_for_traces_name_the_command_for_a_snapshot(tmp_path: Path) -> None:
-    path = written(tmp_path / "s.pickle")
     with pytest.raises(TraceError, match=r"is a Python pickle.* run lightning-perf analyze .*s\.pickle"):
         read_trace(path)
-
-
-def test_a_damaged_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "s.pickle")
-    path.write_bytes(path.read_bytes()[:-100])
-    assert main(["analyze", str(path)]) == 2
-    assert "ends early. Copy the file again, or write a new one" in capsys.readouterr().err

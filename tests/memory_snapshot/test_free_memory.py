@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.memory_snapshot.build import build_report
 from lightning_perf.memory_snapshot.document import DeviceMemory, Run
-from lightning_perf.memory_snapshot.snapshot import read_snapshot
-from tests.memory_snapshot.allocator import MIB, Allocator, forward, frames, write
+from tests.memory_snapshot.allocator import MIB, Allocator, device_of, forward, frames, write
 
 BASE = 0x7F00_0000_0000
-
-
-def device_of(path: Path) -> DeviceMemory:
-    (device,) = build_report(read_snapshot(path), path).devices
-    return device
 
 
 def segment(address: int, size: int, blocks: list[tuple[int, bool]], **more: Any) -> dict[str, Any]:

@@ -113,11 +113,8 @@ class Planted:
         return os.system, (f"touch {self.file}",)
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_a_pickle_with_code_is_refused(tmp_path: Path, protocol: int) -> None:
-    values = {**trained(), "extra": Planted(tmp_path / "ran")}
-    path = tmp_path / "s.pickle"
-    path.write_bytes(pickle.dumps(values, protocol=protocol))
+def test_a_pickle_with_code_is_refused(tmp_path: Path) -> None:
+    path = write({**trained(), "extra": Planted(tmp_path / "ran")}, tmp_path / "s.pickle")
     with pytest.raises(TraceError, match=r"holds the Python object '(posix|os)\.system'"):
         read_snapshot(path)
     assert not (tmp_path / "ran").exists()
@@ -215,7 +212,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
         path.write_bytes(data[:size])
         with pytest.raises(TraceError):
             read_snapshot(path)
-    with pytest.raises(TraceError, match="ends early"):
+    with pytest.raises(TraceError, match=r"ends early\. Copy the file again, or write a new one"):
         read_snapshot(path)
 
 

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from lightning_perf.memory_snapshot.build import build_report
-from lightning_perf.memory_snapshot.document import DeviceMemory
+from lightning_perf.memory_snapshot.document import Moment
 from lightning_perf.memory_snapshot.lifetimes import find_lifetimes, replay_reserved
 from lightning_perf.memory_snapshot.snapshot import read_snapshot
-from tests.memory_snapshot.allocator import MIB, Allocator, backward, forward, frames, optimizer, train
+from tests.memory_snapshot.allocator import MIB, Allocator, backward, device_of, forward, frames, optimizer, train
 
 
-def device_of(path: Path) -> DeviceMemory:
-    (device,) = build_report(read_snapshot(path), path).devices
-    return device
+def categories(moment: Moment) -> dict[str, int]:
+    return {row.category: row.bytes for row in moment.categories}
+
+
+OWN = frames(("/home/ada/project/own.py", 3, "update"))
 
 
 def busy(seed: int, device: int = 0, events: int = 400) -> Allocator:
@@ -54,18 +56,12 @@ def test_levels_and_peak_are_those_of_the_allocator(tmp_path: Path, seed: int, l
     assert device.history.before_bytes == before
     assert device.history.state == ("partial" if before else "whole")
     if last is not None:  # their stacks are known, because the blocks hold them
-        assert device.history.dropped_stacks == len(
-            [address for address in allocator.live if first and address in allocator.alive_after[first - 1]]
-        ) - _reused(allocator, first)
+        again = {event["addr"] for event in allocator.events[first:] if event["action"] == "alloc"}
+        old = set(allocator.live) & set(allocator.alive_after[first - 1])
+        assert device.history.dropped_stacks == len(old - again)
     assert sum(row.bytes for row in device.peak.categories) == device.peak.allocated_bytes
     assert sum(row.peak_bytes for row in device.groups) == device.peak.allocated_bytes
     assert sum(row.end_bytes for row in device.groups) == device.end.allocated_bytes == allocator.levels[-1]
-
-
-def _reused(allocator: Allocator, first: int) -> int:
-    """Blocks that were alive before the kept events and at the end, and were allocated again in between."""
-    again = {event["addr"] for event in allocator.events[first:] if event["action"] == "alloc"}
-    return len(again & set(allocator.live) & set(allocator.alive_after[first - 1]))
 
 
 def test_reserved_memory_is_replayed_from_the_end(tmp_path: Path) -> None:
@@ -85,10 +81,9 @@ def test_groups_hold_the_bytes_of_their_lines(tmp_path: Path) -> None:
     device = device_of(allocator.write(tmp_path / "s.pickle"))
     expected: Counter[str] = Counter()
     line_of = {}
-    for number, event in enumerate(allocator.events[: device.peak.event]):
+    for event in allocator.events[: device.peak.event]:
         if event["action"] == "alloc":
             line_of[event["addr"]] = event["frames"][1]["line"]
-        assert number < device.peak.event
     for address, size in allocator.alive_after[device.peak.event - 1].items():
         expected[f"project/net.py:{line_of[address]} forward"] += size
     found: Counter[str] = Counter()
@@ -101,9 +96,9 @@ def test_uses_of_a_training_are_found(tmp_path: Path) -> None:
     allocator = Allocator()
     expected = train(allocator, 3)
     device = device_of(allocator.write(tmp_path / "s.pickle"))
-    assert {row.category: row.bytes for row in device.peak.categories} == expected
+    assert categories(device.peak) == expected
     assert device.peak.allocated_bytes == max(allocator.levels)
-    assert {row.category: row.bytes for row in device.end.categories} == {
+    assert categories(device.end) == {
         "parameters": 40 * MIB,
         "optimizer_state": 80 * MIB,
     }
@@ -157,9 +152,8 @@ def test_contradicting_events_are_counted(tmp_path: Path) -> None:
     allocator.alloc(2 * MIB, forward())
     allocator.record("alloc", address, MIB, 0, forward())  # its free is missing
     allocator.record("alloc", 4096, MIB, 0, forward())  # there is no such block at the end
-    device = device_of(allocator.write(tmp_path / "s.pickle"))
-    assert device.history.conflicts == 2
-    report = build_report(read_snapshot(tmp_path / "s.pickle"), tmp_path)
+    report = build_report(read_snapshot(allocator.write(tmp_path / "s.pickle")), tmp_path)
+    assert report.devices[0].history.conflicts == 2
     assert any("contradict" in note for note in report.notes)
 
 
@@ -169,22 +163,21 @@ def test_stacks_of_python_only_leave_backward_without_a_stack(tmp_path: Path) ->
     allocator.alloc(MIB, forward(2))
     allocator.alloc(3 * MIB, frames())
     allocator.free(allocator.alloc(MIB, optimizer()))
-    device = device_of(allocator.write(tmp_path / "s.pickle"))
-    assert {row.category: row.bytes for row in device.end.categories} == {"activations": 2 * MIB, "gradients": 3 * MIB}
-    report = build_report(read_snapshot(tmp_path / "s.pickle"), tmp_path)
+    report = build_report(read_snapshot(allocator.write(tmp_path / "s.pickle")), tmp_path)
+    assert categories(report.devices[0].end) == {"activations": 2 * MIB, "gradients": 3 * MIB}
     assert any("1 allocation without a stack" in note for note in report.notes)
 
 
 def test_a_range_of_the_optimizer_decides_where_the_stack_does_not(tmp_path: Path) -> None:
     allocator = Allocator()
-    allocator.alloc(MIB, elsewhere_stack())
+    allocator.alloc(MIB, OWN)
     allocator.annotate("Optimizer.step#Own.step", "START")
-    allocator.alloc(2 * MIB, elsewhere_stack())
-    allocator.free(allocator.alloc(3 * MIB, elsewhere_stack()))
+    allocator.alloc(2 * MIB, OWN)
+    allocator.free(allocator.alloc(3 * MIB, OWN))
     allocator.annotate("Optimizer.step#Own.step", "END")
-    allocator.alloc(5 * MIB, elsewhere_stack())
+    allocator.alloc(5 * MIB, OWN)
     device = device_of(allocator.write(tmp_path / "s.pickle"))
-    assert {row.category: row.bytes for row in device.end.categories} == {
+    assert categories(device.end) == {
         "unknown": 6 * MIB,
         "optimizer_state": 2 * MIB,
     }
@@ -195,13 +188,9 @@ def test_a_closure_in_the_range_of_the_optimizer_keeps_its_phases(tmp_path: Path
     allocator = Allocator()
     allocator.annotate("Optimizer.step#Adam.step", "START")
     allocator.alloc(MIB, forward())
-    allocator.alloc(2 * MIB, elsewhere_stack())
+    allocator.alloc(2 * MIB, OWN)
     allocator.alloc(3 * MIB, backward())
     allocator.annotate("Optimizer.step#Adam.step", "END")
     device = device_of(allocator.write(tmp_path / "s.pickle"))
-    found = {row.category: row.bytes for row in device.end.categories}
+    found = categories(device.end)
     assert found == {"activations": MIB, "unknown": 2 * MIB, "gradients": 3 * MIB}
-
-
-def elsewhere_stack() -> list[dict[str, object]]:
-    return frames(("/home/ada/project/own.py", 3, "update"))

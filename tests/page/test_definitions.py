@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from lightning_perf.analysis.model.memory import MemoryCategory
+from lightning_perf.analysis.model.memory_blocks import MemoryCategory
 from lightning_perf.analysis.steps.categories import CATEGORIES
 from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report, trained_precision

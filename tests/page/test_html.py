@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.cli import main
 from lightning_perf.page import html
 from lightning_perf.page.html import render_html
 from tests.page.samples import HOSTILE, hand_made_report
@@ -131,21 +130,3 @@ def test_charts_wait_for_the_rest_of_the_file(tmp_path: Path, open_page: Any) ->
     opened.page.evaluate("delete document.readyState")
     opened.page.evaluate("document.dispatchEvent(new Event('DOMContentLoaded'))")
     opened.page.locator(".chart svg.main-svg").first.wait_for()
-
-
-def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hand_made_report(tmp_path)
-    target = tmp_path / "out.html"
-    assert main(["analyze", str(tmp_path / "rank0.1.pt.trace.json"), "--html", str(target)]) == 0
-    assert capsys.readouterr().out.startswith("Where")
-    attributes, text = Scripts(target.read_bytes()).found[0]
-    assert attributes["data-name"] == "rank0.1.pt.trace.json"
-    assert json.loads(text)["verdict"]["where"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hand_made_report(tmp_path)
-    trace = tmp_path / "rank0.1.pt.trace.json"
-    target = trace / "out.html"
-    assert main(["analyze", str(trace), "--html", str(target)]) == 2
-    assert f"{target}: cannot be written" in capsys.readouterr().err

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from lightning_perf.cli import main
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison, Prediction
@@ -19,7 +17,7 @@ from lightning_perf.documents import page_json
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import format_change, format_detectable
-from tests.compare.support import write_run
+from tests.compare.support import write_arms, write_run
 
 pytest.importorskip("scipy")
 
@@ -182,24 +180,23 @@ def test_a_single_run_an_arm_is_shown_without_intervals(tmp_path: Path, open_pag
     assert opened.page.locator("#table-runs tbody tr").count() == 2
 
 
-def test_compare_writes_it_also_when_it_refuses(
-    tmp_path: Path, open_page: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for arm, precision, size in (("fp32", "32-true", 32), ("amp", "16-mixed", 64)):
-        for seed in (1, 2, 3):
-            facts: dict[str, Any] = {"train__seed": seed, "train__precision": precision, "train__batch_size": size}
-            write_run(tmp_path / arm / str(seed), step_ms=100.0 + seed, **facts)
-    target = tmp_path / "out.html"
-    command = ["compare", str(tmp_path / "fp32"), str(tmp_path / "amp"), "--treatment", "precision"]
-    assert main([*command, "--html", str(target)]) == 3
-    match = re.search(r'id="document"[^>]*>(.*?)</script>', target.read_text())
-    assert match is not None
-    document = json.loads(match[1])
-    assert [row["fact"] for row in document["rows"]] == ["train.batch_size"]
-    opened = open_page(json.dumps(document).encode(), kind="study")
-    assert document["message"] in opened.page.inner_text("main")
-    assert opened.texts("#table-differences tbody td") == ["amp", "32", "64"]
-    assert main([*command, "--allow", "batch_size", "--html", str(target)]) in (0, 4)
-    assert '"headline"' in target.read_text()
-    assert main([*command, "--allow", "batch_size", "--html", str(target / "out.html")]) == 2
-    assert f"{target / 'out.html'}: cannot be written" in capsys.readouterr().err
+def with_loss(run: Any, loss: float | None) -> Any:
+    epochs = tuple(msgspec.structs.replace(epoch, metrics={"val_loss": loss}) for epoch in run.epochs)
+    return replace(run, epochs=epochs, other_cpu_share=0.4)
+
+
+def test_a_diverged_candidate_is_shown_with_its_loss_and_the_busy_machine(tmp_path: Path, open_page: Any) -> None:
+    arms = write_arms(tmp_path)
+    arms["fp32"] = [with_loss(run, 0.3 + 0.001 * n) for n, run in enumerate(arms["fp32"])]
+    arms["amp"] = [with_loss(run, 9.0 if n else None) for n, run in enumerate(arms["amp"])]
+    comparison = compare_arms(arms)
+    opened = open_page(page_json(comparison), kind="study")
+    opened.draw_charts()
+    shown = opened.page.inner_text("main")
+    (candidate,) = comparison.candidates
+    assert opened.texts(".verdict .outcome") == ["diverged"]
+    assert candidate.verdict.headline in shown
+    assert "faster" not in candidate.verdict.headline  # though its steps take less time
+    assert "Times alone: step time −" in candidate.verdict.headline
+    assert all(line in shown for line in candidate.verdict.details)
+    assert "The machine was busy: other processes took 40 % during fp32" in shown

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_perf.commands.infer import write_outputs
 from lightning_perf.documents import page_json
 from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.tradeoff import Tradeoff
@@ -145,12 +143,3 @@ def test_hostile_names_stay_text(document: Tradeoff, open_page: Any) -> None:
         assert opened.page.locator("main img, main script, main a[href^=http], main iframe").count() == 0
     opened.show("tradeoff")
     assert "<img src=x onerror=" in opened.page.inner_text("#table-variants tbody tr:first-child th")
-
-
-def test_the_command_writes_it(document: Tradeoff, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "out.html"
-    write_outputs(document, html=target)
-    page = target.read_text()
-    assert 'data-name="Net" data-kind="inference"' in page
-    assert "It is within both limits." in page
-    assert "compiled" in capsys.readouterr().out

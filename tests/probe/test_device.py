@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from lightning_perf.callbacks.precision.tf32 import Fp32Flags
-from lightning_perf.machine.environment import device_settings
+from lightning_perf.machine.environment import cuda_settings, setting_facts
 from lightning_perf.probe.plan import Plan, plan_probe
 from lightning_perf.probe.replay.measure import make_calls
 from lightning_perf.probe.replay.messages import CURRENT, Measured, Setting
 from lightning_perf.probe.replay.worker import set_up_device
 from lightning_perf.probe.run import build_probe
-from lightning_perf.trace.description import DEVICE_SETTINGS_KEY, DeviceSettings
+from lightning_perf.trace.description import SETTINGS_KEY, Settings
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -40,7 +40,7 @@ def _flags():
 
 def recorded(noted: dict[str, Any] | None, **kernels: str) -> Trace:
     """A step on a device, with a kernel by operator."""
-    builder = TraceBuilder(**({DEVICE_SETTINGS_KEY: noted} if noted is not None else {})).step(1, 0, 1000)
+    builder = TraceBuilder(**({SETTINGS_KEY: noted} if noted is not None else {})).step(1, 0, 1000)
     builder.gpu("NVIDIA H100 80GB HBM3", computeMajor=9, computeMinor=0)
     for place, (operator, kernel) in enumerate(kernels.items()):
         at = 10 + 100 * place
@@ -115,9 +115,9 @@ def test_the_worker_gets_the_device_and_the_settings_of_the_training(monkeypatch
     torch.backends.cudnn.allow_tf32 = False
     with monkeypatch.context() as variable:
         variable.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-        noted = json.loads(json.dumps(device_settings()))
+        noted = json.loads(json.dumps(setting_facts() | cuda_settings()))
     on = planned(recorded(noted, mm=FP32)).task.on
-    assert on == DeviceSettings(DEVICES[1], True, False, True, True, True, "expandable_segments:True")
+    assert on == Settings(False, True, True, True, (), DEVICES[1], True, False, "expandable_segments:True")
     chosen[0] = 0
     torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = False
     torch.use_deterministic_algorithms(mode=False)

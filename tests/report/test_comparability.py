@@ -87,7 +87,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "convolution 96×1, convolution 96×2, convolution 96×3 and 3 more",
     ),
     "batch": ({"batch": 256}, "batch", "input 32×1×64", "input 256×1×64"),
-    "micro-batches": ({"micro_batches": 2}, "batch", "1 micro-batches per step", "2 micro-batches per step"),
+    "micro-batches": ({"micro_batches": 2}, "batch", "1 micro-batch per step", "2 micro-batches per step"),
     "ranks": ({"distributedInfo": {"rank": 0, "world_size": 8}}, "ranks", "1 rank", "8 ranks"),
     "stacks": (
         {"with_stack": 1},
@@ -124,7 +124,7 @@ def test_the_same_training_is_compared(tmp_path: Path) -> None:
     assert value.comparability.mismatches == ()
     assert value.comparability.unchecked == ()
     assert value.comparability.throughput is None
-    assert text_of(value).startswith("A step took 2.00 ms and takes 1.00 ms (0.500×): faster")
+    assert text_of(value).startswith("A step took 2.00 ms and takes 1.00 ms (mean, 0.500×): faster")
 
 
 def test_throughput_where_the_batch_differs(tmp_path: Path) -> None:

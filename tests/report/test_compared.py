@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
+from lightning_perf.analysis.diff import DiffTable
+from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.cli import main
-from tests.support.schemas import load_document
+from lightning_perf.report.document import PerfReport
+from lightning_perf.report.sections.diff import changes_table
+from lightning_perf.run_files.steps import StepSample
+from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -36,6 +41,31 @@ def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
     assert compared.diff.kernels is not None
     verdicts = {row.name: row.verdict for row in compared.diff.kernels.rows}
     assert verdicts == {"gemm": "faster", "[red]old\x1b[31m": "vanished", "new": "appeared"}
+
+
+def test_medians_without_the_profiler_lead_if_both_runs_have_them(paths: tuple[Path, Path]) -> None:
+    def timed(path: Path, step_us: int) -> PerfReport:
+        samples = [StepSample(step, 1000 * step_us, 0, None, None, False) for step in range(30)]
+        return replace(lightning_perf.analyze(path), step_times=summarize_step_times(samples))
+
+    before, after = timed(paths[0], 180), timed(paths[1], 90)
+    compared = before.diff(after)
+    assert (compared.step.before_ns, compared.step.after_ns, compared.step.verdict) == (180_000, 90_000, "faster")
+    text = " ".join(console_text(compared.blocks()).split())
+    assert text.startswith("A step took 180 µs and takes 90.0 µs (median, 0.500×): faster The step time is without the")
+    assert "means of 1 and 1 recorded step." in text
+    recorded = before.diff(lightning_perf.analyze(paths[1]))
+    assert (recorded.usual_step, recorded.step) == (None, recorded.diff.step)
+    assert "takes 200 µs (mean, 1.00×): same" in console_text(recorded.blocks())
+
+
+def test_small_changes_are_not_coloured(paths: tuple[Path, Path]) -> None:
+    compared = lightning_perf.analyze(paths[0]).diff(lightning_perf.analyze(paths[1]))
+    assert compared.diff.kernels is not None
+    for share, style in ((0.009, "quiet"), (0.011, "bad")):
+        row = replace(compared.diff.kernels.rows[0], change_ns=share * 1000.0, verdict="slower")
+        table = changes_table(DiffTable(1000.0, 1000.0 + row.change_ns, row.change_ns, (row,)), "kernel")
+        assert (table.rows[0][-1].text, table.rows[0][-1].style) == ("slower", style)
 
 
 def test_notes_say_whose_they_are(paths: tuple[Path, Path]) -> None:
@@ -72,17 +102,9 @@ def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None
     text = file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     assert "device compute" in text
-    assert "-60.0 µs" in text
+    assert "−60.0 µs" in text
     assert "\x1b" not in text
     assert r"[red]old\x1b[31m" in text
-
-
-def test_command_line(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", *map(str, paths), "--json"]) == 0
-    written = load_document("diff", capsys.readouterr().out)
-    assert (written["before"], written["after"]) == ([str(paths[0])], [str(paths[1])])
-    assert main(["diff", *map(str, paths)]) == 0
-    assert capsys.readouterr().out.startswith("A step took 200 µs and takes 200 µs (1.00×): same")
 
 
 def test_a_whole_recording_is_not_called_a_step(paths: tuple[Path, Path]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import lightning_perf
@@ -31,21 +30,6 @@ def test_the_console_has_a_section(tmp_path: Path) -> None:
     ):
         assert part in section
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_markdown_has_it_as_well(tmp_path: Path) -> None:
-    text = compilations.recompiling(tmp_path).to_markdown()
-    assert "### Compilation" in text
-    assert "2 recompilations: 8.00 s" in text
-
-
-def test_json_and_documents_of_older_versions(tmp_path: Path) -> None:
-    report = compilations.recompiling(tmp_path)
-    saved = report.to_json()
-    assert PerfReport.from_json(saved) == report
-    old = json.loads(saved)
-    del old["compilation"]
-    assert PerfReport.from_json(json.dumps(old)).compilation is None
 
 
 def test_a_damaged_file_is_left_out_with_a_note(tmp_path: Path) -> None:

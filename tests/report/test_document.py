@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,9 +10,11 @@ from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import ReportError
 from lightning_perf.findings.finding import Finding
+from lightning_perf.report.build import build_report
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.steps import StepSample
+from tests.report.support import input_bound_report
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
@@ -44,7 +47,26 @@ def full_report() -> PerfReport:
 def test_round_trip_loses_nothing() -> None:
     report = full_report()
     assert PerfReport.from_json(report.to_json()) == report
-    assert PerfReport.from_json(report.to_json()) == report
+
+
+def test_a_notebook_shows_verdict_findings_and_categories_without_markup_from_names(tmp_path: Path) -> None:
+    hostile = "<script>evil</script>\u202e"
+    report = input_bound_report(tmp_path, hostile)
+    report = replace(report, notes=(f"A note on {hostile}.",))
+    shown = report._repr_html_()
+    assert report.verdict.where in shown
+    assert f'<a href="{report.findings[0].page}">input-bound</a>' in shown
+    assert "<tr><td>device compute</td><td>500 µs</td><td>50.0 %</td><td>500 µs – 500 µs</td></tr>" in shown
+    assert "A note on &lt;script&gt;evil&lt;/script&gt;\\u202e." in shown
+    assert len(shown) < 5_000
+    assert build_report(())._repr_html_().startswith("<div>")
+
+
+def test_its_representation_is_one_line(tmp_path: Path) -> None:
+    report = input_bound_report(tmp_path, "gemm")
+    number = len(report.findings)
+    name = "rank0.pt.trace.json"
+    assert repr(report) == f"<PerfReport of {name}: {report.verdict.where} {number} finding{'s' * (number > 1)}>"
 
 
 def test_every_field_is_written() -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
-
-import msgspec
-import pytest
 
 from lightning_perf import PerfReport, analyze
 from lightning_perf.report.compared import Compared
@@ -47,10 +43,11 @@ def printed(document: PerfReport | Compared, width: int = 100) -> str:
 def test_the_peak_on_the_console(tmp_path: Path) -> None:
     report = recording(tmp_path, 8)
     text = printed(report)
-    assert "Device 0: peak 12.0 GiB in tensors (step 1) · 13.0 GiB reserved · of 40.0 GiB" in text
+    figures = "Peak in tensors 12.0 GiB (step 1) · Peak reserved 13.0 GiB · Device memory 40.0 GiB · Headroom 27.0 GiB"
+    assert f"Memory, device 0 {figures}" in " ".join(text.split())
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for line in ("parameters 4.00 GiB 30.8 %", "activations 8.00 GiB 61.5 %", "fragmentation 1.00 GiB 7.7 %"):
-        assert line in lines
+        assert any(each.startswith(line) for each in lines)
     assert "aten::linear in Net_0 activations forward 1 8.00 GiB" in lines
     assert "(before the recording) parameters 1 4.00 GiB" in lines
     sentences = " ".join(lines)
@@ -59,7 +56,7 @@ def test_the_peak_on_the_console(tmp_path: Path) -> None:
     # Of 38 GiB tensors get 12/13. (35.08 / 1.05 - 4) and (35.08 / 0.95 - 4) samples of 1 GiB.
     assert "The largest batch that fits has 29 to 32 samples: there is room of 35.1 GiB for tensors." in sentences
     assert "activations" in report.to_markdown()
-    section = printed(report, 80).partition("\nMemory\n")[2].partition("\n\n")[0]
+    section = printed(report, 80).partition("\nMemory, device 0\n")[2].partition("\nOperators")[0]
     assert "held by" in section
     assert all(len(line) <= 80 for line in section.splitlines())
 
@@ -76,35 +73,27 @@ def test_the_peak_in_a_comparison(tmp_path: Path) -> None:
     ]
     lines = [" ".join(line.split()) for line in printed(compared).splitlines()]
     assert "Memory at the peak, device 0" in lines
-    assert "activations 8.00 GiB 2.00 GiB -6.00 GiB" in lines
-    assert "all 13.0 GiB 7.00 GiB -6.00 GiB" in lines
+    assert "activations 8.00 GiB 2.00 GiB −6.00 GiB" in lines
+    assert "all 13.0 GiB 7.00 GiB −6.00 GiB" in lines
     assert "Memory at the peak, device 0" in compared.to_markdown()
     assert Compared.from_json(compared.to_json()) == compared
 
 
-def test_an_older_comparison_can_be_read(tmp_path: Path) -> None:
-    compared = recording(tmp_path, 8).diff(recording(tmp_path, 8))
-    document = msgspec.json.decode(compared.to_json().encode())
-    del document["memory"]
-    assert Compared.from_json(msgspec.json.encode(document).decode()) == replace(compared, memory=())
-
-
-@pytest.fixture
-def failed(tmp_path: Path) -> PerfReport:
-    report = recording(tmp_path, 8)
+def out_of_memory_report(folder: Path) -> PerfReport:
+    recording(folder, 8)
     failure = OutOfMemory(
         rank=0, step=12, phase="forward", module="net.3", module_class="Linear", device="cuda:0", asked_bytes=GIB,
         message="CUDA out of memory.", parameters_bytes=4 * GIB, free_bytes=2**20, total_bytes=40 * GIB, batch_size=8,
         fixes=("Halve batch_size to 4.", "Or another."),
     )  # fmt: skip
-    write_out_of_memory(tmp_path, failure)
-    report = analyze(tmp_path)
+    write_out_of_memory(folder, failure)
+    report = analyze(folder)
     assert report.out_of_memory == (failure,)
     return report
 
 
-def test_missing_memory_on_the_console(failed: PerfReport) -> None:
-    text = " ".join(printed(failed).split())
+def test_missing_memory_on_the_console(tmp_path: Path) -> None:
+    text = " ".join(printed(out_of_memory_report(tmp_path)).split())
     sentence = (
         "Rank 0 ran out of memory on cuda:0 in step 12: in the forward of net.3 (Linear), while allocating 1.00 GiB."
     )

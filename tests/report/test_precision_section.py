@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
 from lightning_perf.analysis.precision.shadow import judge_drift, summarize_shadow
-from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.build import build_report
 from lightning_perf.report.sections.fp32_comparison import fp32_section
 from lightning_perf.report.sections.precision import precision_section

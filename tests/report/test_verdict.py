@@ -67,6 +67,16 @@ def test_step_times_alone() -> None:
     assert "skip_first" in verdict.next
 
 
+def test_the_median_without_the_profiler_comes_first_if_it_is_of_the_rank() -> None:
+    lead = analysis(training().rank(3, 8))
+    times = summarize_step_times([StepSample(step, 8_000_000 + step, 10**6, None, None, False) for step in range(20)])
+    where = judge(lead, (), replace(times, rank=3)).where
+    assert where.startswith("A step takes 8.00 ms on rank 3 (median of 15 without the profiler). The recorded steps ")
+    assert "take 10.0 ms (mean of 4): " in where
+    for other in (replace(times, rank=0), replace(times, rank=3, only_profiled=True)):
+        assert judge(lead, (), other).where.startswith("A step takes 10.0 ms on rank 3 (mean of 4): ")
+
+
 def test_nothing_at_all() -> None:
     assert judge(None, (), None).where == "Nothing was recorded."
 

@@ -1,15 +1,16 @@
-"""The format of each file, byte for byte: the contents below were written before the formats moved to `run_files`."""
+"""The format of each file, byte for byte."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
 from lightning_perf.analysis.precision.shadow import judge_drift
-from lightning_perf.analysis.precision.underflow import tabulate_underflow
+from lightning_perf.errors import TraceError
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown
 from lightning_perf.run_files.jsonl import RankLog
@@ -29,6 +30,7 @@ from lightning_perf.run_files.numerics.samples import (
     OverflowOrigin,
     ScaleEvent,
 )
+from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange, read_probe, write_probe
 from lightning_perf.run_files.run_record import (
     RUN_RECORD,
     EpochEnded,
@@ -41,9 +43,10 @@ from lightning_perf.run_files.run_record import (
     RunStarted,
 )
 
-LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
+LOGS: dict[str, tuple[RankLog[Any], str, list[Any], bytes]] = {
     "windows.rank3.jsonl": (
         WINDOWS,
+        "record of a profiler window",
         [RecordedWindow("", 10, 17, 5, 1000, 2000, 3000), RecordedWindow("slow-step-80", 80, 83, 3, 4, 5, 6)],
         (
             b'{"capture":"","first_step":10,"last_step":17,"recorded_steps":5,"pause_ns":1000,"export_ns":2000,'
@@ -54,6 +57,7 @@ LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
     ),
     "captures.rank3.jsonl": (
         CAPTURES,
+        "record of a capture",
         [
             CaptureRecord("slow-step-12", CaptureTrigger.SLOW_STEPS, 11, Slowdown(100, 125, (200, 210, 220))),
             CaptureRecord("on-demand-40", CaptureTrigger.SIGNAL, 39),
@@ -66,6 +70,7 @@ LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
     ),
     "loss_scale.rank3.jsonl": (
         SCALE_EVENTS,
+        "loss-scale event",
         [
             ScaleEvent("start", 0, 65536.0, 0, 0),
             ScaleEvent("overflow", 3, 32768.0, 4, 400, 100, 0, 1, 0, OverflowOrigin("fc", "its output", "inf")),
@@ -82,6 +87,7 @@ LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
     ),
     "underflow.rank3.jsonl": (
         GRADIENT_SAMPLES,
+        "gradient sample",
         [
             GradientSample(100, 1024.0, {"fc": LayerGradients("fp16", 3, 0, -16, (60, 40))}, {}),
             GradientSample(
@@ -149,13 +155,13 @@ PRECISION_CONTENT = (
     b'PrecisionCallback(\\"16-mixed\\", init_scale=4096)","init_scale":4096.0,"keep_fp32":[]}},"numerics":{'
     b'"precision":"16-mixed","mixed_losses":[2.5],"fp32_losses":[2.25],"mixed_end":2.5,"fp32_end":2.0,'
     b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true,"layers":[{'
-    b'"name":"fc","relative_error":0.5}]}}'
+    b'"name":"fc","relative_error":0.5}]},"mistakes":[],"bad_run":null}'
 )
 
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_is_written_and_read_as_before(tmp_path: Path, name: str) -> None:
-    log, values, content = LOGS[name]
+    log, _, values, content = LOGS[name]
     for value in values:
         log.append(log.path(tmp_path, 3), value)
     assert (tmp_path / name).read_bytes() == content
@@ -165,13 +171,16 @@ def test_a_log_is_written_and_read_as_before(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_of_a_killed_and_of_a_resumed_run(tmp_path: Path, name: str) -> None:
-    log, values, content = LOGS[name]
+    log, what, values, content = LOGS[name]
     path = log.path(tmp_path, 3)
     path.write_bytes(content[:-9])
     assert log.read(path) == tuple(values[:-1])
     log.append(path, values[0])
     log.append(path, values[-1])
     assert log.read(path) == (*values[:-1], values[0], values[-1])
+    path.write_bytes(content + b'{"step":"melt"}\n' + content)
+    with pytest.raises(TraceError, match=rf"{name}: line {len(values) + 1} is no {what}"):
+        log.read(path)
 
 
 def test_a_run_record_is_written_and_read_as_before(tmp_path: Path) -> None:
@@ -182,9 +191,6 @@ def test_a_run_record_is_written_and_read_as_before(tmp_path: Path) -> None:
     assert RUN_RECORD.read(path) == tuple(RECORD)
     path.write_bytes(RECORD_CONTENT[:-9])
     assert RUN_RECORD.read(path) == tuple(RECORD[:-1])
-    older = RECORD_CONTENT.replace(b',"other_cpu_share":null,"cpu_throttled_share":null', b"")
-    path.write_bytes(older.replace(b',"higher_is_better":{}', b""))
-    assert RUN_RECORD.read(path) == tuple(RECORD)
 
 
 def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +199,6 @@ def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.Monk
         journal.append(tmp_path, 1, entry)
     assert (tmp_path / "blocks" / "block001.jsonl").read_bytes() == JOURNAL_CONTENT
     assert journal.read_block(tmp_path, 1).done
-    older = JOURNAL_CONTENT.replace(b',"invalid":false', b"")
-    (tmp_path / "blocks" / "block001.jsonl").write_bytes(older)
-    assert journal.read_block(tmp_path, 1).seconds == (1.5,)
 
 
 def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
@@ -214,7 +217,60 @@ def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
         ),
     )
     write_precision(tmp_path, precision)
-    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT[:-1] + b',"mistakes":[],"bad_run":null}'
+    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT
     assert read_precision(tmp_path / "precision.json") == precision
-    (tmp_path / "precision.json").write_bytes(PRECISION_CONTENT)  # as files were before mistakes and diagnoses
+
+
+def test_a_probe_is_written_and_read(tmp_path: Path) -> None:
+    change = ProbedChange("bf16", "bf16-mixed", 5.0, 4.0, 6.0, 0.5, 80.0, 7)
+    call = ProbedCall("conv2d", "[[1]]", 2.0, 60.0, 30.0, {"bf16": 20.0})
+    probe = Probe("A CPU", 0, ("rank0.json",), 100.0, 90.0, 80.0, 4.5, (change,), (call,), {"my::op": "why"})
+    write_probe(tmp_path, probe)
+    assert read_probe(tmp_path / "probe.json") == probe
+    assert (probe.change("bf16"), probe.change("tf32")) == (change, None)
+
+
+@pytest.mark.parametrize(
+    ("read", "problem"),
+    [(read_precision, "is no description of a run's precision"), (read_probe, "is not the result of a probe")],
+)
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path, read: Callable[[Path], Any], problem: str) -> None:
+    path = tmp_path / "some.json"
+    with pytest.raises(TraceError, match="cannot be read"):
+        read(path)
+    for content in (b"", b"{}", b"[1]", b'{"device": 3, "setting": 1}', b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match=f"{problem}.*Remove it"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("device", "matmul", "convolution", "text"),
+    [
+        (False, True, True, "FP32 is true FP32 (the device has no TF32)"),
+        (True, True, True, "FP32 is TF32"),
+        (True, False, False, "FP32 is true FP32"),
+        (True, False, True, "FP32 is TF32 in convolutions and true FP32 in matrix products"),
+        (True, True, False, "FP32 is TF32 in matrix products and true FP32 in convolutions"),
+    ],
+)
+def test_the_name_of_fp32(device: bool, matmul: bool, convolution: bool, text: str) -> None:
+    assert str(Fp32Arithmetic(device_has_tf32=device, tf32_matmul=matmul, tf32_convolution=convolution)) == text
+
+
+def test_diverged_losses_are_read_back(tmp_path: Path) -> None:
+    setting = PrecisionSetting("16-mixed", None, False, True, (), Fp32Arithmetic(True, False, True))
+    drift = judge_drift(
+        precision="16-mixed",
+        mixed_losses=[2.5, float("nan")],
+        fp32_losses=[2.5, float("inf")],
+        mixed_end=float("nan"),
+        fp32_end=2.0,
+        seed_ends=[2.0, 2.1, float("inf"), 2.0],
+        layers=[LayerDrift("fc", None)],
+    )
+    assert drift.mixed_losses == (2.5, None)
+    assert (drift.mixed_end, drift.drift, drift.expected_low) == (None, None, None)
+    precision = RunPrecision(setting, numerics=drift)
+    write_precision(tmp_path, precision)
     assert read_precision(tmp_path / "precision.json") == precision

@@ -31,15 +31,15 @@ def test_a_block_that_was_repeated_and_finished(write):
     assert (state.over, state.done, state.attempt, state.failures, state.begun) == (True, True, 1, 1, 4)
     assert state.finished == {"a", "b"}
     assert state.open_run is None
-    assert state.seconds == (1.5, 2.0, 2.5)
+    assert state.seconds == [1.5, 2.0, 2.5]
     assert [(code.arm, code.revision) for code in state.code] == [("a", "c1"), ("a", "c2")]
-    assert state.events == ("the run of b failed (exit code 1). The whole block is repeated.",)
+    assert state.events == ["the run of b failed (exit code 1). The whole block is repeated."]
     assert state.device == "host-cpu"
 
 
 def test_what_has_not_begun(tmp_path):
     state = read_block(tmp_path, 1)
-    assert (state.over, state.begun, state.finished, state.device) == (False, 0, frozenset(), None)
+    assert (state.over, state.begun, state.finished, state.device) == (False, 0, set(), None)
 
 
 def test_wherever_a_writer_dies_the_next_entry_is_read_and_the_others_stay(tmp_path):
@@ -60,14 +60,14 @@ def test_wherever_a_writer_dies_the_next_entry_is_read_and_the_others_stay(tmp_p
             journal.append(tmp_path, 1, Lost("its driver died"))
             after = read_block(tmp_path, 1)
             assert after.finished == torn.finished
-            assert after.events == (*torn.events, "its driver died. It resumed with the missing runs.")
+            assert after.events == [*torn.events, "its driver died. It resumed with the missing runs."]
 
 
 def test_a_run_without_an_end_is_open_and_told_once_when_it_is_run_anew(write):
     began = RunBegan("a", 0, "runs/1", "cpu")
     assert write(began).open_run.folder == "runs/1"
-    assert write(began).events == ("the run of a was cut off and started again.",)
-    assert write(Lost("its job was lost"), began).events[1:] == ("its job was lost. It resumed with the missing runs.",)
+    assert write(began).events == ["the run of a was cut off and started again."]
+    assert write(Lost("its job was lost"), began).events[1:] == ["its job was lost. It resumed with the missing runs."]
 
 
 def test_a_block_given_up_and_tried_again_gets_its_attempts_anew(write):

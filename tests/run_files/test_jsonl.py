@@ -85,23 +85,11 @@ def test_a_writer_reports_its_first_error_and_stops(tmp_path: Path) -> None:
     writer.append(1)
     path.parent.mkdir()
     writer.append(2)
+    without_path: LogWriter[int] = LogWriter(JsonLines(int, "value"), None, report, "no path is no error")
+    without_path.append(1)
     assert errors == ["no value is saved: No such file or directory"]
     assert writer.path is None
     assert not path.exists()
-
-
-def test_a_writer_without_a_path_writes_nothing() -> None:
-    def fail(consequence: str, error: OSError) -> None:
-        pytest.fail(consequence)
-
-    writer: LogWriter[int] = LogWriter(JsonLines(int, "value"), None, fail, "")
-    writer.append(1)
-
-
-def test_appended_content_follows_the_earlier(tmp_path: Path) -> None:
-    for text in (b"a\n", b"b\n"):
-        append(tmp_path / "x", text)
-    assert (tmp_path / "x").read_bytes() == b"a\nb\n"
 
 
 @pytest.mark.parametrize("room", [0, 3])

@@ -57,28 +57,18 @@ def test_line_that_is_no_sample_names_its_number(tmp_path):
         STEPS.read(path)
 
 
-OLD = (
-    b'{"step":7,"step_ns":120000000,"data_wait_ns":3000000,"device_ns":null,"samples":32,"profiled":false}\n'
-    b'{"step":8,"step_ns":110000000,"data_wait_ns":0,"device_ns":90000000,"samples":null,"profiled":true}\n'
-)
-OLD_SAMPLES = (
-    StepSample(7, 120_000_000, 3_000_000, None, 32, False),
-    StepSample(8, 110_000_000, 0, 90_000_000, None, True),
-)
-NEW = (
-    b'{"step":7,"step_ns":[120000000,110000000],"data_wait_ns":[3000000,0],"device_ns":[null,90000000],'
-    b'"samples":[32,null],"profiled":[1]}\n'
-)
-
-
-def test_files_of_both_layouts_are_read(tmp_path: Path) -> None:
+def test_the_layout_of_a_block(tmp_path: Path) -> None:
     path = tmp_path / "steps.rank0.jsonl"
-    path.write_bytes(OLD)
-    assert tuple(STEPS.read(path)) == OLD_SAMPLES
-    assert STEPS.encode(*OLD_SAMPLES) == NEW
-    STEPS.append(path, *OLD_SAMPLES)
-    assert path.read_bytes() == OLD + NEW
-    assert tuple(STEPS.read(path)) == OLD_SAMPLES * 2
+    values = (
+        StepSample(7, 120_000_000, 3_000_000, None, 32, False),
+        StepSample(8, 110_000_000, 0, 90_000_000, None, True),
+    )
+    STEPS.append(path, *values)
+    assert path.read_bytes() == (
+        b'{"step":7,"step_ns":[120000000,110000000],"data_wait_ns":[3000000,0],"device_ns":[null,90000000],'
+        b'"samples":[32,null],"profiled":[1]}\n'
+    )
+    assert tuple(STEPS.read(path)) == values
 
 
 @given(st.lists(sample_values, max_size=30))
@@ -124,11 +114,6 @@ def test_a_block_with_columns_of_different_lengths_keeps_its_steps(tmp_path: Pat
     line = b'{"step":1,"step_ns":[1,2],"data_wait_ns":[0],"device_ns":null,"samples":[1,2,3],"profiled":[9]}\n'
     path.write_bytes(line)
     assert [sample.step_ns for sample in STEPS.read(path)] == [1, 2]
-
-
-def test_missing_file_is_a_trace_error(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read"):
-        STEPS.read(tmp_path / "none.jsonl")
 
 
 def test_unknown_fields_of_a_later_version_are_ignored(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.errors import TraceError
+from lightning_perf.run_files.captures import is_capture_folder
 from lightning_perf.run_files.traces import export_trace, find_traces, group_windows, rank_in_name
 
 
@@ -56,6 +57,14 @@ def test_links_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "run" / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TraceError, match="holds no trace"):
         find_traces(tmp_path / "run")
+
+
+def test_a_capture_folder_has_its_name_and_the_record_beside_it(tmp_path: Path) -> None:
+    for name in ("slow-step-12", "on-demand-3", "slow-step-x", "version_0"):
+        (tmp_path / name).mkdir()
+    assert not is_capture_folder(tmp_path / "slow-step-12")  # somebody's own folder of that name
+    (tmp_path / "captures.rank1.jsonl").touch()
+    assert names(tuple(filter(is_capture_folder, sorted(tmp_path.iterdir())))) == ["on-demand-3", "slow-step-12"]
 
 
 def test_what_is_not_there_is_said_with_its_path(tmp_path: Path) -> None:

@@ -30,7 +30,11 @@ from tests.support.shown import console_text
 HOSTILE = "[bold red]evil[/] \x1b[31m\x07\r\n\u202eoliam \u2066x [link=http://example.com]y[/link] :smile: \ud800"
 INERT = r"[bold red]evil[/] \x1b[31m\x07\r\n\u202eoliam \u2066x [link=http://example.com]y[/link] :smile: \ud800"
 
-COMPACT = table(("kernel", "time", "share"), [("gemm", "2.00 ms", Cell("50.0 %", 0.5, bar=0.5)), ("copy", "1 ns", "–")])
+COMPACT = table(
+    ("kernel", "time", "share"),
+    [("gemm", "2.00 ms", Cell("50.0 %", 0.5, bar=0.5)), ("copy", "1 ns", "–")],
+    kinds="name figure share",
+)
 FRAMED = table(("", "change", "interval"), [("step time", "−6.1 %", "−6.7 % to −5.5 %")], "Differences")
 
 

@@ -73,7 +73,7 @@ def test_the_interval_is_that_of_the_t_test_with_fewer_independent_values():
     series = find_changes(values)
     (change,) = series.changes
     rest = np.concatenate([values[:10] - values[:10].mean(), values[10:] - values[10:].mean()])
-    rho = series.autocorrelation
+    rho = series.noise.autocorrelation
     factor = (1 + rho) / (1 - rho)
     error = math.sqrt((rest**2).sum() / 18 * factor * (1 / 10 + 1 / 10))
     low, high = stats.t.interval(0.95, 18 / factor, loc=values[10:].mean() - values[:10].mean(), scale=error)
@@ -86,7 +86,7 @@ def test_the_place_is_that_of_the_posterior():
     values = steps(0.0, 0.06, length=10, sd=0.02, seed=4)
     series = find_changes(values)
     (change,) = series.changes
-    n, rho = len(values), series.autocorrelation
+    n, rho = len(values), series.noise.autocorrelation
     weights = {}
     for cut in range(1, n):
         parts = values[:cut], values[cut:]
@@ -103,7 +103,7 @@ def test_the_place_is_that_of_the_posterior():
 
 def test_autocorrelation_is_found():
     rng = np.random.default_rng(1)
-    estimates = [find_changes(draw_noise("autocorrelated", rng, 200)).autocorrelation for _ in range(10)]
+    estimates = [find_changes(draw_noise("autocorrelated", rng, 200)).noise.autocorrelation for _ in range(10)]
     assert np.mean(estimates) == pytest.approx(0.5, abs=0.1)
 
 

@@ -5,8 +5,10 @@ import pytest
 from scipy import stats
 
 from lightning_perf.statistics.location import (
+    Kept,
     interval,
     mean_ratio,
+    non_inferiority,
     paired_difference,
     paired_ratio,
     skewness,
@@ -41,12 +43,6 @@ def test_speed_up_is_the_inverse_with_its_ends_swapped():
     ratio, speed_up = paired_ratio(a, b), paired_ratio(b, a)
     inverse = ratio.map(lambda value: 1 / value)
     assert (inverse.value, inverse.low, inverse.high) == pytest.approx((speed_up.value, speed_up.low, speed_up.high))
-
-
-def test_six_percent_less_time_is_a_speed_up_of_1_064():
-    ratio = paired_ratio([10.0, 12.0, 11.0], [9.4 * 1.001, 12 * 0.94, 11 * 0.94 / 1.001])
-    assert ratio.value == pytest.approx(0.94)
-    assert 1 / ratio.value == pytest.approx(1.0638, abs=1e-4)
 
 
 def test_a_block_without_a_number_is_left_out_whole():
@@ -149,3 +145,41 @@ def test_an_interval_beyond_floats_has_a_reason_and_no_infinity():
     ratio = paired_ratio([1e-200, 1.0], [1e200, 1.0])
     assert (ratio.low, ratio.high) == (None, None)
     assert "too wide" in ratio.reason
+
+
+BASE = RNG.normal(0.90, 0.01, 6)
+
+
+@pytest.mark.parametrize("shift", [0.01, 0.0, -0.008, -0.01, -0.05])
+def test_bounds_and_p_are_scipys_one_sided_t(shift):
+    candidate = BASE + shift + RNG.normal(0, 0.004, 6)
+    result = non_inferiority(paired_difference(BASE, candidate), 0.01)
+    d = candidate - BASE
+    greater = stats.ttest_1samp(d, -0.01, alternative="greater")
+    assert result.p == pytest.approx(greater.pvalue)
+    assert result.lower_bound == pytest.approx(greater.confidence_interval(0.95).low - 0)
+    assert result.upper_bound == pytest.approx(
+        stats.ttest_1samp(d, -0.01, alternative="less").confidence_interval(0.95).high
+    )
+    assert (result.kept is Kept.KEPT) == (greater.pvalue < 0.05)
+    assert (result.kept is Kept.LOST) == (stats.ttest_1samp(d, -0.01, alternative="less").pvalue < 0.05)
+
+
+def test_unpaired_runs_use_welch():
+    candidate = RNG.normal(0.9, 0.02, 8)
+    result = non_inferiority(unpaired_difference(BASE, candidate), 0.02)
+    theirs = stats.ttest_ind(candidate + 0.02, BASE, equal_var=False, alternative="greater")
+    assert result.p == pytest.approx(theirs.pvalue)
+
+
+def test_unknown_spread_is_undecided_with_its_reason():
+    result = non_inferiority(paired_difference([0.5], [0.6]), 0.01)
+    assert result.kept is Kept.UNDECIDED
+    assert result.p is None
+    assert "one pair" in result.reason
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.01, float("nan"), float("inf")])
+def test_margin_must_be_positive(margin):
+    with pytest.raises(ValueError, match="positive"):
+        non_inferiority(paired_difference([0.5, 0.4], [0.6, 0.6]), margin)

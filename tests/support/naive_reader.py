@@ -18,8 +18,10 @@ import numpy as np
 from lightning_perf.trace.columns import (
     Annotations,
     Collectives,
+    Counters,
     DeviceEvents,
     DeviceKind,
+    GraphRegions,
     MemoryEvents,
     Operators,
     RuntimeCalls,
@@ -191,6 +193,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
         for row, args in enumerate(carried)
         if "Collective name" in args
     ]  # fmt: skip
+    nothing: Any = np.empty(0, dtype=np.int64)
     i64, i32, i16, f32 = np.int64, np.int32, np.int16, np.float32
     memory_columns: list[Any] = list(zip(*sorted(memory), strict=True)) or [[]] * 9
     memory_columns.pop(1)
@@ -253,6 +256,8 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 for c, t in zip(memory_columns, [i64, i32, i16, i16, i64, i64, i64, i64], strict=True)
             )
         ),
+        regions=GraphRegions(*[nothing] * 3),
+        counters=Counters(*[nothing] * 4),
         metadata=_metadata(top, base),
         problems=Problems(bad_durations=bad),
     )

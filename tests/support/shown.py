@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 
-from lightning_perf.show.blocks import Block, Context, Details, Table
+from lightning_perf.show.blocks import Bar, Block, Card, Context, Details, Plot, Table
 from lightning_perf.show.console import print_blocks
 
 
@@ -19,7 +19,7 @@ def console_text(blocks: Iterable[Block], width: int = 400) -> str:
 def all_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield blocks and those inside them."""
     for block in blocks:
-        if isinstance(block, (Details, Context)):
+        if isinstance(block, (Details, Context, Card)):
             yield from all_blocks(block.blocks)
         else:
             yield block
@@ -35,3 +35,20 @@ def table_of(blocks: Iterable[Block], head: str) -> Table:
 def texts(table: Table) -> list[tuple[str, ...]]:
     """Return the rows of a table as text."""
     return [tuple(cell.text for cell in row) for row in table.rows]
+
+
+def page_text(blocks: Iterable[Block]) -> str:
+    """Return the words of a part of a page, with those of cards, bars and charts."""
+    lines = []
+    for block in blocks:
+        if isinstance(block, Card):
+            lines += [" ".join((block.title, block.mark, block.aside, block.summary)), page_text(block.blocks)]
+        elif isinstance(block, Details):
+            lines += [block.summary, page_text(block.blocks)]
+        elif isinstance(block, Bar):
+            lines += [f"{part.label}: {part.text}" for part in block.parts]
+        elif isinstance(block, Plot):
+            lines.append(block.title)
+        else:
+            lines.append(console_text([block]))
+    return "\n".join(lines)

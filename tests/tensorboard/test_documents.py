@@ -11,22 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.errors import ReportError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
-from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import key_of, make_task
-from lightning_perf.tensorboard.documents import READ_SHARE, ReadingProgress, make_document, make_report, make_study
+from lightning_perf.tensorboard.documents import READ_SHARE, ReadingProgress, make_document, make_report
 from lightning_perf.tensorboard.jobs import Answer, Done, Failed, Working
 from tests.tensorboard.support import run_of, write_study, write_trace
-
-
-def write_steps(path: Path, steps: int = 50) -> Path:
-    path.write_bytes(b"".join(STEPS.encode(StepSample(n, 5_000_000, 0, None, 8, False)) for n in range(steps)))
-    return path
 
 
 def test_equals_what_the_command_says_of_real_traces(corpus: Path, tmp_path: Path) -> None:
@@ -61,27 +54,6 @@ def test_a_report_of_another_schema_says_so_where_there_is_nothing_else(tmp_path
         make_report(tmp_path, [], str(tmp_path))
 
 
-def test_broken_side_files_become_notes(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
-    (tmp_path / "steps.rank0.jsonl").write_text("nonsense\nnonsense\n")
-    (tmp_path / "precision.json").write_text("[]")
-    (tmp_path / "notes.rank0.jsonl").write_text("nonsense\nnonsense\n")
-    report = make_report(tmp_path, [trace], str(tmp_path))
-    assert [note.split(":")[0] for note in report.notes] == [
-        "Step times are left out",
-        "The callback's notes are left out",
-        "The run's precision is left out",
-    ]
-
-
-def test_a_run_that_was_too_short_to_be_profiled(tmp_path: Path) -> None:
-    write_steps(tmp_path / "steps.rank0.jsonl")
-    (tmp_path / "precision.json").write_text("[]")
-    report = make_report(tmp_path, [], str(tmp_path))
-    assert report.step_times is not None
-    assert report.step_times.p50_ns == 5_000_000
-
-
 def test_files_are_called_by_where_they_were_found(tmp_path: Path) -> None:
     good = write_trace(tmp_path / "rank0.1.pt.trace.json")
     bad = tmp_path / "rank1.1.pt.trace.json"
@@ -90,16 +62,6 @@ def test_files_are_called_by_where_they_were_found(tmp_path: Path) -> None:
     assert report.sources == report.ranks[0].sources == ("s3://b/rank0.1.pt.trace.json",)
     assert any("s3://b/rank1.1.pt.trace.json" in note for note in report.notes)
     assert str(tmp_path) not in report.to_json()
-
-
-def test_compares_the_arms_with_the_study_s_treatment(tmp_path: Path) -> None:
-    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
-    comparison = make_study(write_study(tmp_path / "study"))
-    assert isinstance(comparison, Comparison)
-    assert (comparison.baseline, comparison.blocked, comparison.treatment) == ("fp32", True, ("precision",))
-    ratio = next(result for result in comparison.candidates[0].metrics if result.metric == "step_time").estimate.value
-    assert ratio == pytest.approx(0.8, abs=0.01)
-    assert comparison.notes[-1].startswith("Not finished")  # there is no journal that tells of an end
 
 
 def test_an_unwritable_cache_is_a_passing_failure(logdir: Path, tmp_path: Path) -> None:

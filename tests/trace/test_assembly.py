@@ -1,25 +1,17 @@
+"""Events sorted into tables, and their values turned into columns."""
+
 from __future__ import annotations
 
+from decimal import Decimal
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_perf.trace.assembly import Destination, destination, device_kind, is_annotation_name
+from lightning_perf.trace.column_builders import UNREADABLE_NS, InexactTimeError, decimal_ns, nanoseconds
 from lightning_perf.trace.columns import DeviceKind
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", DeviceKind.COLLECTIVE),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", DeviceKind.COLLECTIVE),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", DeviceKind.COLLECTIVE),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>()", DeviceKind.COLLECTIVE),
-        ("void at::native::vectorized_gather_kernel<16, long>()", DeviceKind.COMPUTE),
-        ("void at::native::reduce_kernel<512, 1>()", DeviceKind.COMPUTE),
-        ("sm90_xmma_gemm_f16f16", DeviceKind.COMPUTE),
-    ],
-)
-def test_kernels(name: str, kind: DeviceKind) -> None:
-    assert device_kind(Destination.KERNEL, name, "") is kind
 
 
 @pytest.mark.parametrize(
@@ -52,3 +44,23 @@ def test_annotations_among_old_operators() -> None:
     assert is_annotation_name("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert is_annotation_name("Optimizer.step#SGD.step")
     assert not is_annotation_name("aten::mm")
+
+
+@given(st.integers(0, 2**43 * 1000 - 1000))
+def test_floats_below_the_limit_are_exact(ns: int) -> None:
+    assert nanoseconds(np.array([float(f"{ns // 1000}.{ns % 1000:03d}")])).tolist() == [ns]
+
+
+@given(st.integers(-(2**61) + 10**6, 2**61 - 10**6))
+def test_decimals_are_always_exact(ns: int) -> None:
+    assert decimal_ns(Decimal(ns).scaleb(-3)) == ns
+
+
+def test_a_float_that_cannot_hold_nanoseconds_is_refused() -> None:
+    with pytest.raises(InexactTimeError):
+        nanoseconds(np.array([1.0, 1712195495502094.5]))
+
+
+def test_missing_and_absurd_times() -> None:
+    assert nanoseconds(np.array([np.nan, np.inf, -1e300, -2.5])).tolist() == [UNREADABLE_NS] * 3 + [-2500]
+    assert [decimal_ns(Decimal("1e999999")), decimal_ns(10**30)] == [UNREADABLE_NS] * 2

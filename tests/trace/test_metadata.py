@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lightning_perf.trace.description import PROCESSOR_KEY, Processor, read_metadata
+from lightning_perf.trace.description import PROCESSOR_KEY, Processor, Settings, read_metadata
 
 
 def read(value: object) -> Processor | None:
@@ -28,3 +28,12 @@ def test_damaged_facts_are_unknown() -> None:
     value = {"name": 3, "cores": "many", "threads": None, "bf16": "avx512_bf16", "trains": "yes", "load": -1}
     assert read(value) == Processor()
     assert read({"bf16": [1, "avx512_bf16", None]}) == Processor(bf16=("avx512_bf16",))
+
+
+def test_settings_of_the_device_in_a_note_of_their_own() -> None:
+    notes = {
+        "lightning_perf.settings": {"detect_anomaly": False, "deterministic": True, "variables": ["NCCL_DEBUG=1", 1]},
+        "lightning_perf.device_settings": {"uuid": "GPU-1", "deterministic": False, "cudnn_deterministic": True},
+    }
+    settings = read_metadata(json.dumps(notes).encode(), b"").settings
+    assert settings == Settings(False, False, True, variables=("NCCL_DEBUG=1",), uuid="GPU-1")

@@ -64,27 +64,18 @@ def test_without_a_correlation_nothing_links() -> None:
     assert trace.links.is_launch.tolist() == [True]  # by its name: its work was not recorded
 
 
-@pytest.mark.parametrize(
-    ("name", "launches"),
-    [
-        ("cudaLaunchKernel", True),
-        ("cudaLaunchKernelExC", True),
-        ("cuLaunchKernelEx", True),
-        ("cudaGraphLaunch", True),
-        ("hipLaunchKernel", True),
-        ("hipExtModuleLaunchKernel", True),
-        ("urEnqueueKernelLaunch", True),
-        ("zeCommandListAppendLaunchKernel", True),
-        ("urEnqueueUSMMemcpy", False),
-        ("cudaLaunchHostFunc", False),
-        ("cudaMemcpyAsync", False),
-        ("cudaMemsetAsync", False),
-        ("cudaStreamSynchronize", False),
-        ("cudaMalloc", False),
-    ],
-)
-def test_launch_names(name: str, launches: bool) -> None:
-    assert is_launch_name(name) is launches
+LAUNCHES = (
+    "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx", "cudaGraphLaunch", "hipLaunchKernel",
+    "hipExtModuleLaunchKernel", "urEnqueueKernelLaunch", "zeCommandListAppendLaunchKernel",
+)  # fmt: skip
+OTHER_CALLS = (
+    "urEnqueueUSMMemcpy", "cudaLaunchHostFunc", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize",
+    "cudaMalloc",
+)  # fmt: skip
+
+
+def test_launch_names() -> None:
+    assert {name for name in (*LAUNCHES, *OTHER_CALLS) if is_launch_name(name)} == set(LAUNCHES)
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(0, 1)), max_size=14)
@@ -129,7 +120,7 @@ def test_enclosing_rows_by_brute_force(inside: list[tuple[int, int, int]], aroun
 DIFFERENT = {
     "hta/large_integer_trace/rank-70.Mar_25_20_48_12.2861.pt.trace.409ef99.json.gz": (
         "two events: the reference begins at the operator, ours at the kernel, which comes before it"
-    ),
+    )
 }
 
 
@@ -138,68 +129,64 @@ def windows(builder: TraceBuilder) -> list[tuple[int, int, int]]:
     return list(zip(steps.number.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True))
 
 
-def test_a_step_lasts_until_the_device_work_it_launched_ends() -> None:
-    builder = (
+WINDOWS = {
+    "a step lasts until the device work that it launched ends": (
         TraceBuilder()
         .step(1, 0, 100)
         .launch("a", call_us=90, call_duration_us=5, start_us=110, duration_us=30)
         .step(2, 100, 100)
-        .launch("b", call_us=150, call_duration_us=5, start_us=160, duration_us=10)
-    )
-    assert windows(builder) == [(1, 0, 140_000), (2, 140_000, 200_000)]
-
-
-def test_launches_of_other_threads_count_and_graphs_too() -> None:
-    builder = (
+        .launch("b", call_us=150, call_duration_us=5, start_us=160, duration_us=10),
+        [(1, 0, 140_000), (2, 140_000, 200_000)],
+    ),
+    "launches of other threads and of graphs count": (
         TraceBuilder()
         .step(1, 0, 100)
         .runtime("cudaGraphLaunch", 50, 5, 3, thread=77)
         .kernel("a", 60, 10, 3)
-        .kernel("b", 120, 30, 3)
-    )
-    assert windows(builder) == [(1, 0, 150_000)]
-
-
-def test_the_copy_of_a_mark_on_the_device_is_no_step() -> None:
-    builder = TraceBuilder().step(1, 0, 100).device("gpu_user_annotation", "ProfilerStep#1", 20, 500)
-    assert windows(builder) == [(1, 0, 100_000)]
-
-
-def test_duplicated_and_nested_marks_are_one_step() -> None:
-    builder = TraceBuilder().step(1, 0, 100).step(1, 0, 100).step(7, 20, 30).step(2, 100, 50)
-    assert windows(builder) == [(1, 0, 100_000), (2, 100_000, 150_000)]
-
-
-def test_overlapping_marks_make_windows_that_follow_one_another() -> None:
-    assert windows(TraceBuilder().step(1, 0, 100).step(2, 80, 100)) == [(1, 0, 100_000), (2, 100_000, 180_000)]
-
-
-def test_a_step_that_is_over_before_the_last_ones_device_work_is_empty() -> None:
-    builder = (
+        .kernel("b", 120, 30, 3),
+        [(1, 0, 150_000)],
+    ),
+    "the copy of a mark on the device is no step": (
+        TraceBuilder().step(1, 0, 100).device("gpu_user_annotation", "ProfilerStep#1", 20, 500),
+        [(1, 0, 100_000)],
+    ),
+    "duplicated and nested marks are one step": (
+        TraceBuilder().step(1, 0, 100).step(1, 0, 100).step(7, 20, 30).step(2, 100, 50),
+        [(1, 0, 100_000), (2, 100_000, 150_000)],
+    ),
+    "the windows of overlapping marks follow one another": (
+        TraceBuilder().step(1, 0, 100).step(2, 80, 100),
+        [(1, 0, 100_000), (2, 100_000, 180_000)],
+    ),
+    "a step that ends before the device work of the last one is empty": (
         TraceBuilder()
         .step(1, 0, 100)
         .launch("a", call_us=10, call_duration_us=5, start_us=20, duration_us=300)
         .step(2, 100, 100)
-        .step(3, 200, 200)
-    )
-    assert windows(builder) == [(1, 0, 320_000), (2, 320_000, 320_000), (3, 320_000, 400_000)]
+        .step(3, 200, 200),
+        [(1, 0, 320_000), (2, 320_000, 320_000), (3, 320_000, 400_000)],
+    ),
+    "work queued before the recording belongs to the step before": (
+        TraceBuilder()
+        .step(5, 100, 100)
+        .kernel("unknown", 90, 30, 77)
+        .launch("own", call_us=110, call_duration_us=5, start_us=130, duration_us=10)
+        .kernel("also unknown, but later", 150, 100, 78),
+        [(5, 120_000, 200_000)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_of_steps(case: str) -> None:
+    builder, expected = WINDOWS[case]
+    assert windows(builder) == expected
 
 
 def test_marks_with_bad_numbers_are_no_steps() -> None:
     builder = TraceBuilder().annotation("ProfilerStep#", 0, 9).annotation("ProfilerStep#x", 0, 9).op("a", 3, 4)
     steps = builder.build().steps
     assert not steps.marked
-
-
-def test_work_queued_before_the_recording_belongs_to_the_step_before() -> None:
-    builder = (
-        TraceBuilder()
-        .step(5, 100, 100)
-        .kernel("unknown", 90, 30, 77)
-        .launch("own", call_us=110, call_duration_us=5, start_us=130, duration_us=10)
-        .kernel("also unknown, but later", 150, 100, 78)
-    )
-    assert windows(builder) == [(5, 120_000, 200_000)]
 
 
 def test_a_mark_without_work_at_the_end_is_incomplete() -> None:
@@ -282,7 +269,7 @@ def test_windows_and_counts_of_real_traces(trace: Trace, row: dict[str, Any]) ->
     assert len(kernels) == row["kernels"]
     calls = trace.links.device_runtime[kernels]
     assert len(np.unique(calls[calls >= 0])) == row["launches"]
-    memsets = np.setdiff1d(trace.links.device_runtime[trace.device.is_memset], [*calls, NO_ROW])
+    memsets = np.setdiff1d(trace.links.device_runtime[trace.device.kind == DeviceKind.MEMSET], [*calls, NO_ROW])
     assert trace.links.is_launch.sum() == row["launches"] + len(memsets)
     sets = row["device_sets_ns"]
     if sets:

@@ -1,7 +1,6 @@
 """What worker processes do in the tests."""
 
 import ctypes
-import math
 import os
 import signal
 import subprocess
@@ -26,14 +25,10 @@ class Text(Message, frozen=True):
 
 
 def echo(channel):
-    """Answers each text with the same one."""
+    """Answers each message with the same one."""
     channel.receive(Begin)
     while True:
-        channel.send(Text(channel.receive(Text).text))
-
-
-def large(channel):
-    channel.send(Text(channel.receive(Begin).text * 2))
+        channel.send(channel.receive(Text, Value))
 
 
 def chatter(channel):
@@ -52,10 +47,6 @@ def progress(channel):
         channel.send(Value(part))
         time.sleep(0.3)
     channel.send(Text("done"))
-
-
-def not_a_number(channel):
-    channel.send(Value(math.nan))
 
 
 def environment(channel):

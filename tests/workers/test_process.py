@@ -36,19 +36,12 @@ def start():
 
 def test_messages_go_both_ways_and_the_end_is_orderly(start):
     with start("echo") as worker:
-        for text in ("one", "two"):
+        for text in ("one", "ab" * (8 << 20)):
             worker.send(Text(text))
             assert worker.receive(Text, timeout_s=60) == Text(text)
+        worker.send(Value(math.nan))
+        assert math.isnan(worker.receive(Value, timeout_s=60).value)
     assert worker.exit_code == 0
-
-
-def test_messages_may_be_large(start):
-    text = "ab" * (4 << 20)
-    assert start("large", text).receive(Text, timeout_s=60).text == text * 2
-
-
-def test_not_a_number_arrives_as_such(start):
-    assert math.isnan(start("not_a_number").receive(Value, timeout_s=60).value)
 
 
 def test_whatever_libraries_print_is_no_message_and_errors_quote_it(start):
@@ -139,17 +132,14 @@ def test_a_killed_one_is_noticed_although_its_own_process_keeps_the_connection_o
     assert dies(child)
 
 
-def test_closing_does_not_wait_for_one_at_work(start, monkeypatch):
-    monkeypatch.setattr("lightning_perf.workers.process.STOP_S", 600.0)
-    worker = start("hang")
-    worker.close()
-    assert worker.exit_code == -signal.SIGKILL
-
-
-def test_closing_waits_a_while_for_one_that_was_asked_to_stop(start, monkeypatch):
-    monkeypatch.setattr("lightning_perf.workers.process.STOP_S", 0.1)
-    worker = start("hang_after_a_message")
-    worker.receive(Value, timeout_s=60)
+@pytest.mark.parametrize(("task", "patience_s"), [("hang", 600.0), ("hang_after_a_message", 0.1)])
+def test_closing_kills_one_at_work_at_once_and_one_that_was_asked_to_stop_after_a_while(
+    task, patience_s, start, monkeypatch
+):
+    monkeypatch.setattr("lightning_perf.workers.process.STOP_S", patience_s)
+    worker = start(task)
+    if task == "hang_after_a_message":
+        worker.receive(Value, timeout_s=60)
     worker.close()
     assert worker.exit_code == -signal.SIGKILL
 
@@ -210,16 +200,16 @@ def test_environment_folder_and_search_path(start, tmp_path, monkeypatch):
         worker.receive(Text, timeout_s=60)
 
 
-def test_no_interpreter(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(WorkerExitError, match=r"cannot be started \(No such file or directory: /no/such/python\)"):
-        WorkerProcess("tests.workers.tasks:echo", Begin())
-
-
-def test_no_interpreter_but_something_else(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    said = pytest.raises(WorkerExitError, match="ended with exit code 1; it printed nothing")
-    with said, WorkerProcess("tests.workers.tasks:echo", Begin()) as worker:
+@pytest.mark.parametrize(
+    ("executable", "said"),
+    [
+        ("/no/such/python", r"cannot be started \(No such file or directory: /no/such/python\)"),
+        ("/bin/false", "ended with exit code 1; it printed nothing"),
+    ],
+)
+def test_no_interpreter_or_something_else(executable, said, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(WorkerExitError, match=said), WorkerProcess("tests.workers.tasks:echo", Begin()) as worker:
         worker.receive(Text, timeout_s=60)
 
 

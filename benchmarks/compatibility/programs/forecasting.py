@@ -6,8 +6,6 @@ from typing import Any
 
 from benchmarks.compatibility.session import Session
 
-__all__ = ["darts", "gluonts", "neuralforecast", "pytorch_forecasting"]
-
 
 def _series(length: int = 400) -> Any:
     import numpy as np

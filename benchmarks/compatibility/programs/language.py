@@ -6,8 +6,6 @@ from typing import Any
 
 from benchmarks.compatibility.session import Session
 
-__all__ = ["accelerate_loop", "fabric", "litgpt", "plain_loop", "transformers_trainer"]
-
 
 def litgpt(session: Session) -> Any:
     """Pretrain a tiny LitGPT model in a Lightning module, as LitGPT's documentation shows."""

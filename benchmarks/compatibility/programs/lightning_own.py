@@ -10,8 +10,6 @@ from typing import Any
 from benchmarks.compatibility.checkouts import checkout, write_mnist
 from benchmarks.compatibility.session import Session
 
-__all__ = ["lightning_gan", "lightning_transformer"]
-
 
 def lightning_transformer(session: Session) -> Any:
     """Train Lightning's own demo Transformer on random words."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.compatibility.session import Session
 
-__all__ = ["LOOPS"]
-
 STEPS = 60
 BATCH = 64
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from benchmarks.compatibility.session import Session
 
-__all__ = ["chemprop", "scvi_tools"]
-
 
 def scvi_tools(session: Session) -> Any:
     """Train scVI on random counts."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from benchmarks.compatibility.session import Session
 
-__all__ = ["lightly", "segmentation_models", "timm_classifier"]
-
 
 def lightly(session: Session) -> Any:
     """Train SimCLR on random pictures."""

@@ -55,29 +55,13 @@ class FailedGuard:
 
 
 def failed_guard(reasons: Sequence[str]) -> FailedGuard:
-    """Choose the condition that explains a recompilation best.
-
-    Args:
-        reasons: torch's reasons, one per version of the function, the latest version first.
-
-    Example:
-        >>> reasons = ["0/1: GLOBAL_STATE changed: grad_mode", "0/0: self.scale == 2 # return x * self.scale"]
-        >>> guard = failed_guard(reasons)
-        >>> guard.cause, guard.text, guard.code
-        ('value', 'self.scale == 2', 'return x * self.scale')
-    """
+    """Choose the condition that explains a recompilation best. The latest version's reason comes first."""
     guards = [read_guard(reason) for reason in reasons]
     return min(guards, key=lambda guard: _PRECEDENCE.index(guard.cause), default=FailedGuard("other", "not reported"))
 
 
 def read_guard(reason: str) -> FailedGuard:
-    """Read one of torch's reasons.
-
-    Example:
-        >>> guard = read_guard("0/0: tensor 'x' size mismatch at index 0. expected 4, actual 6")
-        >>> guard.cause, guard.name, guard.dimension
-        ('shape', 'x', 0)
-    """
+    """Read one of torch's reasons."""
     text = _VERSION.sub("", reason.strip())
     condition, _, rest = text.partition(" # ")
     code = rest.partition(" # ")[0].strip()

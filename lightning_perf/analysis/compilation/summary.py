@@ -1,15 +1,18 @@
-"""Summary of the compilations of a fit: their time, the functions, recompilations and graph breaks."""
+"""The compilations of a fit: their time, the functions, recompilations, graph breaks, and whether they pay."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls
 from lightning_perf.analysis.compilation.guards import Cause, FailedGuard, failed_guard
-from lightning_perf.run_files.fit.compilations import Compilation, Moment
+from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
+from lightning_perf.units import format_count, format_duration
 
 MAX_ROWS = 200
 """Functions, and graph breaks, that a report lists. Later ones are in its sums only."""
@@ -206,11 +209,7 @@ def summarize_compilations(
     steps: int | None = None,
     calls: CompiledCalls | None = None,
 ) -> CompileReport | None:
-    """Summarize the compilations of a fit.
-
-    Args:
-        compilations: The compilations, in the order in which they ended.
-    """
+    """Summarize the compilations of a fit, in the order in which they ended."""
     if not compilations:
         return None
     by_frame: dict[_Key, list[Compilation]] = {}
@@ -273,23 +272,20 @@ def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls) -> Compi
 
 
 def _recompilations(own: Sequence[Compilation]) -> tuple[Recompilations, ...]:
-    groups: dict[tuple[Cause, object], list[Compilation]] = {}
-    guards: dict[tuple[Cause, object], FailedGuard] = {}
-    backward: dict[str, int] = {}
+    groups: defaultdict[tuple[Cause, object], list[tuple[FailedGuard, Compilation]]] = defaultdict(list)
+    backward_ns: Counter[str] = Counter()
     for each in own:
         if each.kind == "backward":
-            backward[each.compile_id] = backward.get(each.compile_id, 0) + each.time_ns
-    for each in own:
-        if each.kind == "forward" and each.recompile_reasons:
+            backward_ns[each.compile_id] += each.time_ns
+        elif each.kind == "forward" and each.recompile_reasons:
             guard = failed_guard(each.recompile_reasons)
             # The values in a condition differ each time, so sizes are grouped by their input and values by their line.
             same = (guard.name, guard.dimension) if guard.name else guard.code or guard.text
-            groups.setdefault((guard.cause, same), []).append(each)
-            guards[guard.cause, same] = guard
+            groups[guard.cause, same].append((guard, each))
     rows = []
-    for key, group in groups.items():
-        guard = guards[key]
-        steps = [each.step for each in group if each.step is not None]
+    for group in groups.values():
+        guard = group[-1][0]
+        steps = [each.step for _, each in group if each.step is not None]
         rows.append(
             Recompilations(
                 cause=guard.cause,
@@ -298,7 +294,7 @@ def _recompilations(own: Sequence[Compilation]) -> tuple[Recompilations, ...]:
                 name=guard.name,
                 dimension=guard.dimension,
                 count=len(group),
-                time_ns=_time(group) + sum(backward.get(each.compile_id, 0) for each in group),
+                time_ns=sum(each.time_ns + backward_ns[each.compile_id] for _, each in group),
                 first_step=min(steps, default=None),
                 last_step=max(steps, default=None),
             )
@@ -308,16 +304,13 @@ def _recompilations(own: Sequence[Compilation]) -> tuple[Recompilations, ...]:
 
 def _breaks(compilations: Sequence[Compilation], frames: Sequence[CompiledFrame]) -> tuple[BreakPlace, ...]:
     resumed = {(frame.file, frame.resumed_at): frame for frame in frames if frame.resumed_at is not None}
-    found: dict[tuple[str, int, str], list[Compilation]] = {}
-    described = {}
+    found: defaultdict[tuple[str, int, str], list[tuple[GraphBreak, Compilation]]] = defaultdict(list)
     for each in compilations:
         for at in each.breaks:
-            key = (at.file, at.line, at.reason)
-            found.setdefault(key, []).append(each)
-            described[key] = at
+            found[at.file, at.line, at.reason].append((at, each))
     rows = []
-    for key, own in found.items():
-        at, after = described[key], resumed.get(key[:2])
+    for (file, line, _), own in found.items():
+        at, after = own[-1][0], resumed.get((file, line))
         rows.append(
             BreakPlace(
                 file=at.file,
@@ -327,7 +320,7 @@ def _breaks(compilations: Sequence[Compilation], frames: Sequence[CompiledFrame]
                 reason=at.reason,
                 hint=at.hint,
                 compilations=len(own),
-                in_training=any(each.moment in ("first step", "step") for each in own),
+                in_training=any(each.moment in ("first step", "step") for _, each in own),
                 calls_per_step=after.calls_per_step if after is not None else None,
                 check_ns_per_step=after.check_ns_per_step if after is not None else None,
             )
@@ -337,10 +330,10 @@ def _breaks(compilations: Sequence[Compilation], frames: Sequence[CompiledFrame]
 
 
 def _skipped(compilations: Sequence[Compilation]) -> tuple[SkippedGraph, ...]:
-    found: dict[str, list[str]] = {}
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for each in compilations:
         if each.cudagraph_skip:
-            found.setdefault(each.cudagraph_skip, []).append(each.function)
+            found[each.cudagraph_skip].append(each.function)
     rows = [
         SkippedGraph(reason, len(names), tuple(sorted({name for name in names if name})))
         for reason, names in found.items()
@@ -374,3 +367,87 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def _per_step(total: int, steps: int) -> float | None:
     return total / steps if steps else None
+
+
+@dataclass(frozen=True)
+class CompileDiff:
+    """The compilations of two fits.
+
+    Attributes:
+        before_ns: Time of all compilations before; 0 without any.
+        after_ns: The same after.
+        recompilations_before: Recompilations before.
+        recompilations_after: The same after.
+        breaks_before: Lines with a graph break before.
+        breaks_after: The same after.
+        saved_ns_per_step: Median step of the fit without compilation, minus that of the compiled fit; ``None`` unless
+            exactly one of them compiles, and both are the same training.
+        pays_after_steps: Steps until that saves the time of compilation; ``None`` if it never does.
+        steps: Steps of the fit that compiles; ``None`` if both or none of them do.
+        summary: All of this in sentences.
+    """
+
+    before_ns: int
+    after_ns: int
+    recompilations_before: int
+    recompilations_after: int
+    breaks_before: int
+    breaks_after: int
+    saved_ns_per_step: float | None = None
+    pays_after_steps: int | None = None
+    steps: int | None = None
+    summary: str = ""
+
+
+def diff_compilations(
+    before: CompileReport | None,
+    after: CompileReport | None,
+    *,
+    step_before_ns: float | None = None,
+    step_after_ns: float | None = None,
+) -> CompileDiff | None:
+    """Compare the compilations of two fits. Median steps are missing where they are unknown, or not comparable."""
+    if before is None and after is None:
+        return None
+    saved_ns = pays_after = steps = None
+    compiled = after if before is None else before
+    if (before is None or after is None) and compiled is not None:
+        steps = compiled.steps
+        if step_before_ns and step_after_ns:
+            saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
+            pays_after = math.ceil(compiled.time_ns / saved_ns) if saved_ns > 0 else None
+    sides = [
+        (each.time_ns, each.recompilations, len(each.breaks)) if each is not None else (0, 0, 0)
+        for each in (before, after)
+    ]
+    (before_ns, again_before, breaks_before), (after_ns, again_after, breaks_after) = sides
+    sentences = [f"Compilation took {_side(*sides[0])} before, and {_side(*sides[1])} after."]
+    if saved_ns is not None and pays_after is None:
+        sentences.append("The compiled fit has no faster steps, so compilation does not pay.")
+    elif saved_ns is not None:
+        saved = format_duration(saved_ns)
+        sentences.append(f"It saves {saved} per step (median) and pays after {format_count(pays_after)} steps.")
+        sentences += [f"The compiled fit has {format_count(steps)}."] if steps is not None else []
+    return CompileDiff(
+        before_ns=before_ns,
+        after_ns=after_ns,
+        recompilations_before=again_before,
+        recompilations_after=again_after,
+        breaks_before=breaks_before,
+        breaks_after=breaks_after,
+        saved_ns_per_step=saved_ns,
+        pays_after_steps=pays_after,
+        steps=steps,
+        summary=" ".join(sentences),
+    )
+
+
+def _side(time_ns: int, recompilations: int, breaks: int) -> str:
+    if not time_ns:
+        return "no time"
+    parts = [
+        f"{format_count(number)} {noun if number == 1 else f'{noun}s'}"
+        for number, noun in ((recompilations, "recompilation"), (breaks, "graph break"))
+        if number
+    ]
+    return f"{format_duration(time_ns)} ({', '.join(parts)})" if parts else format_duration(time_ns)

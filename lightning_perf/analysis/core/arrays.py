@@ -23,11 +23,7 @@ _Row = TypeVar("_Row", bound=_Named)
 
 
 def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
-    """Find a row of a table by its name.
-
-    Args:
-        kind: The kind of its rows, for the error, e.g. ``category``.
-    """
+    """Find a row of a table by its name, or raise a `KeyError` that lists the names of this kind of row."""
     named = {row.name: row for row in rows}
     if name not in named:
         raise KeyError(f"no {kind} {name!r}; there are {', '.join(named)}")
@@ -35,10 +31,7 @@ def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
 
 
 def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int64Array:
-    """Sum the values of each code.
-
-    Args:
-        value: The values. Their sums are exact below 2**53, which is 104 days in nanoseconds.
+    """Sum the values of each code, exactly below 2**53, which is 104 days in nanoseconds.
 
     Example:
         >>> import numpy as np
@@ -57,12 +50,7 @@ LEAST_SHARE = 0.10
 
 
 def outlying(values: Int64Array) -> BoolArray:
-    """Find outliers: by their modified z-score, 0.6745 · |x − median| / MAD, and by a tenth of the median.
-
-    Example:
-        >>> outlying(np.array([100, 101, 99, 100, 130, 100])).tolist()
-        [False, False, False, False, True, False]
-    """
+    """Find outliers: by their modified z-score, 0.6745 · |x − median| / MAD, and by a tenth of the median."""
     median = float(np.median(values))
     apart = np.abs(values - median)
     outside: BoolArray = (0.6745 * apart > SCORE * float(np.median(apart))) & (apart > LEAST_SHARE * median)

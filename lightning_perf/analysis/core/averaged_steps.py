@@ -53,7 +53,7 @@ def without_tails(trace: Trace) -> Trace:
 
 def averaged_wall_ns(trace: Trace) -> int:
     """Return the wall time of the steps that averages are over."""
-    return int((trace.steps.end_ns - trace.steps.start_ns)[averaged_steps(trace)].sum())
+    return averaged_time(trace).length_ns
 
 
 def share_of(trace: Trace, part: float, whole: float) -> float | None:
@@ -87,8 +87,7 @@ T = TypeVar("T")
 def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
     """Keep the result of a function of a recording for as long as the recording itself is kept.
 
-    Args:
-        function: A pure function. Its result must not refer to the recording, or neither is ever freed.
+    The result must not refer to the recording, or neither is ever freed.
     """
     kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
 

@@ -1,8 +1,7 @@
 """Sets of time: merge, subtract and intersect intervals, and measure them inside windows.
 
-Every analysis that asks *how long* builds on these sets. A set is kept as disjoint, non-touching, non-empty, ascending
-intervals, so that length and membership are binary searches. All times are ``int64`` nanoseconds, so nothing is rounded
-and sums are exact. Intervals are half open: ``[0, 5)`` and ``[5, 9)`` do not overlap.
+A set is kept as disjoint, non-touching, non-empty, ascending, half-open intervals, so that length and membership are
+binary searches. All times are ``int64`` nanoseconds, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -56,14 +55,7 @@ class Intervals:
         return covered
 
     def covered(self, window_start_ns: Int64Array, window_end_ns: Int64Array) -> Int64Array:
-        """Length of the set inside each window.
-
-        Example:
-            >>> import numpy as np
-            >>> busy = merge(np.array([0, 10]), np.array([4, 20]))
-            >>> busy.covered(np.array([0, 2]), np.array([100, 12])).tolist()
-            [14, 4]
-        """
+        """Length of the set inside each window."""
         return self.covered_before(window_end_ns) - self.covered_before(window_start_ns)
 
     def contains(self, time_ns: Int64Array) -> BoolArray:
@@ -80,11 +72,7 @@ EMPTY = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
-    """Return the set of instants that any of the intervals covers.
-
-    Args:
-        start_ns: Begins, in any order (ascending is fastest).
-        end_ns: Ends. Intervals that do not end after their start are empty and left out.
+    """Return the set of instants that any of the intervals covers. Ascending begins are fastest.
 
     Example:
         >>> import numpy as np
@@ -131,14 +119,7 @@ def union(*sets: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """Return the instants that lie in both sets.
-
-    Example:
-        >>> import numpy as np
-        >>> common = intersect(merge(np.array([0, 10]), np.array([5, 20])), merge(np.array([3]), np.array([12])))
-        >>> list(zip(common.start_ns.tolist(), common.end_ns.tolist()))
-        [(3, 5), (10, 12)]
-    """
+    """Return the instants that lie in both sets."""
     if len(a) > len(b):
         a, b = b, a
     if not len(a):
@@ -148,36 +129,21 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     last = np.searchsorted(b.start_ns, a.end_ns, side="left")
     row_a, row_b = _pairs(first, last)
     # Two sets without touching intervals have an intersection without any.
-    return Intervals(
-        np.maximum(a.start_ns[row_a], b.start_ns[row_b]),
-        np.minimum(a.end_ns[row_a], b.end_ns[row_b]),
-    )
+    return Intervals(np.maximum(a.start_ns[row_a], b.start_ns[row_b]), np.minimum(a.end_ns[row_a], b.end_ns[row_b]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """Return the instants of ``a`` that do not lie in ``b``.
-
-    Example:
-        >>> import numpy as np
-        >>> rest = subtract(merge(np.array([0]), np.array([10])), merge(np.array([2, 8]), np.array([4, 20])))
-        >>> list(zip(rest.start_ns.tolist(), rest.end_ns.tolist()))
-        [(0, 2), (4, 8)]
-    """
+    """Return the instants of ``a`` that do not lie in ``b``."""
     if not len(a) or not len(b):
         return a
     gaps = Intervals(
-        np.concatenate(([np.iinfo(np.int64).min], b.end_ns)),
-        np.concatenate((b.start_ns, [np.iinfo(np.int64).max])),
+        np.concatenate(([np.iinfo(np.int64).min], b.end_ns)), np.concatenate((b.start_ns, [np.iinfo(np.int64).max]))
     )
     return intersect(a, gaps)
 
 
 def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> Iterator[Int64Array]:
-    """Yield the length that each set adds, inside windows, to the sets before it.
-
-    Args:
-        sets: Sets of time, the first in priority first.
-    """
+    """Yield the length that each set adds inside windows to the sets before it, and at the end the uncovered rest."""
     above = EMPTY
     covered = np.zeros_like(start_ns)
     for own in sets:

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_shapes, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import merge, subtract, union
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
+from lightning_perf.analysis.core.intervals import subtract, union
 from lightning_perf.analysis.kernels.arithmetic import TYPE_FOLLOWING, operand_arithmetic
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.indexing import distinct_rows, self_ns
@@ -136,11 +136,7 @@ class HostCompute:
 
 
 def host_compute(trace: Trace) -> HostCompute | None:
-    """Divide the time of a training that computes on the processor.
-
-    Returns:
-        The times. None for a recording of a training on a device, and for one without operators or steps.
-    """
+    """Divide the time of a training on the processor; None for one on a device, or without operators or steps."""
     table = trace.operators
     steps = int(averaged_steps(trace).sum())
     counted = np.flatnonzero(in_averaged_steps(trace, table.start_ns))
@@ -165,6 +161,8 @@ def host_compute(trace: Trace) -> HostCompute | None:
     work = [HostWork(*key, *values) for key, values in sums.items()]
     work.sort(key=lambda row: (-row.time_ns, row.kind, row.arithmetic, row.layout or ""))
     short = own < SHORT_NS
+    gaps = subtract(averaged_time(trace), union(*host_sets(trace).values()))
+    gap_ns = gaps.end_ns - gaps.start_ns
     return HostCompute(
         work=tuple(work),
         steps=steps,
@@ -172,7 +170,7 @@ def host_compute(trace: Trace) -> HostCompute | None:
         calls=len(counted),
         short_calls=int(short.sum()),
         short_ns=int(own[short].sum()),
-        gaps_ns=_gaps_ns(trace),
+        gaps_ns=int(gap_ns[gap_ns < LONG_GAP_NS].sum()),
     )
 
 
@@ -186,14 +184,6 @@ def _on_processor(trace: Trace) -> bool:
     return not trace.metadata.devices
 
 
-def _gaps_ns(trace: Trace) -> int:
-    averaged = averaged_steps(trace)
-    steps = merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
-    gaps = subtract(steps, union(*(active for _, active in host_sets(trace))))
-    lengths = gaps.end_ns - gaps.start_ns
-    return int(lengths[lengths < LONG_GAP_NS].sum())
-
-
 @lru_cache(maxsize=65536)
 def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKind, Layout | None, int, int, bool]:
     """Return an operator's kind, its layout, the elements of its weight and its activations, and if calls count."""
@@ -203,8 +193,10 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
     kind: HostKind = place.kind
     shapes, strides = json_shapes(shapes_json), json_shapes(strides_json)
     tensors = [at for at in place.ordered if at < len(shapes)]
-    if kind.startswith("convolution") and len(tensors) > 1 and _is_grouped(*(shapes[at] for at in tensors[:2])):
-        kind = "grouped convolution"
+    if kind.startswith("convolution") and len(tensors) > 1:
+        data, weight = (shapes[at] for at in tensors[:2])
+        if 2 < len(data) == len(weight) and data[1] != weight[1]:
+            kind = "grouped convolution"
     if kind == "attention" and shapes and len(shapes[0]) == 4 and shapes[0][2] >= LONG_SEQUENCE:
         kind = "long attention"  # the queries, or in the backward pass the gradient: (batch, heads, queries, channels)
     weights = _elements(shapes, () if place.weight is None else (place.weight,))
@@ -216,10 +208,6 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
 
 def _elements(shapes: Sequence[tuple[int, ...]], places: Sequence[int]) -> int:
     return min(sum(prod(shapes[at]) for at in places if at < len(shapes) and shapes[at]), MOST_ELEMENTS)
-
-
-def _is_grouped(data: tuple[int, ...], weight: tuple[int, ...]) -> bool:
-    return len(data) > 2 and len(weight) == len(data) and data[1] != weight[1]
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout | None:

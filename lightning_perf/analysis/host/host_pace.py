@@ -88,12 +88,7 @@ def host_pace(trace: Trace) -> HostPace | None:
 
 
 def bounded_by_host(least_ns: float, most_ns: float, step_ns: float, pace: HostPace | None) -> tuple[float, float]:
-    """Limit a saving of device time to the step's saving, since the host needs time for the step too.
-
-    Example:
-        >>> bounded_by_host(30.0, 60.0, 100.0, HostPace(steps=1, whole_ns=80, operators_ns=50))
-        (10.0, 50.0)
-    """
+    """Limit a saving of device time to the step's saving, since the host needs time for the step too."""
     slowest_ns, fastest_ns = (0.0, 0.0) if pace is None else (pace.slowest_step_ns, pace.fastest_step_ns)
     most_ns = max(0.0, min(most_ns, step_ns - fastest_ns))
     return min(least_ns, most_ns, max(0.0, step_ns - slowest_ns) / 2), most_ns
@@ -124,11 +119,7 @@ class StepFloor:
 
 
 def step_floor(trace: Trace) -> StepFloor | None:
-    """Measure the floor of a recording's steps.
-
-    Returns:
-        The figures; None for a recording without a device, or a truncated one.
-    """
+    """Measure the floor of a recording's steps; None without a device, or for a truncated recording."""
     steps, averaged = trace.steps, averaged_steps(trace)
     if not len(trace.device) or trace.problems.lacks_work or not averaged.any():
         return None

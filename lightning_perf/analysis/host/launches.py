@@ -127,11 +127,7 @@ class Launches:
 
 
 def launches(trace: Trace) -> Launches | None:
-    """Measure the cost of launches in a recording.
-
-    Returns:
-        The figures, or None for a recording without a device.
-    """
+    """Measure the cost of launches in a recording; None without a device."""
     if not len(trace.device):
         return None
     averaged = averaged_steps(trace)
@@ -187,9 +183,9 @@ def _lost_work(trace: Trace) -> BoolArray:
 
 
 def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:
-    (_, waits), (_, launching) = host_sets(trace)[:2]
-    hidden = union(device_busy(trace), waits)
-    both = union(hidden, launching)
+    sets = host_sets(trace)
+    hidden = union(device_busy(trace), sets["input"])
+    both = union(hidden, sets["kernel_launch"])
     return int((both.covered(starts, ends) - hidden.covered(starts, ends)).sum())
 
 
@@ -202,8 +198,6 @@ def _delay(delay: Int64Array) -> LaunchDelay | None:
 
 
 def _graphs(trace: Trace, calls: BoolArray) -> GraphLaunches | None:
-    if not calls.any():
-        return None
     graph = calls & trace.names_where(lambda name: name.startswith(_GRAPH_CALLS))[trace.runtime.name]
     count = int(graph.sum())
     if not count:
@@ -220,11 +214,8 @@ def _launch_bound(gaps: Gaps, wall_ns: int) -> LaunchBound:
     python = parts["host_other"]
     short = gaps.end_ns - gaps.start_ns <= LONGEST_DISPATCH_NS
     dispatching = short & (launch + operator >= python)
-    launch_ns, operator_ns, python_ns = (
-        int(launch[short].sum()),
-        int(operator[short].sum()),
-        int(python[dispatching].sum()),
-    )
+    launch_ns, operator_ns = int(launch[short].sum()), int(operator[short].sum())
+    python_ns = int(python[dispatching].sum())
     waiting_ns = launch_ns + operator_ns + python_ns
     share = waiting_ns / wall_ns
     return LaunchBound(share >= LAUNCH_BOUND_SHARE, share, waiting_ns, launch_ns, operator_ns, python_ns)
@@ -301,14 +292,7 @@ class QueueDepth:
 
 
 def queue_depth(trace: Trace, rows: BoolArray, wall_ns: int) -> QueueDepth | None:
-    """Follow the queues.
-
-    Args:
-        rows: The device rows to follow. Rows without a recorded launch are left out.
-
-    Returns:
-        The depths, or None if no launch of these rows was recorded.
-    """
+    """Follow the queues of the device rows that have a recorded launch; None if none has."""
     device = trace.device
     chosen = np.flatnonzero(rows & (trace.links.device_runtime >= 0))
     if not len(chosen) or wall_ns <= 0:

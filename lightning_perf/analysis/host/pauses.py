@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.core.intervals import merge, subtract, union
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time
+from lightning_perf.analysis.core.intervals import subtract, union
 from lightning_perf.analysis.host.user_code import user_function
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.analysis.steps.phase_timeline import PHASES, phase_timeline, phases_at
@@ -65,17 +65,13 @@ class Pauses:
 
 
 def pauses(trace: Trace) -> Pauses | None:
-    """Find the pauses of the averaged steps.
-
-    Returns:
-        The pauses by phase; None for a recording without operators, or with a truncated file.
-    """
+    """Find the pauses of the averaged steps; None without operators, or for a truncated recording."""
     averaged = np.flatnonzero(averaged_steps(trace))
     if not len(averaged) or not len(trace.operators) or trace.problems.lacks_work:
         return None
     steps = trace.steps
-    windows = merge(steps.start_ns[averaged], steps.end_ns[averaged])
-    quiet = subtract(windows, union(*(active for name, active in host_sets(trace) if name != "input")))
+    busy = union(*(active for name, active in host_sets(trace).items() if name != "input"))
+    quiet = subtract(averaged_time(trace), busy)
     long = quiet.end_ns - quiet.start_ns >= LONG_NS
     start, end = quiet.start_ns[long], quiet.end_ns[long]
     # Cut where the phase or the step changes: each piece then lies in one step and one phase.

@@ -1,7 +1,4 @@
-"""Sync points: places where the host waits for the device, and how long the device then waits for the host.
-
-One kind are Lightning's stop flags: before each batch it broadcasts whether rank 0 got SIGTERM, and reads the answer.
-"""
+"""Sync points: places where the host waits for the device, and how long the device then waits for the host."""
 
 from __future__ import annotations
 
@@ -11,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract
+from lightning_perf.analysis.core.intervals import EMPTY, merge, subtract
 from lightning_perf.analysis.host.user_code import user_function
 from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import OWN_PREFIX, PHASES, marks_by_phase, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.indexing import at_rows
 from lightning_perf.trace.trace import Trace
 
 _LISTED = 5
@@ -75,11 +73,7 @@ class SyncPoints:
 
 
 def sync_points(trace: Trace) -> SyncPoints | None:
-    """Find the places where the host waits for the device, and their cost.
-
-    Returns:
-        The figures, or ``None`` for a recording without a device.
-    """
+    """Find the places where the host waits for the device, and their cost; None without a device."""
     if not len(trace.device):
         return None
     runtime, kinds = trace.runtime, runtime_kinds(trace)
@@ -93,7 +87,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     drained, without_work, told = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
     regained = np.minimum(without_work, wait)
     operator = _outermost(trace, rows)
-    names = np.append(trace.operators.name.astype(np.int64), NO_ROW)[operator]  # NO_ROW takes the last one
+    names = at_rows(trace.operators.name, operator, NO_ROW)
     places = names, phases_at(trace, runtime.start_ns[rows]), np.isin(operator, _reads_of_scalers(trace))
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for position, place in enumerate(zip(*(column.tolist() for column in places), strict=True)):
@@ -102,13 +96,15 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     for (code, phase, of_scaler), positions in groups.items():
         # At the end of the recording, the start of the next work is unknown: take that of the other waits there.
         seen = [position for position in positions if told[position]] or positions
+        longest = int(rows[positions[int(np.argmax(wait[positions]))]])
+        begin_ns, end_ns = int(runtime.start_ns[longest]), int(runtime.end_ns[longest])
         points.append(
             SyncPoint(
                 operator=trace.names[code] if code != NO_ROW else None,
                 phase=PHASES[phase],
                 by_scaler=of_scaler,
-                function=_function(trace, int(rows[positions[int(np.argmax(wait[positions]))]])),
-                call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
+                function=user_function(trace, int(runtime.thread[longest]), begin_ns, end_ns),
+                call=trace.names[int(runtime.name[longest])],
                 calls=len(positions),
                 wait_ns=int(wait[positions].sum()),
                 drained_ns=int(drained[seen].sum()) * len(positions) // len(seen),
@@ -126,19 +122,11 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     )
 
 
-def _function(trace: Trace, row: int) -> str | None:
-    """The user's function around a runtime call."""
-    runtime = trace.runtime
-    return user_function(trace, int(runtime.thread[row]), int(runtime.start_ns[row]), int(runtime.end_ns[row]))
-
-
 def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return device-idle time from the end of each wait until new work starts, until the next wait, and if it is known.
 
     The first is without waits for input. Both continue into the next step. The end of the recording cuts them off.
     """
-    if not len(rows):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     steps = trace.steps
     step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
     # Work of a later window has nothing to do with it.
@@ -150,12 +138,9 @@ def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64A
     at_work = np.minimum(until, next_work)
     idle = subtract(merge(steps.start_ns, steps.end_ns), device_busy(trace))
     told = goes_on | (next_work < steps.end_ns[step])
-    return subtract(idle, _fetching(trace)).covered(end, at_work), idle.covered(end, until), told
-
-
-def _fetching(trace: Trace) -> Intervals:
     fetch = marks_by_phase(trace).get("fetch")
-    return EMPTY if fetch is None else merge(fetch.start_ns, fetch.end_ns)
+    fetching = EMPTY if fetch is None else merge(fetch.start_ns, fetch.end_ns)
+    return subtract(idle, fetching).covered(end, at_work), idle.covered(end, until), told
 
 
 def _outermost(trace: Trace, rows: Int64Array) -> Int64Array:

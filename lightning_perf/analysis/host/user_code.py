@@ -58,15 +58,7 @@ def _user_rows(trace: Trace) -> Int64Array:
 
 
 def user_function(trace: Trace, thread: int, start_ns: int, end_ns: int) -> str | None:
-    """Find the user's function that ran during a stretch of time.
-
-    Args:
-        thread: The thread, as an index into its threads.
-
-    Returns:
-        The innermost function that covers more than half of the stretch, as the recorder names it. ``None`` without
-        one, or in a recording without stacks.
-    """
+    """Return the innermost of the user's functions that covers more than half of a stretch of time."""
     rows, table = _user_rows(trace), trace.python
     rows = rows[: int(np.searchsorted(table.start_ns[rows], end_ns, side="left"))]
     rows = rows[(table.end_ns[rows] > start_ns) & (table.thread[rows] == thread)]

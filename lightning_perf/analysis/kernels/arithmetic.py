@@ -1,8 +1,6 @@
-"""Arithmetic: which number formats the device computed in, and how much of it ran on Tensor Cores.
+"""Arithmetic: the number formats of the device's computing, and how much of it ran on Tensor Cores.
 
-The operator that launched a kernel gives the type of its operands, and the kernel's name the arithmetic that ran. If
-both are known and differ, the name decides: FP32 operands in a TF32 kernel were multiplied in TF32. Without either, the
-arithmetic is unknown.
+Where an operator's types and the kernel's name differ, the name decides: a TF32 kernel multiplies FP32 in TF32.
 """
 
 from __future__ import annotations
@@ -18,32 +16,19 @@ from lightning_perf.analysis.core.arrays import find_row, json_list, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps, share_of
 from lightning_perf.analysis.kernels.kernel_names import KernelArithmetic, kernel_arithmetic
 from lightning_perf.analysis.kernels.tensor_core_eligibility import EligibleUnused, eligible_unused
-from lightning_perf.trace.columns import NO_ROW, Int64Array
-from lightning_perf.trace.indexing import distinct
+from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.indexing import at_rows, distinct
 from lightning_perf.trace.trace import Trace
 
 ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
 """Every kind of arithmetic, in order of display. ``int8`` is quantized, ``integer`` any other (indices, masks)."""
 
 _TYPES = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::Half": "fp16",
-    "c10::BFloat16": "bf16",
-    "c10::complex<double>": "fp64",
-    "c10::complex<float>": "fp32",
-    "c10::complex<c10::Half>": "fp16",
-    "signed char": "int8",
-    "c10::qint8": "int8",
-    "c10::quint8": "int8",
-    "unsigned char": "integer",
-    "short": "integer",
-    "short int": "integer",
-    "int": "integer",
-    "long": "integer",
-    "long int": "integer",
-    "bool": "integer",
-}
+    "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16", "c10::complex<double>": "fp64",
+    "c10::complex<float>": "fp32", "c10::complex<c10::Half>": "fp16", "signed char": "int8", "c10::qint8": "int8",
+    "c10::quint8": "int8", "unsigned char": "integer", "short": "integer", "short int": "integer", "int": "integer",
+    "long": "integer", "long int": "integer", "bool": "integer",
+}  # fmt: skip
 
 _TYPE_FOLLOWING_NAMES = (
     "relu", "relu_", "threshold", "threshold_backward", "clamp_min", "clamp_min_", "clamp", "hardtanh", "hardtanh_",
@@ -160,38 +145,20 @@ class _Kind(NamedTuple):
 def _kinds(trace: Trace, device_rows: Int64Array) -> tuple[list[_Kind], NDArray[np.intp]]:
     """Return the kinds of kernels among the rows, and for each row the number of its kind."""
     lists = len(trace.type_lists)
-    keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
+    types = at_rows(trace.operators.input_types, trace.links.device_operator[device_rows], 0)
+    keys = trace.device.name[device_rows] * np.int64(lists) + types
     different, index = distinct(keys)
     kinds = []
-    for name, types in (divmod(key, lists) for key in different.tolist()):
+    for name, inputs in (divmod(key, lists) for key in different.tolist()):
         told = kernel_arithmetic(trace.names[name])
-        found, by_operator = _decide(told, operand_arithmetic(trace.type_lists[types]), trace.metadata.is_hip)
+        found, by_operator = _decide(told, operand_arithmetic(trace.type_lists[inputs]), trace.metadata.is_hip)
         kinds.append(_Kind(found, by_operator, told.tensor_cores))
     return kinds, index
 
 
-def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
-    """Return the code of the launching operator's input types for each device row; 0 if none was recorded."""
-    operator = trace.links.device_operator[device_rows]
-    codes = np.zeros(len(device_rows), dtype=np.int64)
-    known = operator != NO_ROW
-    codes[known] = trace.operators.input_types[operator[known]]
-    return codes
-
-
 @lru_cache(maxsize=65536)
 def operand_arithmetic(types_json: str) -> str | None:
-    """Return the arithmetic for an operator's input types: that of its first floating operand, or else of an integer.
-
-    Returns:
-        One of `ARITHMETICS`, or ``None`` if no input is a tensor of known type.
-
-    Example:
-        >>> operand_arithmetic('["c10::BFloat16","float","Scalar"]'), operand_arithmetic('["long int"]')
-        ('bf16', 'integer')
-        >>> operand_arithmetic('["Scalar"]') is None
-        True
-    """
+    """Return the arithmetic of an operator's first floating input, or else of an integer; None without a known type."""
     found = [_type_arithmetic(t) for t in json_list(types_json) if isinstance(t, str)]
     return next((a for a in found if a not in (None, "integer")), "integer" if "integer" in found else None)
 

@@ -1,4 +1,4 @@
-"""Compute efficiency: how busy the device was, how much of it was used, and how near to its peak."""
+"""Compute efficiency: how busy the device was, how near to its peak, and its hardware counters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.machine.hardware import find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
-from lightning_perf.trace.indexing import distinct, innermost_marked, used_codes
+from lightning_perf.trace.indexing import distinct, innermost_marked
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
-_MIN_COVERAGE = 0.9
-"""Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
+LEAST_COVERAGE = 0.9
+"""Below this share of the product kernels' time with known FLOPs, an MFU or FLOPs per token would mislead."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,7 @@ class Efficiency:
 
 
 def efficiency(trace: Trace) -> Efficiency:
-    """Measure how much of the device the recording used.
-
-    Returns:
-        Busy share, SM efficiency and occupancy by device, FLOPs, FLOP/s and MFU. Each is ``None`` if the recording
-        does not show it.
-    """
+    """Measure how much of the device the recording used."""
     averaged = averaged_steps(trace)
     wall = averaged_wall_ns(trace)
     devices = _devices(trace, averaged, wall)
@@ -137,16 +132,15 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
 
 
 def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
-    """Count the FLOPs of the matrix products in the averaged steps.
+    """Count the FLOPs of the matrix products in the averaged steps, by arithmetic (``unknown`` on the host).
 
-    Returns:
-        FLOPs by arithmetic (``unknown`` on the host), and the part of the product kernels' time that they account for,
-        ``None`` without such kernels.
+    The second value is the part of the product kernels' time that they account for; None without such kernels.
     """
     operators = trace.operators
     countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
     rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
-    kernels = _product_kernels(trace)
+    products = trace.device.is_compute & trace.names_where(is_product)[trace.device.name]
+    kernels = np.flatnonzero(products & in_averaged_steps(trace, trace.device.start_ns))
     if not len(rows):
         return {}, 0.0 if len(kernels) else None
     flops = np.zeros(len(operators), dtype=np.int64)
@@ -203,14 +197,6 @@ def _total(flops: Int64Array) -> int:
     return sum(flops[flops > 0].tolist())
 
 
-def _product_kernels(trace: Trace) -> Int64Array:
-    used = np.zeros(len(trace.names), dtype=np.bool_)
-    for code in used_codes(trace.device.name[trace.device.is_compute]):
-        used[code] = is_product(trace.names[code])
-    rows = trace.device.is_compute & used[trace.device.name]
-    return np.flatnonzero(rows & in_averaged_steps(trace, trace.device.start_ns))
-
-
 def _utilisation(
     trace: Trace, devices: tuple[DeviceEfficiency, ...], flops: dict[str, int], coverage: float | None, wall: int
 ) -> tuple[float | None, str | None]:
@@ -220,7 +206,7 @@ def _utilisation(
         return None, "the recording has no kernels"
     if not flops:
         return None, "no operator's FLOPs are known: record with record_shapes=True"
-    if coverage is None or coverage < _MIN_COVERAGE:
+    if coverage is None or coverage < LEAST_COVERAGE:
         return None, f"the FLOPs of only {format_share(coverage or 0)} of the matrix products' time are known"
     device = devices[0]
     peak = find_device(device.name, device_properties(trace, device.ordinal).total_memory_bytes)
@@ -234,3 +220,63 @@ def _utilisation(
             return None, f"no peak rate of {peak.name} is known for {name}"
         ideal_s += amount / peak.flops_per_s[name]
     return ideal_s / (wall / 1e9) / len(devices), None
+
+
+POWER = "Power (W)"
+PER_KERNEL = "Cycles (Current Kernel)"
+"""A value per kernel, not a sample in time. Its mean would be meaningless."""
+
+
+@dataclass(frozen=True)
+class CounterRow:
+    """The samples of one counter of one device.
+
+    Attributes:
+        device: Device ordinal.
+        name: The counter, with its unit as recorded.
+        samples: Samples in the averaged steps.
+        mean: Mean of the samples.
+        minimum: The smallest.
+        maximum: The largest.
+    """
+
+    device: int
+    name: str
+    samples: int
+    mean: float
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class HardwareCounters:
+    """The counters of the averaged steps.
+
+    Attributes:
+        rows: By device, then in the order of the recording.
+        step_energy_j: Energy per step in joules: mean power over all devices, times the mean step time. ``None``
+            without samples of power.
+    """
+
+    rows: tuple[CounterRow, ...]
+    step_energy_j: float | None
+
+
+def hardware_counters(trace: Trace) -> HardwareCounters | None:
+    """Summarize the samples of hardware counters in the averaged steps; None without one."""
+    counters = trace.counters
+    inside = in_averaged_steps(trace, counters.time_ns)
+    keys = np.stack([counters.device[inside].astype(np.int64), counters.name[inside].astype(np.int64)], axis=1)
+    rows = []
+    for device, code in np.unique(keys, axis=0).tolist():
+        if trace.names[code] == PER_KERNEL:
+            continue
+        values = counters.value[inside][(keys == (device, code)).all(axis=1)]
+        low, high = float(values.min()), float(values.max())
+        rows.append(CounterRow(device, trace.names[code], len(values), float(values.mean()), low, high))
+    if not rows:
+        return None
+    steps, averaged = trace.steps, averaged_steps(trace)
+    step_s = float((steps.end_ns - steps.start_ns)[averaged].mean()) / 1e9
+    power = [row.mean for row in rows if row.name == POWER]
+    return HardwareCounters(tuple(rows), sum(power) * step_s if power else None)

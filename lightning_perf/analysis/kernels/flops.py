@@ -72,17 +72,7 @@ BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
 
 
 def operator_flops(name: str, shapes_json: str) -> int | None:
-    """Return the FLOPs of one call of an operator.
-
-    Returns:
-        The count, or ``None`` if the operator is not a matrix product or its shapes are missing.
-
-    Example:
-        >>> operator_flops("aten::addmm", "[[64],[32,128],[128,64]]")
-        524288
-        >>> operator_flops("aten::relu", "[[32,64]]") is None
-        True
-    """
+    """Return the FLOPs of one call; None if the operator is not a matrix product or its shapes are missing."""
     formula = FORMULAS.get(name)
     if formula is None:
         return None
@@ -113,13 +103,7 @@ class Convolution:
 
 
 def convolution(name: str, shapes_json: str) -> Convolution | None:
-    """Return the shapes of a convolution, forward or backward; ``None`` for other operators and missing shapes.
-
-    Example:
-        >>> found = convolution("aten::convolution_backward", "[[8,16,30,30],[8,3,32,32],[16,3,3,3]]")
-        >>> found.output, found.flops(found.output)
-        ((8, 16, 30, 30), 6220800)
-    """
+    """Return the shapes of a convolution, forward or backward; ``None`` for other operators and missing shapes."""
     shapes = json_shapes(shapes_json)
     places = BACKWARD_CONVOLUTIONS.get(name)
     if places is None and name not in CONVOLUTIONS:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 from lightning_perf.trace.columns import matched_part
 
@@ -30,59 +32,21 @@ class NameRule:
     source: str
 
 
-_SPELLINGS: dict[str, str] = {
-    # CUTLASS, cuBLAS, cuDNN, MIOpen
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "f16": "fp16",
-    "fp16": "fp16",
-    "tf32": "tf32",
-    "f32": "fp32",
-    "fp32": "fp32",
-    "f64": "fp64",
-    "e4m3": "fp8",
-    "e5m2": "fp8",
-    "f8": "fp8",
-    "fp8": "fp8",
-    "e2m1": "fp4",
-    "f4": "fp4",
-    "i8": "int8",
-    "s8": "int8",
-    "u8": "int8",
-    "int8": "int8",
-    # BLAS letters: cuBLAS `volta_sgemm`, nvjet, Tensile
-    "s": "fp32",
-    "d": "fp64",
-    "h": "fp16",
-    "c": "fp32",
-    "z": "fp64",
-    "b": "bf16",
-    "t": "bf16",
-    "q": "fp8",
-    "r": "fp8",
-    "o": "fp4",
-    "x": "tf32",
-    "f8n": "fp8",
-    "b8": "fp8",
-    "b8n": "fp8",
-    "4xi8": "int8",
-    # C++ types
-    "double": "fp64",
-    "float": "fp32",
-    "c10::half": "fp16",
-    "__half": "fp16",
-    "half_t": "fp16",
-    "_float16": "fp16",
-    "c10::bfloat16": "bf16",
-    "__nv_bfloat16": "bf16",
-    "__hip_bfloat16": "bf16",
-    "bfloat16_t": "bf16",
-    "tfloat32_t": "tf32",
-    "float_e4m3_t": "fp8",
-    "float_e5m2_t": "fp8",
-    "__nv_fp8_e4m3": "fp8",
-    "__nv_fp8_e5m2": "fp8",
-}
+_SPELLINGS = {
+    # Spellings of CUTLASS, cuBLAS, cuDNN and MIOpen, then letters of BLAS, nvjet and Tensile, then types of C++.
+    "fp64": ("f64", "d", "z", "double"),
+    "fp32": ("f32", "fp32", "s", "c", "float"),
+    "tf32": ("tf32", "x", "tfloat32_t"),
+    "fp16": ("f16", "fp16", "h", "c10::half", "__half", "half_t", "_float16"),
+    "bf16": ("bf16", "bfloat16", "b", "t", "c10::bfloat16", "__nv_bfloat16", "__hip_bfloat16", "bfloat16_t"),
+    "fp8": (
+        "e4m3", "e5m2", "f8", "fp8", "q", "r", "f8n", "b8", "b8n", "float_e4m3_t", "float_e5m2_t", "__nv_fp8_e4m3",
+        "__nv_fp8_e5m2",
+    ),
+    "fp4": ("e2m1", "f4", "o"),
+    "int8": ("i8", "s8", "u8", "int8", "4xi8"),
+}  # fmt: skip
+_ARITHMETICS = {spelling: arithmetic for arithmetic, spellings in _SPELLINGS.items() for spelling in spellings}
 
 _CUTLASS_NAMES = "https://github.com/NVIDIA/cutlass/blob/main/python/cutlass_library/gemm_operation.py"
 _GMMA_NAMES = "https://github.com/NVIDIA/cutlass/tree/main/include/cute/arch (mma_sm90_gmma.hpp, mma_sm100_umma.hpp)"
@@ -262,15 +226,11 @@ def spelled_arithmetic(spelling: str) -> str:
 
     Raises:
         KeyError: No arithmetic is spelled like that.
-
-    Example:
-        >>> spelled_arithmetic("BF16"), spelled_arithmetic("c10::Float8_e4m3fn"), spelled_arithmetic("s")
-        ('bf16', 'fp8', 'fp32')
     """
     key = spelling.lower()
     if key.startswith(("c10::float8", "__nv_fp8")):
         return "fp8"
-    return _SPELLINGS[key]
+    return _ARITHMETICS[key]
 
 
 @dataclass(frozen=True)
@@ -286,6 +246,15 @@ class KernelArithmetic:
     arithmetic: str | None
     tensor_cores: bool | None
     family: str | None
+
+
+_T = TypeVar("_T")
+
+
+def _by_matched_part(function: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Let a function see only the part of a name that patterns may see, and keep its results."""
+    cached = lru_cache(maxsize=65536)(function)
+    return wraps(function)(lambda name: cached(matched_part(name)))
 
 
 # Kernels that products launch in addition to their own: changes of layout, sums of partial results, biases. PyTorch's
@@ -313,39 +282,28 @@ _CPP_INTEGER = re.compile(r"\b(long|int|short|unsigned char|signed char|int8_t|b
 _PRODUCT = re.compile(r"gemm|conv(?!ert)|attention|attn|fmha|mma", re.IGNORECASE)
 
 
+@_by_matched_part
 def kernel_arithmetic(name: str) -> KernelArithmetic:
-    """Read the arithmetic from a kernel's name.
-
-    Args:
-        name: The kernel's name as recorded, demangled or not.
-
-    Returns:
-        The arithmetic (``fp64``, ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``, ``int8``, ``integer``) and
-        whether it runs on Tensor Cores. Each is ``None`` if the name does not show it.
-
-    Example:
-        >>> kernel_arithmetic("cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4").arithmetic
-        'tf32'
-        >>> kernel_arithmetic("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<c10::Half>>")
-        KernelArithmetic(arithmetic='fp16', tensor_cores=False, family='C++ template')
-        >>> kernel_arithmetic("my_kernel").arithmetic is None
-        True
-    """
-    return _kernel_arithmetic(matched_part(name))
+    """Read from a kernel's name, demangled or not, in which arithmetic it computes, and if on Tensor Cores."""
+    for rule in RULES:
+        if found := rule.pattern.search(name):
+            named = found.groupdict()
+            spelling = named.get("dtype2") or named.get("dtype")
+            arithmetic = rule.arithmetic or (spelled_arithmetic(spelling) if spelling else None)
+            return KernelArithmetic(arithmetic, rule.tensor_cores, rule.family)
+    return _template_arithmetic(name)
 
 
+@_by_matched_part
 def is_product(name: str) -> bool:
     """Return whether a kernel multiplies matrices (convolution and attention too), as Tensor Cores do.
 
     Products with a vector are left out: memory bounds them.
-
-    Example:
-        >>> is_product("volta_sgemm_128x64_nt"), is_product("gemv2T_kernel_val<int, float>")
-        (True, False)
     """
-    return _is_product(matched_part(name))
+    return _PRODUCT_KERNEL.search(name) is not None
 
 
+@_by_matched_part
 def moves_data(name: str) -> bool:
     """Return whether memory bounds a kernel of a product or convolution, so that its type sets its bytes, not its rate.
 
@@ -357,27 +315,6 @@ def moves_data(name: str) -> bool:
         >>> moves_data("volta_sgemm_128x64_nt")
         False
     """
-    return _moves_data(matched_part(name))
-
-
-@lru_cache(maxsize=65536)
-def _kernel_arithmetic(name: str) -> KernelArithmetic:
-    for rule in RULES:
-        if found := rule.pattern.search(name):
-            named = found.groupdict()
-            spelling = named.get("dtype2") or named.get("dtype")
-            arithmetic = rule.arithmetic or (spelled_arithmetic(spelling) if spelling else None)
-            return KernelArithmetic(arithmetic, rule.tensor_cores, rule.family)
-    return _template_arithmetic(name)
-
-
-@lru_cache(maxsize=65536)
-def _is_product(name: str) -> bool:
-    return _PRODUCT_KERNEL.search(name) is not None
-
-
-@lru_cache(maxsize=65536)
-def _moves_data(name: str) -> bool:
     return _MOVES_DATA.search(name) is not None
 
 

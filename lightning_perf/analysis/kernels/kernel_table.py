@@ -1,4 +1,4 @@
-"""Kernels: the device's work by name, with its number, time and use of the device, and its launching operators."""
+"""The device's work by kernel, with its use of the device and its launching operators, and by region of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_o
 from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
-from lightning_perf.trace.indexing import distinct, distinct_rows
+from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows
 from lightning_perf.trace.trace import Trace
 
 _CATEGORY_OF_KIND = {kind: name for name, kind in DEVICE_CATEGORIES.items()}
@@ -103,11 +103,7 @@ class KernelTable:
 
 
 def kernels(trace: Trace) -> KernelTable | None:
-    """Sum up the device work that began in an averaged step of a recording, by kernel.
-
-    Returns:
-        The table, or None for a recording without a device.
-    """
+    """Sum up the device work that began in an averaged step, by kernel; None without a device."""
     device = trace.device
     if not len(device):
         return None
@@ -171,8 +167,7 @@ def _launchers(
     """Return the operators that launched most of each group's time."""
     operator = trace.links.device_operator[rows]
     names = len(trace.names) + 1
-    name = np.full(len(rows), names - 1, dtype=np.int64)
-    name[operator >= 0] = trace.operators.name[operator[operator >= 0]]
+    name = at_rows(trace.operators.name, operator, names - 1)
     pairs, index = distinct(group * np.int64(names) + name)
     spent = sum_by(index, duration, len(pairs)).tolist()
     found: list[list[KernelLauncher]] = [[] for _ in range(size)]
@@ -219,3 +214,67 @@ def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duratio
     # In ascending order of time, so that the largest is written last.
     order = np.argsort(spent, kind="stable").tolist()
     return {int(pairs[i]) // size: ARITHMETICS[int(pairs[i]) % size] for i in order}
+
+
+@dataclass(frozen=True)
+class GraphRegion:
+    """One region.
+
+    Attributes:
+        name: Its name, as given to ``torch.cuda.graph_annotations.mark_kernels``, e.g. that of a module.
+        calls: Kernels, copies and memsets of the region over the averaged steps.
+        device_ns: Their time.
+        backward_ns: The part of that time in the backward pass.
+    """
+
+    name: str
+    calls: int
+    device_ns: int
+    backward_ns: int
+
+
+@dataclass(frozen=True)
+class GraphRegionTable:
+    """The regions of the averaged steps.
+
+    Attributes:
+        rows: The regions, the longest time first. Work inside several regions belongs to the innermost.
+        steps: Steps that the figures are over; divide by it for a figure per step.
+        device_ns: Time of all device work.
+        unattributed_device_ns: The part outside of named regions.
+    """
+
+    rows: tuple[GraphRegion, ...]
+    steps: int
+    device_ns: int
+    unattributed_device_ns: int
+
+
+def graph_regions(trace: Trace) -> GraphRegionTable | None:
+    """Sum up the device work of each named region of CUDA graphs; None without one.
+
+    Inside of a CUDA graph nothing links a kernel to an operator or a module. Since torch 2.15,
+    ``torch.cuda.graph_annotations.mark_kernels`` names the work that a graph captures, and
+    ``export_chrome_trace(cuda_graph_annotations=…)`` writes the names into the trace.
+    """
+    regions, device = trace.regions, trace.device
+    if not len(regions):
+        return None
+    averaged = in_averaged_steps(trace, device.start_ns)
+    named = averaged[regions.device_row]
+    rows, codes, backward = regions.device_row[named], regions.name[named], regions.backward[named]
+    spent = device.duration_ns[rows]
+    used, at = np.unique(codes, return_inverse=True)
+    size = len(used)
+    total, calls = sum_by(at, spent, size), np.bincount(at, minlength=size)
+    back = sum_by(at, np.where(backward, spent, 0), size)
+    order = sorted(range(size), key=lambda row: (-int(total[row]), trace.names[used[row]]))
+    everything = int(device.duration_ns[averaged].sum())
+    return GraphRegionTable(
+        rows=tuple(
+            GraphRegion(trace.names[used[row]], int(calls[row]), int(total[row]), int(back[row])) for row in order
+        ),
+        steps=int(averaged_steps(trace).sum()),
+        device_ns=everything,
+        unattributed_device_ns=everything - int(spent.sum()),
+    )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from lightning_perf.analysis.core.arrays import json_shapes, sum_by
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
 from lightning_perf.trace.columns import NO_ROW, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.trace.indexing import distinct, distinct_rows, innermost_marked, used_codes
+from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 
 
@@ -111,26 +111,22 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     rows, reason = unused_reasons(trace, kernels)
     if not len(rows):
         return ()
-    operator = trace.links.device_operator[rows]
-    caller = trace.device.name[rows].copy()
-    known = operator != NO_ROW
-    caller[known] = trace.operators.name[operator[known]]
+    operator = at_rows(trace.operators.name, trace.links.device_operator[rows], NO_ROW)
+    caller = np.where(operator == NO_ROW, trace.device.name[rows], operator)
     first, index = distinct_rows(reason, caller)
     spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
     count = np.bincount(index, minlength=len(first))
-    time: dict[str, int] = defaultdict(int)
-    number: dict[str, int] = defaultdict(int)
-    callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    number: Counter[str] = Counter()
     groups = zip(reason[first].tolist(), caller[first].tolist(), spent.tolist(), count.tolist(), strict=True)
-    for code, name, ns, n in groups:
-        why = _REASON_NAMES[code]
-        time[why] += int(ns)
-        number[why] += n
-        callers[why][trace.names[name]] += int(ns)
-    return tuple(
-        EligibleUnused(why, time[why], number[why], _most(callers[why]))
-        for why in sorted(time, key=lambda r: (-time[r], r))
-    )
+    for code, name, time_ns, kernels_of_group in groups:
+        found[_REASON_NAMES[code]][trace.names[name]] += int(time_ns)
+        number[_REASON_NAMES[code]] += kernels_of_group
+    unused = [
+        EligibleUnused(why, callers.total(), number[why], tuple(sorted(callers, key=lambda by: (-callers[by], by))[:5]))
+        for why, callers in found.items()
+    ]
+    return tuple(sorted(unused, key=lambda row: (-row.time_ns, row.reason)))
 
 
 def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArray[np.int8]]:
@@ -150,8 +146,7 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
     operator = trace.links.device_operator[rows]
     fp32_only = trace.names_where(_is_fp32_only)[trace.operators.name]
     kept_in_fp32 = innermost_marked(trace.links.operator_parent, operator, fp32_only) != NO_ROW
-    known = operator != NO_ROW
-    shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
+    shapes = at_rows(trace.operators.input_shapes, operator, 0)
     kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
     columns = (trace.device.name[rows], shapes, kept, device_of, _switches(trace, rows))
     first, index = distinct_rows(*columns)
@@ -167,21 +162,13 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
 def uses_tf32(trace: Trace) -> tuple[bool, bool]:
     """Return whether FP32 matrix products, and convolutions with recurrent layers, may use TF32, by their kernels.
 
-    Returns:
-        Both flags. Without FP32 products of a kind, its flag is torch's default: off for matrix products, on for
-        convolutions.
+    Without FP32 products of a kind, torch's default counts: off for matrix products, on for convolutions.
     """
     kernels = np.flatnonzero(trace.device.is_compute & trace.names_where(is_product)[trace.device.name])
-    names = trace.device.name[kernels]
-    in_tf32, in_fp32 = (
-        set(_switches(trace, kernels[marked[names]]).tolist())
-        for marked in (trace.names_where(partial(_multiplies_in, kind)) for kind in ("tf32", "fp32"))
-    )
+    arithmetic = np.array([kernel_arithmetic(name).arithmetic or "" for name in trace.names], dtype=np.str_)
+    of_kernel = arithmetic[trace.device.name[kernels]]
+    in_tf32, in_fp32 = (set(_switches(trace, kernels[of_kernel == kind]).tolist()) for kind in ("tf32", "fp32"))
     return _Switch.MATMUL in in_tf32, _Switch.CUDNN in in_tf32 or _Switch.CUDNN not in in_fp32
-
-
-def _multiplies_in(kind: str, name: str) -> bool:
-    return kernel_arithmetic(name).arithmetic == kind
 
 
 def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DeviceProperties, tf32_is_on: bool) -> str:
@@ -217,11 +204,8 @@ def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
         np.fromiter((switch(name) for name in trace.names), dtype=np.int8, count=len(trace.names))
         for switch in (_kernel_switch, _operator_switch)
     )
-    found: NDArray[np.int8] = by_name[trace.device.name[rows]]
-    operator = trace.links.device_operator[rows]
-    known = operator != NO_ROW
-    told = by_operator[trace.operators.name[operator[known]]]
-    found[known] = np.where(told == _Switch.NONE, found[known], told)
+    told = at_rows(by_operator[trace.operators.name], trace.links.device_operator[rows], _Switch.NONE)
+    found: NDArray[np.int8] = np.where(told == _Switch.NONE, by_name[trace.device.name[rows]], told)
     return found
 
 
@@ -243,21 +227,13 @@ def _kernel_switch(name: str) -> _Switch:
     return _Switch.CUDNN if _CUDNN_KERNEL.search(name) else _Switch.MATMUL
 
 
-def _most(times: dict[str, int]) -> tuple[str, ...]:
-    return tuple(sorted(times, key=lambda name: (-times[name], name))[:5])
-
-
 def tensor_core_use(
     trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger], size: int
 ) -> tuple[Int64Array, Int64Array, list[str | None]]:
-    """Sum up the use of Tensor Cores in groups of compute kernels.
+    """Sum up the use of Tensor Cores in groups of device work; work other than compute kernels counts nothing.
 
-    Args:
-        rows: Rows of `Trace.device`. Those that are not compute kernels count nothing.
-
-    Returns:
-        For each group: the time of its kernels on Tensor Cores, and the time of those that may or may not run on them.
-        Then the reason why most of its other products run without them: a key of `REASONS`, or None.
+    Returns for each group the time on Tensor Cores, and the time of kernels that may or may not run on them. Then the
+    reason why most of its other products run without them: a key of `REASONS`, or None.
     """
     compute = trace.device.is_compute[rows]
     rows, group = rows[compute], group[compute]

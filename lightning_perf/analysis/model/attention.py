@@ -1,9 +1,8 @@
-"""Attention: the implementation that ran, its inputs, and its time."""
+"""Attention: the implementation that ran, its inputs and its time. Tokens and FLOPs of a language model."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
@@ -11,8 +10,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import json_list, json_shapes
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.kernels.efficiency import LEAST_COVERAGE, Efficiency, count_flops
 from lightning_perf.analysis.kernels.flops import FORMULAS
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases
@@ -159,9 +159,7 @@ def _fused_calls(trace: Trace) -> list[_Call]:
             above = int(parents[above])
         if above != NO_ROW and named[above]:
             continue
-        shapes = json_shapes(trace.shape_lists[table.input_shapes[row]])
-        types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[row]])]
-        query, keys = _shape(shapes, 0), _shape(shapes, 1)
+        types, query, keys = _types(trace, row), _shape(trace, row, 0), _shape(trace, row, 1)
         mask, dropout, causal = _options(trace, above) if above != NO_ROW else (None, None, None)
         key = (
             IMPLEMENTATIONS[trace.names[table.name[row]]],
@@ -180,7 +178,7 @@ def _options(trace: Trace, row: int) -> tuple[bool | None, float | None, bool | 
     """Return mask, dropout and causality of a call of ``scaled_dot_product_attention``."""
     table = trace.operators
     shapes = json_list(trace.shape_lists[table.input_shapes[row]])
-    values = [str(value) for value in json_list(trace.value_lists[table.input_values[row]])]
+    values = _values(trace, row)
     mask = isinstance(shapes[3], list) and len(shapes[3]) > 0 if len(shapes) > 3 else None
     dropout = causal = None
     if len(values) > 5:
@@ -224,23 +222,22 @@ def _triangles(trace: Trace) -> set[tuple[int, ...]]:
     )
     sizes = set()
     for row in rows.tolist():
-        values = [str(value) for value in json_list(trace.value_lists[table.input_values[row]])]
-        if values[1:2] == [TRIANGLES[trace.names[table.name[row]]]]:
-            sizes.add(_shape(json_shapes(trace.shape_lists[table.input_shapes[row]]), 0)[-2:])
+        if _values(trace, row)[1:2] == [TRIANGLES[trace.names[table.name[row]]]]:
+            sizes.add(_shape(trace, row, 0)[-2:])
     return sizes
 
 
 def _composition(trace: Trace, before: int, softmax: int, after: int, triangles: set[tuple[int, ...]]) -> _Call | None:
     """Return the attention that a product, a softmax and another product compute; ``None`` if their shapes differ."""
     table = trace.operators
-    scores = _shape(json_shapes(trace.shape_lists[table.input_shapes[softmax]]), 0)
+    scores = _shape(trace, softmax, 0)
     first, second = _factors(trace, before), _factors(trace, after)
     if first is None or second is None or not scores:
         return None
     (batch, queries, size), keys = first[0], first[1][-1]
     if (batch * queries * keys, keys) != (prod(scores), scores[-1]) or second[0] != (batch, queries, keys):
         return None
-    types = [str(kind) for kind in json_list(trace.type_lists[table.input_types[before]])][_factor(trace, before) :]
+    types = _types(trace, before)[_factor(trace, before) :]
     mask = _is_masked(trace, before, softmax, keys)
     causal = mask and (True if (queries, keys) in triangles else None)
     dropout = None if _between(trace, softmax, after, DROPOUTS) else 0.0
@@ -260,15 +257,13 @@ def _between(trace: Trace, before: int, after: int, names: frozenset[str]) -> li
 
 def _is_masked(trace: Trace, product: int, softmax: int, keys: int) -> bool | None:
     """Return whether a mask or bias changes the scores before the softmax; None if the recording does not say."""
-    table = trace.operators
     if _between(trace, product, softmax, MASKED_FILLS):
         return True
-    for row in _between(trace, product, softmax, SUMS):
-        if _shape(json_shapes(trace.shape_lists[table.input_shapes[row]]), 1)[-1:] == (keys,):
-            return True
+    if any(_shape(trace, row, 1)[-1:] == (keys,) for row in _between(trace, product, softmax, SUMS)):
+        return True
     if not _factor(trace, product):
         return False
-    beta = [str(value) for value in json_list(trace.value_lists[table.input_values[product]])][3:4]
+    beta = _values(trace, product)[3:4]
     return beta[0] not in ("0", "0.", "0.0") if beta and beta[0] else None  # the bias counts `beta` times
 
 
@@ -279,14 +274,22 @@ def _factor(trace: Trace, row: int) -> int:
 
 def _factors(trace: Trace, row: int) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
     """Return the shapes of the two factors of a batched product."""
-    shapes = json_shapes(trace.shape_lists[trace.operators.input_shapes[row]])
     skipped = _factor(trace, row)
-    left, right = _shape(shapes, skipped), _shape(shapes, skipped + 1)
+    left, right = _shape(trace, row, skipped), _shape(trace, row, skipped + 1)
     return ((left[0], left[1], left[2]), right) if len(left) == len(right) == 3 else None
 
 
-def _shape(shapes: Sequence[tuple[int, ...]], place: int) -> tuple[int, ...]:
+def _shape(trace: Trace, row: int, place: int) -> tuple[int, ...]:
+    shapes = json_shapes(trace.shape_lists[trace.operators.input_shapes[row]])
     return shapes[place] if place < len(shapes) else ()
+
+
+def _types(trace: Trace, row: int) -> list[str]:
+    return [str(kind) for kind in json_list(trace.type_lists[trace.operators.input_types[row]])]
+
+
+def _values(trace: Trace, row: int) -> list[str]:
+    return [str(value) for value in json_list(trace.value_lists[trace.operators.input_values[row]])]
 
 
 def _owners(trace: Trace, calls: list[_Call]) -> tuple[Int64Array, bool]:
@@ -332,3 +335,64 @@ def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Ar
     rows = np.flatnonzero(is_product & (within != NO_ROW) & ~inner)
     np.add.at(products, owner[within[rows]], table.duration_ns[rows])
     return total, products
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """The figures of a training on token sequences. Tokens include padding, because the device computes them, too.
+
+    Attributes:
+        steps: Averaged steps.
+        tokens_per_step: Tokens per step of this process.
+        tokens_per_second: Tokens per step divided by the mean step time under the profiler; ``None`` without steps.
+        padding: Share of the tokens that are padding, 0 to 1; ``None`` if the batches do not mark padding.
+        beyond_longest: Share of the tokens in columns of a batch that are padding in all of its rows; likewise.
+        parameters: Parameters of the model without tables of embeddings that are only read; ``None`` if unknown.
+        flops_per_token: Counted FLOPs of matrix products per token, forward and backward. Recomputed products count.
+            ``None`` if the FLOPs of less than 90 % of the products' time are known.
+        formula_flops_per_token: FLOPs per token by the formula 6N + 12·L·d·T; ``None`` if N is unknown.
+        attention_flops_per_token: The second term of the formula, from the recorded shapes; 0 if no attention was
+            found.
+        formula_mfu: MFU with the FLOPs of the formula instead of the counted ones; ``None`` without an MFU.
+    """
+
+    steps: int
+    tokens_per_step: float
+    tokens_per_second: float | None
+    padding: float | None
+    beyond_longest: float | None
+    parameters: int | None
+    flops_per_token: float | None
+    formula_flops_per_token: float | None
+    attention_flops_per_token: float
+    formula_mfu: float | None
+
+
+def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention | None) -> LanguageModel | None:
+    """Relate a recording to the tokens that its steps trained on."""
+    counted = trace.metadata.tokens
+    steps = int(averaged_steps(trace).sum())
+    if counted is None or not steps:
+        return None
+    per_step = counted.tokens / counted.steps
+    wall_ns = averaged_wall_ns(trace)
+    tokens = per_step * steps
+    by_arithmetic, coverage = count_flops(trace)
+    flops = sum(by_arithmetic.values())
+    known = flops > 0 and not trace.problems.lacks_work and (coverage is None or coverage >= LEAST_COVERAGE)
+    attention = 3 * sum(kind.forward_flops for kind in found.kinds) / tokens if found is not None else 0.0
+    per_token = flops / tokens if known else None
+    formula = None if counted.parameters is None else 6 * counted.parameters + attention
+    mfu = efficiency.mfu if efficiency is not None else None
+    return LanguageModel(
+        steps=steps,
+        tokens_per_step=per_step,
+        tokens_per_second=tokens / wall_ns * 1e9 if wall_ns and not trace.problems.lacks_work else None,
+        padding=counted.padding / counted.counted if counted.counted else None,
+        beyond_longest=counted.beyond_longest / counted.counted if counted.counted else None,
+        parameters=counted.parameters,
+        flops_per_token=per_token,
+        formula_flops_per_token=formula,
+        attention_flops_per_token=attention,
+        formula_mfu=mfu * formula / per_token if mfu is not None and formula is not None and per_token else None,
+    )

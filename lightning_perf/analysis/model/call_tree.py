@@ -72,7 +72,8 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     host_total = sum_by(node, table.duration_ns[rows], size)
     device_self = sum_by(paths.node_of_row[launcher[linked]].astype(np.int64), device.duration_ns[linked], size)
     # Siblings that overlap (a thread id used twice) would make a self time negative.
-    host_self = np.maximum(host_total - _of_children(host_total, paths.parent), 0)
+    inner = paths.parent >= 0
+    host_self = np.maximum(host_total - sum_by(paths.parent[inner], host_total[inner], size), 0)
     device_total = paths.with_children(device_self)
     calls = np.bincount(node, minlength=size)
     kept = _most_expensive(host_total, device_total, most)
@@ -97,11 +98,6 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
         steps=int(averaged_steps(trace).sum()),
         left_out=size - len(order),
     )
-
-
-def _of_children(value: Int64Array, parent: Int64Array) -> Int64Array:
-    inner = parent >= 0
-    return sum_by(parent[inner], value[inner], len(value))
 
 
 def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""Memory: the allocations over time, their peak, and the blocks that were alive at the peak."""
+"""Memory: the allocations over time, their peak, the blocks alive then, and the peak for other batch sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import Series, thin
-from lightning_perf.analysis.model.batch_memory import BatchMemory, batch_memory
 from lightning_perf.analysis.model.memory_blocks import (
     CODES,
     Blocks,
@@ -24,18 +23,115 @@ from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.tensors import WindowTensors
 from lightning_perf.trace.trace import Trace
 
-__all__ = [
-    "PEAK_PARTS",
-    "AliveBlocks",
-    "DeviceMemory",
-    "Memory",
-    "MemoryCategory",
-    "ModuleActivations",
-    "PeakCategory",
-    "PeakPart",
-    "find_alive",
-    "memory",
-]
+MARGIN = 0.05
+"""Share by which both ends of a prediction are widened: the sizes of some blocks follow the batch only roughly."""
+
+LARGEST_FACTOR = 1000
+"""A largest batch is sought up to this many times the recorded one. Beyond, memory does not limit it."""
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """The memory at one moment of a step, as a function of the batch size.
+
+    Attributes:
+        fixed_bytes: Bytes that do not depend on the batch size.
+        sample_bytes: Bytes per sample.
+    """
+
+    fixed_bytes: int
+    sample_bytes: float
+
+
+@dataclass(frozen=True)
+class BatchMemory:
+    """The peak for other batch sizes: the highest of several lines, since the moment of the peak may change.
+
+    Attributes:
+        batch_size: Samples of the recorded batches.
+        low: The lines if blocks as large as a parameter stay the same size, e.g. casts of weights.
+        high: The lines if these blocks grow with the batch, too.
+        sample_bytes: Bytes per further sample in large batches, by the high lines.
+        doubled_low_bytes: The least memory in tensors that is predicted for a batch of twice the size.
+        doubled_high_bytes: The most.
+        available_bytes: Memory that tensors could use; None if it was not recorded. On a device, the share that the
+            allocator held without tensors is taken off.
+        largest_low: The largest batch that fits by the high prediction; None if it is not known, or if memory does not
+            limit the batch.
+        largest_high: The largest batch that fits by the low prediction; None as above.
+    """
+
+    batch_size: int
+    low: tuple[BatchLine, ...]
+    high: tuple[BatchLine, ...]
+    sample_bytes: float
+    doubled_low_bytes: int
+    doubled_high_bytes: int
+    available_bytes: int | None
+    largest_low: int | None
+    largest_high: int | None
+
+    def peak_bytes(self, batch_size: int) -> tuple[int, int]:
+        """Return the least and the most memory in tensors that are predicted for a batch size."""
+        return _range(self.low, self.high, batch_size)
+
+
+def batch_memory(
+    total: Int64Array, likely: Int64Array, possible: Int64Array, batch_size: int, available_bytes: int | None
+) -> BatchMemory | None:
+    """Predict the peak for other batch sizes from the memory of the recorded steps."""
+    if not len(total) or batch_size < 1 or not int(possible.max()):
+        return None
+    low, high = (_envelope(total - part, part, batch_size) for part in (likely, possible))
+    limits: tuple[int | None, int | None] = (None, None)
+    if available_bytes is not None:
+        limits = (
+            _largest(high, available_bytes / (1 + MARGIN), batch_size),
+            _largest(low, available_bytes / (1 - MARGIN), batch_size),
+        )
+    return BatchMemory(
+        batch_size, low, high, high[-1].sample_bytes, *_range(low, high, 2 * batch_size), available_bytes, *limits
+    )
+
+
+def _range(low: tuple[BatchLine, ...], high: tuple[BatchLine, ...], batch_size: int) -> tuple[int, int]:
+    return int(_peak(low, batch_size) * (1 - MARGIN)), int(_peak(high, batch_size) * (1 + MARGIN))
+
+
+def _peak(lines: tuple[BatchLine, ...], batch_size: int) -> float:
+    return max(line.fixed_bytes + line.sample_bytes * batch_size for line in lines)
+
+
+def _envelope(fixed: Int64Array, growing: Int64Array, batch_size: int) -> tuple[BatchLine, ...]:
+    """Return the lines that are the highest for some batch size, the flattest first."""
+    order = np.lexsort((fixed, growing))
+    slopes, heights = growing[order], fixed[order]
+    # Of equal slopes the highest counts, and a line below a steeper one that is also higher never does.
+    last = np.append(slopes[1:] != slopes[:-1], True)
+    slopes, heights = slopes[last], heights[last]
+    above = np.maximum.accumulate(heights[::-1])[::-1]
+    keep = np.append(heights[:-1] > above[1:], True)
+    hull: list[tuple[int, int]] = []
+    for slope, height in zip(slopes[keep].tolist(), heights[keep].tolist(), strict=True):
+        while len(hull) > 1 and _is_hidden(hull[-2], hull[-1], (slope, height)):
+            hull.pop()
+        hull.append((slope, height))
+    return tuple(BatchLine(height, slope / batch_size) for slope, height in hull)
+
+
+def _is_hidden(flat: tuple[int, int], line: tuple[int, int], steep: tuple[int, int]) -> bool:
+    """Whether the steep line passes the flat one no later than the line between them does."""
+    return (flat[1] - steep[1]) * (line[0] - flat[0]) <= (flat[1] - line[1]) * (steep[0] - flat[0])
+
+
+def _largest(lines: tuple[BatchLine, ...], available: float, batch_size: int) -> int | None:
+    """Return the largest batch for which every line fits; None if memory does not limit it."""
+    limits = [max(available - line.fixed_bytes, 0.0) / line.sample_bytes for line in lines if line.sample_bytes > 0]
+    if any(line.fixed_bytes > available for line in lines):
+        return 0
+    largest = min(limits, default=float("inf"))
+    return int(largest) if largest <= LARGEST_FACTOR * batch_size else None
+
 
 PeakCategory = Literal[
     "parameters", "gradients", "optimizer state", "activations", "temporary", "other", "lightning_perf", "fragmentation"
@@ -223,11 +319,7 @@ class Memory:
 
 
 def memory(trace: Trace) -> Memory | None:
-    """Follow the allocators.
-
-    Returns:
-        The figures, or None for a recording without allocator events.
-    """
+    """Follow the allocators; None for a recording without their events."""
     if not len(trace.memory):
         return None
     ordinals = sorted(np.unique(trace.memory.device).tolist(), key=lambda ordinal: (ordinal < 0, ordinal))
@@ -292,7 +384,10 @@ def _windows(trace: Trace, ordinal: int, rows: Int64Array, has_totals: bool) -> 
     lists = sorted(trace.tensors, key=lambda tensors: tensors.begin_ns)
     if not lists or not has_blocks:
         blocks = find_blocks(trace, rows, None, ordinal) if has_blocks else None
-        level = events.allocated_bytes[rows] if has_totals else _summed(events.bytes[rows])
+        level = events.allocated_bytes[rows]
+        if not has_totals:
+            level = np.cumsum(events.bytes[rows])
+            level -= min(0, int(level.min()))  # freeing a block from before the recording cannot go below 0
         return [_Window(rows, blocks, level, None)]
     begins = np.array([tensors.begin_ns for tensors in lists], dtype=np.int64)
     place = np.maximum(np.searchsorted(begins, events.time_ns[rows], side="right") - 1, 0)
@@ -335,11 +430,7 @@ def _batch(
     if available is not None and peak_reserved_bytes:
         available = int(available * min(peak_bytes / peak_reserved_bytes, 1.0))
     return batch_memory(
-        window.level,
-        blocks.level(count, growing & ~as_parameter),
-        blocks.level(count, growing),
-        batch_size,
-        available,
+        window.level, blocks.level(count, growing & ~as_parameter), blocks.level(count, growing), batch_size, available
     )
 
 
@@ -348,13 +439,6 @@ def _in_optimizer(trace: Trace, blocks: Blocks) -> BoolArray:
     found = np.zeros(len(blocks), dtype=np.bool_)
     found[known] = host_phases(trace)["optimizer"].contains(trace.memory.time_ns[blocks.event[known]])
     return found
-
-
-def _summed(change: Int64Array) -> Int64Array:
-    """Return the least that can have been allocated: freeing a block from before the recording cannot go below 0."""
-    level = np.cumsum(change)
-    least: Int64Array = level - min(0, int(level.min()))
-    return least
 
 
 def _step(trace: Trace, time_ns: int) -> int | None:

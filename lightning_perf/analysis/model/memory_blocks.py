@@ -12,7 +12,7 @@ from lightning_perf.analysis.core.intervals import union
 from lightning_perf.analysis.model.modules import forward_operator, module_calls
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, is_backward_node, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import distinct, enclosing_rows, innermost_marked, parent_rows
+from lightning_perf.trace.indexing import at_rows, distinct, enclosing_rows, innermost_marked, parent_rows
 from lightning_perf.trace.tensors import KINDS, WindowTensors
 from lightning_perf.trace.trace import Trace
 
@@ -70,11 +70,7 @@ class Blocks:
 
 
 def find_blocks(trace: Trace, rows: Int64Array, window: WindowTensors | None, device: int) -> Blocks:
-    """Follow every block of a device through a window.
-
-    Args:
-        window: The tensors that `PerfCallback` listed in this window; None if it did not.
-    """
+    """Follow every block of a device through a window. `window` are the tensors that `PerfCallback` listed in it."""
     events = trace.memory
     time, address, size = events.time_ns[rows], events.address[rows], events.bytes[rows]
     count = len(rows)
@@ -85,7 +81,7 @@ def find_blocks(trace: Trace, rows: Int64Array, window: WindowTensors | None, de
     following[order[:-1][same]] = order[1:][same]
     born = np.flatnonzero(size > 0)
     died = following[born]
-    operator = _operators(trace, rows[born])
+    operator = _enclosing(trace, rows[born], trace.operators, trace.links.operator_parent)
     died_ns = np.append(time, _NEVER)[died]
     category = _categories(trace, time[born], died_ns, _outermost(trace, operator))
     blocks = Blocks(born, died, rows[born], size[born], category, operator)
@@ -147,12 +143,8 @@ def _gradients_cleared_ns(trace: Trace, time: Int64Array) -> int:
     return int(backward[0]) if len(backward) else begin
 
 
-def _operators(trace: Trace, event: Int64Array) -> Int32Array:
-    """Return the row of the innermost operator in which each block was allocated."""
-    return _enclosing(trace, event, trace.operators, trace.links.operator_parent)
-
-
 def _enclosing(trace: Trace, event: Int64Array, outer: Spans, parents: Int32Array) -> Int32Array:
+    """Return the row of the innermost interval in which each allocator event lies."""
     events = trace.memory
     time = events.time_ns[event]
     order = np.argsort(time, kind="stable")
@@ -175,15 +167,13 @@ def _categories(
     """Return the purpose of each block, by the phase of its allocation and the time of its free."""
     phases = host_phases(trace)
     batches, optimizing = union(phases["fetch"], phases["transfer"]), phases["optimizer"]
-    is_node = trace.names_where(is_backward_node)[trace.operators.name] if len(trace.operators) else np.zeros(0, bool)
-    is_node |= trace.operators.forward_thread != 0
+    is_node = trace.names_where(is_backward_node)[trace.operators.name] | (trace.operators.forward_thread != 0)
     next_backward = _next(trace.operators.start_ns[is_node], born)
     next_optimizer = _next(optimizing.start_ns, born)
     # The end of the optimizer step that a block was allocated in.
     at = np.minimum(np.searchsorted(optimizing.end_ns, born, side="right"), max(len(optimizing) - 1, 0))
     step_ends = optimizing.end_ns[at] if len(optimizing) else born
-    in_backward = np.zeros(len(born), dtype=np.bool_)
-    in_backward[operator >= 0] = is_node[operator[operator >= 0]]
+    in_backward = at_rows(is_node, operator, False)
     in_batch, in_optimizer = batches.contains(born), optimizing.contains(born)
     freed = died != _NEVER
     in_forward = ~in_backward & freed
@@ -230,8 +220,7 @@ def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> list[tuple[st
         owner, root = forward_operator(trace)
         if owner is not None:
             # A block of the backward belongs to the module that made the node in its forward.
-            nodes = np.where(operator >= 0, root[np.maximum(operator, 0)], NO_ROW)
-            forward = np.where(nodes >= 0, owner[np.maximum(nodes, 0)], NO_ROW)
+            forward = at_rows(owner, at_rows(root, operator, NO_ROW), NO_ROW)
             linked = np.flatnonzero((found == NO_ROW) & (forward >= 0))
             of_operator = enclosing_rows(trace.operators, calls, parents)
             found[linked] = of_operator[forward[linked]]
@@ -267,12 +256,8 @@ class OperatorMemory:
 def operator_memory(trace: Trace, rows: Int64Array) -> tuple[OperatorMemory, ...]:
     """Sum up the allocator events of one device by operator."""
     events = trace.memory
-    time, thread = events.time_ns[rows], events.thread[rows]
-    instants = Spans(time, time, np.zeros_like(thread), thread)
-    operator = enclosing_rows(instants, trace.operators, trace.links.operator_parent)
-    names = np.full(len(rows), len(trace.names), dtype=np.int64)
-    names[operator >= 0] = trace.operators.name[operator[operator >= 0]]
-    codes, index = distinct(names)
+    operator = _enclosing(trace, rows, trace.operators, trace.links.operator_parent)
+    codes, index = distinct(at_rows(trace.operators.name, operator, len(trace.names)))
     change = events.bytes[rows]
     born, size = change > 0, len(codes)
     allocations, frees = np.bincount(index[born], minlength=size), np.bincount(index[~born], minlength=size)

@@ -9,11 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
 from lightning_perf.analysis.model.call_tree import CallPaths, call_paths
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import enclosing_rows, innermost_marked, parent_rows, self_ns
+from lightning_perf.trace.indexing import at_rows, enclosing_rows, innermost_marked, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
 
@@ -24,10 +23,9 @@ def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int64Array]:
     number, the last one made the node. Each forward thread counts on its own, and the recorder numbers threads
     differently: its number belongs to the thread with the most matching sequence numbers.
 
-    Returns:
-        For each outermost backward operator the row of its forward operator, or None if the recording links none.
-        `NO_ROW` marks all other operators and those without one. Also, for each operator, the row of the outermost
-        backward operator that it is or runs in.
+    Returns for each outermost backward operator the row of its forward operator, and `NO_ROW` for all other rows; None
+    if the recording links none. Also, for each operator, the row of the outermost backward operator that it is or runs
+    in.
     """
     table, parents = trace.operators, trace.links.operator_parent
     is_backward = (table.forward_thread != 0) & (table.sequence >= 0)
@@ -136,12 +134,11 @@ def modules(trace: Trace) -> ModuleTree | None:
         "host_total_ns": sum_by(paths.node_of_row, calls.duration_ns, size),
         "host_self_ns": sum_by(paths.node_of_row, self_ns(calls, parents), size),
     }
-    operator_node = _places(enclosing_rows(trace.operators, calls, parents), paths)
+    operator_node = at_rows(paths.node_of_row, enclosing_rows(trace.operators, calls, parents), NO_ROW)
     owner, backward_root = forward_operator(trace)
-    backward_node = np.full(len(trace.operators), NO_ROW, dtype=np.int64)
+    backward_node = np.full(len(trace.operators), NO_ROW, dtype=np.int32)
     if owner is not None:
-        known = owner >= 0
-        backward_node[known] = operator_node[owner[known]]
+        backward_node = at_rows(operator_node, owner, NO_ROW)
         placed = (backward_node >= 0) & in_averaged_steps(trace, trace.operators.start_ns)
         own_backward = sum_by(backward_node[placed], trace.operators.duration_ns[placed], size)
         columns["backward_host_ns"] = paths.with_children(own_backward)
@@ -150,9 +147,16 @@ def modules(trace: Trace) -> ModuleTree | None:
     if len(trace.device):
         ran = np.flatnonzero(in_averaged_steps(trace, trace.device.start_ns))
         spent = trace.device.duration_ns[ran]
-        forward, backward = _device_places(
-            trace, ran, calls, parents, paths, operator_node, backward_node, backward_root
-        )
+        operator = trace.links.device_operator[ran]
+        forward = at_rows(operator_node, operator, NO_ROW)
+        root = at_rows(backward_root, operator, NO_ROW)
+        backward = np.where(forward < 0, at_rows(backward_node, root, NO_ROW), NO_ROW)
+        # Launched from Python outside of any operator, like Triton's kernels: by the place of the call.
+        call = trace.links.device_runtime[ran]
+        bare = np.flatnonzero((operator < 0) & (call >= 0))
+        used, place = np.unique(call[bare], return_inverse=True)
+        around = enclosing_rows(trace.runtime.at(used), calls, parents)
+        forward[bare] = at_rows(paths.node_of_row, around[place], NO_ROW)
         columns["device_self_ns"] = sum_by(forward[forward >= 0], spent[forward >= 0], size)
         columns["device_total_ns"] = paths.with_children(columns["device_self_ns"])
         if owner is not None:
@@ -182,49 +186,9 @@ def _calls(trace: Trace, table: Spans, prefix: str, averaged: bool) -> Spans:
         return table
     rows = np.flatnonzero(trace.names_where(lambda name: name.startswith(prefix))[table.name])
     if averaged:
-        counted = averaged_steps(trace)
-        steps = merge(trace.steps.start_ns[counted], trace.steps.end_ns[counted])
         # Not by their start: an unmarked recording counts from its first operator, and a module begins before that.
-        rows = rows[steps.covered(table.start_ns[rows], table.end_ns[rows]) > 0]
-    return Spans(table.start_ns[rows], table.end_ns[rows], table.name[rows], table.thread[rows])
-
-
-def _places(span: Int32Array, paths: CallPaths) -> Int64Array:
-    """Return the node of each row that lies in a call."""
-    place: Int64Array = np.where(span >= 0, paths.node_of_row[np.maximum(span, 0)], NO_ROW).astype(np.int64)
-    return place
-
-
-def _device_places(
-    trace: Trace,
-    rows: Int64Array,
-    calls: Spans,
-    parents: Int32Array,
-    paths: CallPaths,
-    operator_node: Int64Array,
-    backward_node: Int64Array,
-    backward_root: Int64Array,
-) -> tuple[Int64Array, Int64Array]:
-    """Return for each device row the node with the forward, and the one with the backward, that launched it."""
-    nowhere = np.int64(NO_ROW)
-    operator = trace.links.device_operator[rows]
-    inside = operator >= 0
-    at = np.maximum(operator, 0)
-    forward = np.full(len(rows), nowhere)
-    backward = np.full(len(rows), nowhere)
-    if len(trace.operators):
-        forward = np.where(inside, operator_node[at], nowhere)
-        root = np.where(inside, backward_root[at], NO_ROW)
-        backward = np.where((root >= 0) & (forward < 0), backward_node[np.maximum(root, 0)], nowhere)
-    # Launched from Python outside of any operator, like Triton's kernels: by the place of the call.
-    call = trace.links.device_runtime[rows]
-    bare = np.flatnonzero(~inside & (call >= 0))
-    used = np.unique(call[bare])
-    runtime = trace.runtime
-    spans = Spans(runtime.start_ns[used], runtime.end_ns[used], runtime.name[used], runtime.thread[used])
-    place = _places(enclosing_rows(spans, calls, parents), paths)
-    forward[bare] = place[np.searchsorted(used, call[bare])]
-    return forward, backward
+        rows = rows[averaged_time(trace).covered(table.start_ns[rows], table.end_ns[rows]) > 0]
+    return table.at(rows)
 
 
 def _rows(trace: Trace, paths: CallPaths, columns: Mapping[str, Any], prefix: str) -> tuple[ModuleRow, ...]:

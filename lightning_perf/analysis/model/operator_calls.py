@@ -1,8 +1,7 @@
 """The operator calls of a training step: name, inputs, order, and time of the forward and the backward pass.
 
-`lightning_perf.probe` runs these calls again. A call is the outermost operator that the training's own code called,
-such as ``aten::linear`` and not the ``aten::addmm`` inside it. So no time counts twice, and autocast still applies to
-the call as a whole. The nodes of the autograd graph that a call created are its backward pass.
+A call is the outermost operator that the training's own code called, such as ``aten::linear`` and not the
+``aten::addmm`` inside it. So no time counts twice, and autocast still applies to the call as a whole.
 """
 
 from __future__ import annotations
@@ -117,11 +116,7 @@ class OperatorCalls:
 
 
 def operator_calls(trace: Trace) -> OperatorCalls | None:
-    """Find the operator calls of a training step.
-
-    Returns:
-        The calls. ``None`` for a recording without steps, or without a forward pass.
-    """
+    """Find the operator calls of a training step; None without steps, or without a forward pass."""
     table = trace.operators
     steps = int(averaged_steps(trace).sum())
     counted = in_averaged_steps(trace, table.start_ns)

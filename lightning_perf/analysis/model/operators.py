@@ -1,7 +1,10 @@
-"""Operators: how often each ran, and its cost on the host and on the device."""
+"""Operators: how often each ran, its cost on the host and on the device, its input shapes and Python stacks."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +12,50 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
-from lightning_perf.analysis.model.operator_origins import CallsByShape, CallsByStack, by_stack
-from lightning_perf.analysis.model.operator_origins import by_shape as calls_by_shape
-from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
-from lightning_perf.trace.indexing import self_ns
+from lightning_perf.analysis.model.call_tree import call_paths
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
+
+MOST_LISTED = 3
+MOST_FRAMES = 12
+
+_FRAME = re.compile(r".+\(\d+\): ")
+"""The recorder writes ``file(line): function`` for Python code, and ``<built-in …>`` for functions of C."""
+
+
+@dataclass(frozen=True)
+class CallsByShape:
+    """The calls of an operator with one list of input shapes.
+
+    Attributes:
+        shapes: Dimensions of the inputs as JSON text.
+        calls: Calls.
+        host_self_ns: Host self time of these calls.
+        device_self_ns: Device self time of these calls; None without a device.
+    """
+
+    shapes: str
+    calls: int
+    host_self_ns: int
+    device_self_ns: int | None
+
+
+@dataclass(frozen=True)
+class CallsByStack:
+    """The calls of an operator from one place in Python.
+
+    Attributes:
+        frames: The Python frames around the calls, the innermost first, at most 12.
+        calls: Calls.
+        host_self_ns: Host self time of these calls.
+        device_self_ns: Device self time of these calls; None without a device.
+    """
+
+    frames: tuple[str, ...]
+    calls: int
+    host_self_ns: int
+    device_self_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -87,17 +129,17 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     calls = np.bincount(group[counted], minlength=size)
 
     ran = in_averaged_steps(trace, device.start_ns)
-    device_self, unattributed = _device_self(trace, ran)
+    launcher = trace.links.device_operator
+    linked = np.flatnonzero(ran & (launcher >= 0))
+    device_self = sum_by(launcher[linked], device.duration_ns[linked], len(table))
     device_self_ns = sum_by(group, device_self, size)
     device_total_ns = sum_by(group[outermost], _with_children(device_self, parents)[outermost], size)
 
     counted_self = np.where(counted, host_self, 0)
     active = counted | (device_self > 0)
-    shapes = {} if by_shape else calls_by_shape(trace, active, group, counted_self, device_self)
-    stacks = by_stack(trace, active, group, counted_self, device_self)
+    shapes = {} if by_shape else _calls_by_shape(trace, active, group, counted_self, device_self)
+    stacks = _calls_by_stack(trace, active, group, counted_self, device_self)
     has_device = len(device) > 0
-    launcher = trace.links.device_operator
-    linked = np.flatnonzero(ran & (launcher >= 0))
     cores_ns, _, reasons = tensor_core_use(trace, linked, group[launcher[linked]], size)
     chosen = np.flatnonzero((calls > 0) | (device_self_ns > 0))
     rows = [
@@ -122,7 +164,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
         steps=int(averaged_steps(trace).sum()),
         host_ns=int(host_self_ns.sum()),
         device_ns=int(device.duration_ns[ran].sum()) if has_device else None,
-        unattributed_device_ns=unattributed if has_device else None,
+        unattributed_device_ns=int(device.duration_ns[ran & (launcher < 0)].sum()) if has_device else None,
     )
 
 
@@ -151,17 +193,6 @@ def _outermost(group: Int64Array, parents: Int32Array) -> BoolArray:
     return outermost
 
 
-def _device_self(trace: Trace, ran: BoolArray) -> tuple[Int64Array, int]:
-    """Return the device time launched directly in each operator row, and the time that no operator launched."""
-    launcher = trace.links.device_operator
-    linked = ran & (launcher >= 0)
-    duration = trace.device.duration_ns
-    return (
-        sum_by(launcher[linked], duration[linked], len(trace.operators)),
-        int(duration[ran & (launcher < 0)].sum()),
-    )
-
-
 def _with_children(own: Int64Array, parents: Int32Array) -> Int64Array:
     """Return each row's value plus those of all rows inside it."""
     total = np.zeros_like(own)
@@ -173,3 +204,67 @@ def _with_children(own: Int64Array, parents: Int32Array) -> Int64Array:
         inside = above >= 0
         at, amount = above[inside], amount[inside]
     return total
+
+
+def _calls_by_shape(
+    trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+) -> dict[int, list[CallsByShape]]:
+    """Return for each group of operators with recorded shapes those that cost most, at most three."""
+    rows = np.flatnonzero(counted & (trace.operators.input_shapes > 0))
+    used, place = distinct(trace.operators.input_shapes[rows])
+    # Shapes with equal times are in the order of their text: their codes depend on the order of the events.
+    listed_shapes = sorted(trace.shape_lists[code] for code in used.tolist())
+    order = {shapes: at for at, shapes in enumerate(listed_shapes)}
+    codes = np.array([order[trace.shape_lists[code]] for code in used.tolist()], dtype=np.int64)[place]
+    found: defaultdict[int, list[CallsByShape]] = defaultdict(list)
+    for g, code, costs in _most(trace, rows, codes, group, host_self, device_self):
+        found[g].append(CallsByShape(listed_shapes[code], *costs))
+    return found
+
+
+def _calls_by_stack(
+    trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+) -> dict[int, list[CallsByStack]]:
+    """Return for each group of operators the Python stacks that cost most, at most three; none without stacks."""
+    python = trace.python
+    if not len(python):
+        return {}
+    parents = parent_rows(python)
+    frame = enclosing_rows(trace.operators, python, parents)
+    rows = np.flatnonzero(counted & (frame >= 0))
+    wanted = np.zeros(len(python), dtype=np.bool_)
+    above = np.unique(frame[rows])
+    while len(above):  # as many rounds as functions are nested
+        wanted[above] = True
+        above = np.unique(parents[above])
+        above = above[above >= 0]
+        above = above[~wanted[above]]
+    paths = call_paths(python.name, parents, wanted)
+    node = paths.node_of_row[frame[rows]].astype(np.int64)
+    found: defaultdict[int, list[CallsByStack]] = defaultdict(list)
+    for g, at, costs in _most(trace, rows, node, group, host_self, device_self):
+        frames: list[str] = []
+        while at != NO_ROW and len(frames) < MOST_FRAMES:
+            name = trace.names[paths.name[at]]
+            if _FRAME.match(name[:1000]):
+                frames.append(name)
+            at = int(paths.parent[at])
+        if frames:
+            found[g].append(CallsByStack(tuple(frames), *costs))
+    return found
+
+
+def _most(
+    trace: Trace, rows: Int64Array, key: Int64Array, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+) -> Iterator[tuple[int, int, tuple[int, int, int | None]]]:
+    """Yield the keys of each group with the longest device and then host time: (group, key, (calls, host, device))."""
+    size = np.int64(int(key.max(initial=0)) + 1)
+    pairs, index = distinct(group[rows].astype(np.int64) * size + key)
+    calls = np.bincount(index, minlength=len(pairs))
+    host, device = sum_by(index, host_self[rows], len(pairs)), sum_by(index, device_self[rows], len(pairs))
+    listed: Counter[int] = Counter()
+    for at in np.lexsort((pairs, -host, -device)).tolist():
+        g, code = divmod(int(pairs[at]), int(size))
+        listed[g] += 1
+        if listed[g] <= MOST_LISTED:
+            yield g, code, (int(calls[at]), int(host[at]), int(device[at]) if len(trace.device) else None)

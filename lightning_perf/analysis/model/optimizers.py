@@ -12,6 +12,7 @@ from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_avera
 from lightning_perf.analysis.core.intervals import intersect, merge, subtract
 from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.indexing import at_rows
 from lightning_perf.trace.trace import Trace
 
 Implementation = Literal["fused", "foreach", "loop"]
@@ -50,11 +51,7 @@ class OptimizerSteps:
 
 
 def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
-    """Measure the optimizer steps.
-
-    Returns:
-        The figures, or ``None`` if the recording marks no optimizer step.
-    """
+    """Measure the optimizer steps; None if the recording marks none."""
     marks, operators, runtime = trace.annotations, trace.operators, trace.runtime
     matches = {code: _STEP.match(trace.names[code]) for code in np.unique(marks.name).tolist()}
     classes = {code: match.group("name") for code, match in matches.items() if match}
@@ -69,7 +66,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
     issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
     call = trace.links.device_runtime
-    launched = (call != NO_ROW) & np.append(issued, False)[call]  # row -1 reads the appended entry
+    launched = at_rows(issued, call, False)
     names = {trace.names[code] for code in np.unique(operators.name[called])}
     return OptimizerSteps(
         name=", ".join(sorted({classes[code] for code in marks.name[rows].tolist()})),

@@ -32,7 +32,7 @@ from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
 from lightning_perf.machine.hardware import DevicePeak, find_device, is_amd, product_speed_up
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.indexing import at_rows, distinct_rows
 from lightning_perf.trace.trace import Trace
 
 FROM_FP32 = (2.0, 4.0)
@@ -139,9 +139,7 @@ class AmpGain:
 def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: HostPace | None) -> AmpGain | None:
     """Predict the gain of mixed precision.
 
-    Returns:
-        The prediction. None for a recording without compute kernels or steps, for a truncated one, and for one that is
-        in 16 bits already.
+    None for a recording without compute kernels or steps, for a truncated one, and for one that is in 16 bits already.
     """
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     step_ns = steps.wall.mean_ns
@@ -192,20 +190,20 @@ def _parts(
     time = trace.device.duration_ns[kernels].astype(np.float64)
     # The deciding properties are the same for thousands of kernels: operator, shapes, arithmetic, name, place, and the
     # number of kernels that share the operator's operands.
-    columns = np.zeros((len(kernels), 6), dtype=np.int64)
-    columns[:, 0] = columns[:, 1] = NO_ROW
-    columns[owned, 0] = trace.operators.name[owner[owned]]
-    columns[owned, 1] = trace.operators.input_shapes[owner[owned]]
-    columns[:, 2] = arithmetic_of(trace, kernels)
-    columns[:, 3] = trace.device.name[kernels]
-    columns[:, 4] = launch_phases(trace)[kernels] == _OPTIMIZER  # and not by a closure that it runs
-    columns[owned, 5] = sharing[owner[owned]]
-    first, index = distinct_rows(*columns.T)
-    kinds = columns[first]
+    columns = (
+        at_rows(trace.operators.name, owner, NO_ROW),
+        at_rows(trace.operators.input_shapes, owner, NO_ROW),
+        arithmetic_of(trace, kernels),
+        trace.device.name[kernels],
+        (launch_phases(trace)[kernels] == _OPTIMIZER).astype(np.int8),  # and not by a closure that it runs
+        at_rows(sharing, owner, 0),
+    )
+    first, index = distinct_rows(*columns)
+    kinds = list(zip(*(column[first].tolist() for column in columns), strict=True))
     names: list[PartName] = []
     factors = np.ones((len(kinds), 2))
     read_ns = np.zeros(len(kinds))
-    for row, (name, shapes, code, kernel, stepping, shared) in enumerate(kinds.tolist()):
+    for row, (name, shapes, code, kernel, stepping, shared) in enumerate(kinds):
         operator = trace.names[name] if name != NO_ROW else ""
         part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping), trace.shape_lists[shapes])
         names.append(part)

@@ -15,12 +15,7 @@ from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
-_FLOATS = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::Half": "fp16",
-    "c10::BFloat16": "bf16",
-}
+_FLOATS = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _NARROW = ("fp16", "bf16")
 
 
@@ -79,10 +74,7 @@ def autocast_tax(trace: Trace) -> AutocastTax:
     """Measure the casts between floating types.
 
     A cast is a copy (``aten::copy_``) with two different floating input types. ``aten::to`` and ``aten::_to_copy`` end
-    in one.
-
-    Args:
-        trace: The recording. It needs operator input types (``record_shapes=True``).
+    in one. The recording needs operator input types (``record_shapes=True``).
     """
     steps = int(averaged_steps(trace).sum())
     on_device = len(trace.device) > 0
@@ -96,7 +88,12 @@ def autocast_tax(trace: Trace) -> AutocastTax:
     rows = np.flatnonzero(
         copy[operators.name] & is_pair[operators.input_types] & in_averaged_steps(trace, operators.start_ns)
     )
-    time = _device_time(trace, rows) if on_device else operators.duration_ns[rows]
+    time, whole = operators.duration_ns[rows], averaged_wall_ns(trace)
+    if on_device:
+        compute = trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns)
+        spent = np.zeros(len(operators) + 1, dtype=np.int64)  # the last entry takes work without an operator
+        np.add.at(spent, trace.links.device_operator, trace.device.duration_ns)
+        time, whole = spent[rows], int(trace.device.duration_ns[compute].sum())
     types = operators.input_types[rows]
     found: dict[tuple[str, str], list[int]] = {}
     for code in np.unique(types).tolist():
@@ -105,8 +102,8 @@ def autocast_tax(trace: Trace) -> AutocastTax:
         entry[0] += int(its.sum())
         entry[1] += int(time[its].sum())
     total = int(time.sum())
-    whole = _whole(trace, on_device)
-    in_backward = _inside_backward(trace, rows)
+    node, parents = trace.names_where(is_backward_node)[operators.name], trace.links.operator_parent
+    in_backward = innermost_marked(parents, parents[rows], node) != NO_ROW
     repeated, repeated_ns = _repeated_weights(trace, rows, time, pairs, in_backward)
     trips, trips_ns = _round_trips(trace, rows, time, pairs, in_backward)
     return AutocastTax(
@@ -141,28 +138,6 @@ def _float(name: object) -> str | None:
     if not isinstance(name, str):
         return None
     return "fp8" if name.startswith("c10::Float8") else _FLOATS.get(name)
-
-
-def _device_time(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return the time of the device work that each of the operator rows launched itself."""
-    spent = np.zeros(len(trace.operators) + 1, dtype=np.int64)  # the last entry takes work without an operator
-    np.add.at(spent, trace.links.device_operator, trace.device.duration_ns)
-    time: Int64Array = spent[rows]
-    return time
-
-
-def _whole(trace: Trace, on_device: bool) -> int:
-    if on_device:
-        rows = trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns)
-        return int(trace.device.duration_ns[rows].sum())
-    return averaged_wall_ns(trace)
-
-
-def _inside_backward(trace: Trace, rows: Int64Array) -> BoolArray:
-    node = trace.names_where(is_backward_node)[trace.operators.name]
-    parents = trace.links.operator_parent
-    inside: BoolArray = innermost_marked(parents, parents[rows], node) != NO_ROW
-    return inside
 
 
 def _repeated_weights(

@@ -231,12 +231,7 @@ class Forecast:
 def forecast(
     samples: Sequence[LayerSample], *, precision: str | None = None, measured: ProductTime | None = None
 ) -> Forecast | None:
-    """Judge the samples of a run.
-
-    Args:
-        precision: The run's precision in Lightning, e.g. ``bf16-mixed``; None if unknown.
-        measured: The time of matrix products in the run's recording; None without one.
-    """
+    """Judge the samples of a run in a precision of Lightning, e.g. ``bf16-mixed``."""
     if not samples:
         return None
     by_layer: dict[str, list[LayerSample]] = {}
@@ -257,11 +252,7 @@ def forecast(
 
 
 def product_time(table: KernelTable | None, device_name: str | None, step_ns: float | None) -> ProductTime | None:
-    """Return the time of matrix products in a recording, without attention.
-
-    Returns:
-        The time; None without products, or if the peak rates of the device are not known.
-    """
+    """Return the time of matrix products without attention; None without any, or for a device without known peaks."""
     peak = find_device(device_name)
     if table is None or peak is None or not step_ns or not table.steps:
         return None
@@ -283,7 +274,8 @@ def _layer(name: str, samples: Sequence[LayerSample]) -> LayerForecast:
         for product, ratios in sample.products.items():
             found = products.setdefault(product, {})
             for recipe, ratio in ratios.items():
-                found[recipe] = _lower(found.get(recipe), ratio)
+                known = [each for each in (found.get(recipe), ratio) if each is not None]
+                found[recipe] = min(known, default=None)
     return LayerForecast(
         name=name,
         kind=first.kind,
@@ -295,11 +287,6 @@ def _layer(name: str, samples: Sequence[LayerSample]) -> LayerForecast:
         products=products,
         verdicts=tuple(_verdict(recipe, products, first.sizes) for recipe in RECIPES),
     )
-
-
-def _lower(one: float | None, other: float | None) -> float | None:
-    known = [ratio for ratio in (one, other) if ratio is not None]
-    return min(known) if known else None
 
 
 def _tensor(tensor: str, samples: Sequence[LayerSample]) -> TensorForecast:
@@ -437,8 +424,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _reason(names: Sequence[str], layers: Sequence[LayerForecast]) -> str:
     worst = min(
-        (layer for layer in layers if layer.name in names),
-        key=lambda layer: layer.verdict("fp8").snr_db or 0.0,
+        (layer for layer in layers if layer.name in names), key=lambda layer: layer.verdict("fp8").snr_db or 0.0
     )
     verdict = worst.verdict("fp8")
     where = f" of {worst.name}" if len(names) > 1 else ""

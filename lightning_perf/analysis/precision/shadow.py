@@ -188,14 +188,6 @@ def judge_drift(
 
     The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n). A mixed run that does
     no harm is outside of it in one case of twenty.
-
-    Example:
-        >>> kept = dict(precision="16-mixed", mixed_losses=[2.3], fp32_losses=[2.3], layers=[])
-        >>> ends = dict(fp32_end=2.01, seed_ends=[2.0, 2.02, 1.99, 2.03])
-        >>> judge_drift(**kept, **ends, mixed_end=2.04).beyond_seed_noise
-        False
-        >>> judge_drift(**kept, **ends, mixed_end=2.2).beyond_seed_noise
-        True
     """
     if len(seed_ends) != OTHER_SEEDS:
         raise ValueError(f"{len(seed_ends)} other seeds given, but {OTHER_SEEDS} are needed")

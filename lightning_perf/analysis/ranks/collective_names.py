@@ -1,8 +1,7 @@
 """The type of a collective, from its many names, and the formulas of its bandwidth.
 
-The formulas are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). The
-*algorithm bandwidth* is size over time. The *bus bandwidth* corrects it for the amount that each rank must move, so
-that it can be compared with the hardware's figure for any number of ranks.
+They are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). The *algorithm
+bandwidth* is size over time. The *bus bandwidth* corrects it for the amount that each rank must move.
 """
 
 from __future__ import annotations
@@ -33,55 +32,20 @@ _KINDS: tuple[tuple[CollectiveKind, re.Pattern[str]], ...] = (
 
 # Names of torch's ScalarType (https://github.com/pytorch/pytorch, ``c10/core/ScalarType.h``).
 _ELEMENT_BYTES = {
-    "Byte": 1,
-    "Char": 1,
-    "Bool": 1,
-    "Short": 2,
-    "Half": 2,
-    "BFloat16": 2,
-    "Int": 4,
-    "Float": 4,
-    "Long": 8,
-    "Double": 8,
-    "ComplexHalf": 4,
-    "ComplexFloat": 8,
-    "ComplexDouble": 16,
-    "UInt16": 2,
-    "UInt32": 4,
-    "UInt64": 8,
-}
-
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8, "Double": 8,
+    "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16, "UInt16": 2, "UInt32": 4, "UInt64": 8,
+}  # fmt: skip
 
 # Names of C++ types in the inputs of operators and annotations.
 _TYPE_BYTES = {
-    "unsigned char": 1,
-    "signed char": 1,
-    "bool": 1,
-    "short": 2,
-    "short int": 2,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "int": 4,
-    "float": 4,
-    "long": 8,
-    "long int": 8,
-    "double": 8,
-    "c10::complex<float>": 8,
-    "c10::complex<double>": 16,
-    "c10::Float8_e4m3fn": 1,
-    "c10::Float8_e5m2": 1,
-}
+    "unsigned char": 1, "signed char": 1, "bool": 1, "short": 2, "short int": 2, "c10::Half": 2, "c10::BFloat16": 2,
+    "int": 4, "float": 4, "long": 8, "long int": 8, "double": 8, "c10::complex<float>": 8, "c10::complex<double>": 16,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
+}  # fmt: skip
 
 
 def collective_kind(name: str) -> CollectiveKind:
-    """Return the type of a collective or its kernel, from its name.
-
-    Example:
-        >>> collective_kind("_allgather_base"), collective_kind("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
-        ('all_gather', 'reduce_scatter')
-        >>> collective_kind("void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*)")
-        'all_to_all'
-    """
+    """Return the type of a collective or its kernel, from its name."""
     return next((kind for kind, pattern in _KINDS if pattern.search(matched_part(name))), "other")
 
 
@@ -106,34 +70,19 @@ def is_device_collective(name: str) -> bool:
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Return the size of one element of a torch data type; None for an unknown one.
-
-    Example:
-        >>> element_bytes("BFloat16"), element_bytes("Float8_e4m3fn"), element_bytes("")
-        (2, 1, None)
-    """
+    """Return the size of one element of a torch data type; None for an unknown one."""
     return 1 if dtype.startswith("Float8") else _ELEMENT_BYTES.get(dtype)
 
 
 def collective_bytes(kind: CollectiveKind, in_elements: int, out_elements: int, dtype: str) -> int | None:
-    """Return the size of a collective as nccl-tests counts it: of the larger buffer, gathered or unscattered.
-
-    Example:
-        >>> collective_bytes("all_gather", 25_136, 201_088, "BFloat16")
-        402176
-    """
+    """Return the size of a collective as nccl-tests counts it: of the larger buffer, gathered or unscattered."""
     size = element_bytes(dtype)
     elements = out_elements if kind == "all_gather" else in_elements
     return size * elements if size is not None and elements > 0 else None
 
 
 def message_bytes(types_json: str, shapes_json: str) -> int | None:
-    """Return the size of a collective's tensors from the inputs of its annotation; None for unknown types or none.
-
-    Example:
-        >>> message_bytes('["float"]', "[[394241]]"), message_bytes('["TensorList"]', "[[]]")
-        (1576964, None)
-    """
+    """Return the size of a collective's tensors from the inputs of its annotation; None for unknown types or none."""
     total = 0
     types, shapes = json_list(types_json), json_list(shapes_json)
     for name, shape in zip(types, shapes, strict=False):
@@ -149,12 +98,7 @@ def message_bytes(types_json: str, shapes_json: str) -> int | None:
 
 
 def bus_factor(kind: CollectiveKind, ranks: int) -> float | None:
-    """Return bus bandwidth over algorithm bandwidth; None for fewer than two ranks or an unknown collective.
-
-    Example:
-        >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
-        (1.75, 0.875, 1.0)
-    """
+    """Return bus bandwidth over algorithm bandwidth; None for fewer than two ranks or an unknown collective."""
     if ranks < 2 or kind == "other":
         return None
     if kind == "all_reduce":

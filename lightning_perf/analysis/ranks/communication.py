@@ -21,7 +21,7 @@ from lightning_perf.analysis.ranks.collective_names import (
     message_bytes,
 )
 from lightning_perf.analysis.steps.categories import host_sets
-from lightning_perf.trace.columns import BoolArray, Int64Array, Spans
+from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace
 
@@ -188,10 +188,9 @@ def _annotations(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int64Array
     rows, call = rows[call >= 0], call[call >= 0]
     if not len(ours) or not len(rows):
         return rows[:0], ours[:0]
-    ranges = Spans(marks.start_ns[ours], marks.end_ns[ours], marks.name[ours], marks.thread[ours])
+    ranges = marks.at(ours)
     order = np.argsort(call, kind="stable")
-    calls = Spans(*(getattr(trace.runtime, column)[call[order]] for column in ("start_ns", "end_ns", "name", "thread")))
-    place = enclosing_rows(calls, ranges, parent_rows(ranges))
+    place = enclosing_rows(trace.runtime.at(call[order]), ranges, parent_rows(ranges))
     return rows[order][place >= 0], ours[place[place >= 0]]
 
 
@@ -272,7 +271,7 @@ def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
 def _host_exposed_ns(trace: Trace) -> int:
     marks, averaged = trace.annotations, averaged_steps(trace)
     rows = trace.names_where(is_host_collective)[marks.name]
-    busy = union(*(active for _, active in host_sets(trace)))
+    busy = union(*host_sets(trace).values())
     alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), busy)
     return int(alone.covered(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged]).sum())
 

@@ -7,7 +7,103 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_perf.analysis.ranks.rank_times import CollectiveCall, RankTimes
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.ranks.collective_names import is_host_collective
+from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.trace.columns import NO_ROW, DeviceEvents, Spans
+from lightning_perf.trace.indexing import at_rows
+from lightning_perf.trace.trace import Trace
+
+COLLECTIVES_KEPT = 4096
+"""Collectives of a rank that are kept, the earliest ones. They suffice to see which rank waits for which."""
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One collective on one rank.
+
+    Attributes:
+        name: The collective as recorded, or its kernel.
+        group: Process group; empty if not recorded.
+        duration_ns: Time from the rank's arrival to the end: the wait for the others, then the transfer.
+    """
+
+    step: int
+    name: str
+    group: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's times, as means over its averaged steps.
+
+    Attributes:
+        world_size: Ranks in the run, as this one recorded; None if not recorded.
+        hostname: Its host; None if not recorded.
+        categories_ns: Time by top category of the breakdown, as pairs of name and time.
+        collectives: Its collectives in time order: those on the device, or else those on the host.
+        truncated: Whether its file ends early. Its device times are then lower bounds.
+        first_step: Number of the first averaged step; None if the recording marks none.
+        begin_ns: Start of that step, on the recording's clock.
+    """
+
+    rank: int
+    world_size: int | None
+    hostname: str | None
+    steps: int
+    step_ns: float
+    categories_ns: tuple[tuple[str, float], ...]
+    collectives: tuple[CollectiveCall, ...]
+    truncated: bool
+    first_step: int | None = None
+    begin_ns: int | None = None
+
+
+def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
+    """Extract the facts for the comparison of ranks. A recording does not always contain its rank."""
+    averaged = np.flatnonzero(averaged_steps(trace) & trace.steps.marked)
+    return RankTimes(
+        rank=rank,
+        world_size=trace.metadata.world_size,
+        hostname=trace.metadata.hostname,
+        steps=breakdown.averaged_steps,
+        step_ns=breakdown.wall.mean_ns or 0.0,
+        categories_ns=tuple(
+            (row.name, row.mean_ns) for row in breakdown.categories if row.parent is None and row.mean_ns is not None
+        ),
+        collectives=_collectives(trace),
+        truncated=trace.problems.lacks_work,
+        first_step=int(trace.steps.number[averaged[0]]) if len(averaged) else None,
+        begin_ns=int(trace.steps.start_ns[averaged[0]]) if len(averaged) else None,
+    )
+
+
+def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
+    """Return the collectives on the device, or else those on the host."""
+    table: DeviceEvents | Spans = trace.device
+    rows = np.flatnonzero(trace.device.is_collective & in_averaged_steps(trace, table.start_ns))[:COLLECTIVES_KEPT]
+    recorded = np.full(len(table), NO_ROW, dtype=np.int32)
+    recorded[trace.collectives.device_row] = np.arange(len(trace.collectives), dtype=np.int32)
+    name, group = (
+        at_rows(column, recorded[rows], NO_ROW) for column in (trace.collectives.name, trace.collectives.group)
+    )
+    if not len(rows):
+        table = trace.annotations
+        on_host = trace.names_where(is_host_collective)[table.name] & in_averaged_steps(trace, table.start_ns)
+        rows = np.flatnonzero(on_host)[:COLLECTIVES_KEPT]
+        name = group = np.full(len(rows), NO_ROW, dtype=np.int32)
+    name = np.where(name == NO_ROW, table.name[rows], name)
+    step = np.searchsorted(trace.steps.start_ns, table.start_ns[rows], side="right") - 1
+    columns = (trace.steps.number[step], name, group, table.start_ns[rows], table.duration_ns[rows])
+    return tuple(
+        CollectiveCall(number, trace.names[code], trace.names[of] if of != NO_ROW else "", start_ns, duration_ns)
+        for number, code, of, start_ns, duration_ns in zip(*(column.tolist() for column in columns), strict=True)
+    )
+
 
 _COMPARABLE_SHARE = 0.95
 
@@ -40,14 +136,9 @@ class CollectiveWaits:
     """The waits in all matched collectives, over all recorded steps.
 
     Attributes:
-        clocks_comparable: Whether arrivals are compared by starts on a common clock. Otherwise by durations: a
-            collective ends for all ranks at about the same time, so the rank with the shortest call arrived last. None
-            if no collectives could be matched.
-        matched: Collectives found on at least two ranks, by step, name, group and order.
         wait_ns: Time that each rank waited for the last one to arrive.
         awaited_ns: Time that the others waited for each rank, together. It sums to all waits.
         last_arrivals: Number of collectives in which each rank arrived last.
-        skew: Skew by collective, the largest total first.
     """
 
     clocks_comparable: bool | None
@@ -66,11 +157,7 @@ _Arrivals = dict[int, int]
 
 
 def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
-    """Match the ranks' collectives and find out which rank waited for which.
-
-    Returns:
-        The waits of every rank, 0 for a rank without matched collectives.
-    """
+    """Match the ranks' collectives and find out which rank waited for which."""
     matched = _match(by_rank)
     comparable = _comparable(matched)
     arrivals = {
@@ -245,14 +332,7 @@ class Distributed:
 
 
 def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
-    """Compare the ranks of a run.
-
-    Args:
-        ranks: The results of `rank_times` for each rank, in any order.
-
-    Returns:
-        The comparison, or None for one rank without a sign of others.
-    """
+    """Compare the ranks of a run; None for one rank without a sign of others."""
     by_rank: dict[int, RankTimes] = {}
     for each in ranks:
         by_rank.setdefault(each.rank, each)
@@ -337,10 +417,7 @@ def _straggler(by_rank: dict[int, RankTimes], shares: tuple[RankShare, ...], mat
     excess = {name: time - statistics.median(other.get(name, 0.0) for other in others) for name, time in own.items()}
     category = max(excess, key=lambda name: excess[name]) if excess else "host_other"
     return Straggler(
-        slowest.rank,
-        category,
-        excess.get(category, 0.0),
-        slowest.last_arrivals / matched if matched else None,
+        slowest.rank, category, excess.get(category, 0.0), slowest.last_arrivals / matched if matched else None
     )
 
 

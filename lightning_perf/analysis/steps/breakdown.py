@@ -8,15 +8,14 @@ lists the differences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import find_row, outlying
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
-from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
+from lightning_perf.analysis.core.intervals import exclusive_ns, merge
+from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, host_sets
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 
@@ -121,33 +120,21 @@ class Breakdown:
 
 
 def breakdown(trace: Trace) -> Breakdown:
-    """Divide the time of each step among the categories.
-
-    Returns:
-        The categories' times per step, their mean and spread, and the outliers. In each step the categories without a
-        parent sum to its wall time, to the nanosecond.
-    """
+    """Divide the time of each step among the categories, to the nanosecond."""
     steps = trace.steps
     has_device = len(trace.device) > 0
     wall = steps.end_ns - steps.start_ns
     times = category_times(trace, trace.steps.start_ns, trace.steps.end_ns)
     averaged = averaged_steps(trace)
     truncated = trace.problems.lacks_work
+    absent = () if has_device else (*DEVICE_CATEGORIES, "memcpy")
     rows = tuple(
-        _row(name, parent, times[name] if has_device or not _is_device(name) else None, wall, averaged, truncated)
+        _row(name, parent, None if name in absent else times[name], wall, averaged, truncated)
         for name, parent in CATEGORIES
     )
+    columns = (steps.number, steps.start_ns - trace.begin_ns, wall, steps.complete)
     return Breakdown(
-        steps=tuple(
-            StepTime(number, start, length, complete)
-            for number, start, length, complete in zip(
-                steps.number.tolist(),
-                (steps.start_ns - trace.begin_ns).tolist(),
-                wall.tolist(),
-                steps.complete.tolist(),
-                strict=True,
-            )
-        ),
+        steps=tuple(StepTime(*step) for step in zip(*(column.tolist() for column in columns), strict=True)),
         wall=_row("wall", None, wall, wall, averaged, truncated),
         categories=rows,
         outliers=_outliers(steps.number, wall, steps.complete, rows),
@@ -160,42 +147,21 @@ def breakdown(trace: Trace) -> Breakdown:
 
 
 def category_times(trace: Trace, start_ns: Int64Array, end_ns: Int64Array) -> dict[str, Int64Array]:
-    """Return the time of each category in each span. The categories without a parent sum to the span.
-
-    Args:
-        start_ns: Start of each span, such as a step. Spans do not overlap.
-    """
-
-    def sets() -> Iterator[Intervals]:
-        for name, kind in DEVICE_CATEGORIES.items():
-            names.append(name)
-            rows = device_rows(trace, kind)
-            yield merge(trace.device.start_ns[rows], trace.device.end_ns[rows])
-        for name, active in host_sets(trace):
-            names.append(name)
-            yield active
-        names.append("host_other")
-
-    names: list[str] = []
-    lengths = list(exclusive_ns(sets(), start_ns, end_ns))
-    times = dict(zip(names, lengths, strict=True))
+    """Return the time of each category in each of some spans, which do not overlap."""
+    sets = {}
+    for name, kind in DEVICE_CATEGORIES.items():
+        rows = trace.device.kind == kind
+        sets[name] = merge(trace.device.start_ns[rows], trace.device.end_ns[rows])
+    sets |= host_sets(trace)
+    times = dict(zip((*sets, "host_other"), exclusive_ns(sets.values(), start_ns, end_ns), strict=True))
     for name, parent in CATEGORIES:
         if parent is not None:
             times[parent] = times[parent] + times[name] if parent in times else times[name]
     return times
 
 
-def _is_device(name: str) -> bool:
-    return name in DEVICE_CATEGORIES or name == "memcpy"
-
-
 def _row(
-    name: str,
-    parent: str | None,
-    times: Int64Array | None,
-    wall: Int64Array,
-    averaged: BoolArray,
-    truncated: bool,
+    name: str, parent: str | None, times: Int64Array | None, wall: Int64Array, averaged: BoolArray, truncated: bool
 ) -> CategoryTime:
     if times is None or not len(times):
         return CategoryTime(name, parent, None if times is None else (), None, None, None, None, None)
@@ -214,17 +180,12 @@ def _row(
 
 
 def _outliers(
-    number: Int64Array,
-    wall: Int64Array,
-    complete: BoolArray,
-    rows: tuple[CategoryTime, ...],
+    number: Int64Array, wall: Int64Array, complete: BoolArray, rows: tuple[CategoryTime, ...]
 ) -> tuple[Outlier, ...]:
     chosen = np.flatnonzero(complete)
     if len(chosen) < _OUTLIER_STEPS:
         return ()
     strange = outlying(wall[chosen])
-    if not strange.any():
-        return ()
     middle = float(np.median(wall[chosen]))
     times = {row.name: np.array(row.per_step_ns) for row in rows if row.parent is None and row.per_step_ns is not None}
     usual = {name: float(np.median(per_step[chosen])) for name, per_step in times.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import IntEnum
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.core.averaged_steps import cached_per_trace
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
 from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
-from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array, matched_part
+from lightning_perf.trace.columns import NO_ROW, DeviceKind, matched_part
 from lightning_perf.trace.indexing import used_codes
 from lightning_perf.trace.trace import Trace
 
@@ -45,14 +44,7 @@ _ALLOC = re.compile(
 
 
 def call_kind(name: str) -> RuntimeKind:
-    """Return the purpose of a call that launches nothing, by its name.
-
-    Example:
-        >>> [call_kind(name).name for name in ("cudaStreamSynchronize", "hipMalloc", "cudaStreamWaitEvent")]
-        ['SYNC', 'ALLOC', 'OTHER']
-        >>> [call_kind(name).name for name in ("hipMemcpyWithStream", "cudaMemcpyAsync")]
-        ['SYNC', 'OTHER']
-    """
+    """Return the purpose of a call that launches nothing, by its name."""
     name = matched_part(name)
     if _SYNC.match(name):
         return RuntimeKind.SYNC
@@ -117,26 +109,20 @@ _RUNTIME_CATEGORIES: dict[str, RuntimeKind] = {
 }
 
 
-def device_rows(trace: Trace, kind: DeviceKind) -> Int64Array:
-    """Return the rows of device work of one kind, ascending."""
-    return np.flatnonzero(trace.device.kind == kind)
+HOST_CATEGORIES = ("input", *_RUNTIME_CATEGORIES, "host_compute", "host_other")
+"""The categories that the host fills, in order of priority. The last one is the time of none of the others."""
 
 
 @cached_per_trace
-def host_sets(trace: Trace) -> tuple[tuple[str, Intervals], ...]:
+def host_sets(trace: Trace) -> dict[str, Intervals]:
     """Return when each category of the host is active, in order of priority, without ``host_other``."""
-    return tuple(_host_sets(trace))
-
-
-def _host_sets(trace: Trace) -> Iterator[tuple[str, Intervals]]:
-    fetch = marks_by_phase(trace).get("fetch")
-    if fetch is None:
-        yield "input", EMPTY
-    else:
+    sets = {"input": EMPTY}
+    if (fetch := marks_by_phase(trace).get("fetch")) is not None:
         waits = fetch.thread == trace.steps.thread
-        yield "input", merge(fetch.start_ns[waits], fetch.end_ns[waits])
+        sets["input"] = merge(fetch.start_ns[waits], fetch.end_ns[waits])
     kinds = runtime_kinds(trace)
     for name, kind in _RUNTIME_CATEGORIES.items():
         rows = kinds == kind
-        yield name, merge(trace.runtime.start_ns[rows], trace.runtime.end_ns[rows])
-    yield "host_compute", merge(trace.operators.start_ns, trace.operators.end_ns)
+        sets[name] = merge(trace.runtime.start_ns[rows], trace.runtime.end_ns[rows])
+    sets["host_compute"] = merge(trace.operators.start_ns, trace.operators.end_ns)
+    return sets

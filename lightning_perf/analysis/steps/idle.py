@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.steps.categories import HOST_CATEGORIES, host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
 from lightning_perf.trace.trace import Trace
 
-GAP_CLASSES = (
-    "kernel_gap",
-    "input",
-    "kernel_launch",
-    "runtime_sync",
-    "runtime_alloc",
-    "runtime_other",
-    "host_compute",
-    "host_other",
-)
+GAP_CLASSES = ("kernel_gap", *HOST_CATEGORIES)
 """The causes of idle time, in order of priority. In a ``kernel_gap``, queued work has not started, so the host is not
 at fault. The others are the host's categories of the breakdown."""
 
@@ -63,13 +53,8 @@ def find_gaps(trace: Trace) -> Gaps:
     # Steps may touch. They are kept apart here, so that no gap belongs to two.
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
-
-    def sets() -> Iterator[Intervals]:
-        yield queued_work(trace)
-        for _, active in host_sets(trace):
-            yield active
-
-    lengths = exclusive_ns(sets(), idle.start_ns, idle.end_ns)
+    sets = (queued_work(trace), *host_sets(trace).values())
+    lengths = exclusive_ns(sets, idle.start_ns, idle.end_ns)
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
 
@@ -103,7 +88,7 @@ class IdleClass:
     """The device-idle time of one class.
 
     Attributes:
-        name: One of `gaps.GAP_CLASSES`.
+        name: One of `GAP_CLASSES`.
         total_ns: Idle time in all averaged steps.
         gaps: Gaps in which this class has the largest part.
         share: Part of the steps' wall time, 0 to 1; None if the file is truncated.
@@ -126,7 +111,7 @@ class IdleGap:
         start_ns: Its start, from the start of the recording.
         length_ns: Its length.
         cause: The class with the largest part of it.
-        parts_ns: Time of each class in it, in the order of `gaps.GAP_CLASSES`.
+        parts_ns: Time of each class in it, in the order of `GAP_CLASSES`.
         before: The device work that ended last before it; None at the start of the recording.
         after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
@@ -159,7 +144,7 @@ class Idle:
         share: Part of the wall time, 0 to 1; None if the file is truncated.
         gaps: Number of gaps.
         median_gap_ns: Median length of a gap; None without gaps.
-        classes: One for each of `gaps.GAP_CLASSES`, the longest time first.
+        classes: One for each of `GAP_CLASSES`, the longest time first.
         longest: The longest gaps, longest first.
         stalls: Gaps above 100 µs in which work was queued for most of the time. It waited for something other than the
             host's next launch.
@@ -179,11 +164,7 @@ class Idle:
 
 
 def idle(trace: Trace) -> Idle | None:
-    """Find the time of the averaged steps in which no device works, and class it by the host's activity.
-
-    Returns:
-        The figures, or None for a recording without a device.
-    """
+    """Find the time in which no device works, and class it by the host's activity; None without a device."""
     if not len(trace.device):
         return None
     wall_ns = averaged_wall_ns(trace)
@@ -222,7 +203,7 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
     start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
     device, steps = trace.device, trace.steps
     step = int(np.searchsorted(steps.start_ns, start, side="right")) - 1
-    first_after = int(np.searchsorted(device.start_ns, end, side="left"))
+    began, first_after = np.searchsorted(device.start_ns, (start, end), side="left").tolist()
     # A step can end before the next work begins.
     ends_it = first_after < len(device) and int(device.start_ns[first_after]) == end
     thread = steps.thread
@@ -236,7 +217,7 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         length_ns=end - start,
         cause=cause,
         parts_ns=tuple(int(gaps.parts_ns[name][row]) for name in GAP_CLASSES),
-        before=_last_before(trace, start),
+        before=trace.names[int(device.name[np.argmax(device.end_ns[:began])])] if began else None,
         after=trace.names[int(device.name[first_after])] if ends_it else None,
         operator=_running(trace, trace.operators, thread, start, end),
         annotation=_running(trace, marks, thread, start, end, skip=is_step),
@@ -245,14 +226,6 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         if cause == "kernel_gap" and end - start > _LONG_KERNEL_GAP_NS
         else REMEDIES[cause],
     )
-
-
-def _last_before(trace: Trace, time_ns: int) -> str | None:
-    began = int(np.searchsorted(trace.device.start_ns, time_ns, side="left"))
-    if not began:
-        return None
-    last = int(np.argmax(trace.device.end_ns[:began]))
-    return trace.names[int(trace.device.name[last])]
 
 
 def _running(

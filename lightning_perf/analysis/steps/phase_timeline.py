@@ -39,14 +39,7 @@ _BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function|Backwards?\d*
 
 
 def mark_phase(name: str) -> str | None:
-    """Return the phase that a mark names, or ``None`` for any other annotation.
-
-    Example:
-        >>> mark_phase("perf::forward"), mark_phase("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
-        ('forward', 'fetch')
-        >>> mark_phase("ProfilerStep#3") is None
-        True
-    """
+    """Return the phase that a mark names, or ``None`` for any other annotation."""
     if name.startswith(OWN_PREFIX):
         phase = name[len(OWN_PREFIX) :].split("#")[0]
         return phase if phase in PHASES else None
@@ -54,12 +47,7 @@ def mark_phase(name: str) -> str | None:
 
 
 def is_backward_node(name: str) -> bool:
-    """Return whether an operator is a node of the backward graph that the autograd engine runs.
-
-    Example:
-        >>> is_backward_node("autograd::engine::evaluate_function: AddmmBackward0"), is_backward_node("aten::addmm")
-        (True, False)
-    """
+    """Return whether an operator is a node of the backward graph that the autograd engine runs."""
     return _BACKWARD_NODE.search(matched_part(name)) is not None
 
 
@@ -82,8 +70,7 @@ def marks_by_phase(trace: Trace) -> dict[str, Spans]:
     phase_of = {code: phase for code, name in named.items() if (phase := mark_phase(name)) is not None}
     marks = {}
     for phase in dict.fromkeys(phase_of.values()):
-        rows = np.isin(table.name, [code for code, its in phase_of.items() if its == phase])
-        marks[phase] = Spans(table.start_ns[rows], table.end_ns[rows], table.name[rows], table.thread[rows])
+        marks[phase] = table.at(np.isin(table.name, [code for code, its in phase_of.items() if its == phase]))
     return marks
 
 
@@ -125,11 +112,7 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
 
 @cached_per_trace
 def phase_timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
-    """Return the host's phase over time.
-
-    Returns:
-        Starts in nanoseconds, ascending, and the phase from each start to the next, as a place in `PHASES`.
-    """
+    """Return the host's phase over time: ascending starts, and the place in `PHASES` of the phase from each on."""
     begins, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int8)]
     for name, active in host_phases(trace).items():
         begins += [active.start_ns, active.end_ns]
@@ -194,7 +177,4 @@ def _close_gaps(active: Intervals, starts_ns: Int64Array) -> Intervals:
         return active
     gap_start, gap_end = active.end_ns[:-1], active.start_ns[1:]
     apart = np.searchsorted(starts_ns, gap_end, side="left") > np.searchsorted(starts_ns, gap_start, side="left")
-    return Intervals(
-        active.start_ns[np.concatenate(([True], apart))],
-        active.end_ns[np.concatenate((apart, [True]))],
-    )
+    return Intervals(active.start_ns[np.concatenate(([True], apart))], active.end_ns[np.concatenate((apart, [True]))])

@@ -1,13 +1,11 @@
 """Phase × category: the step time by the phase of the training loop that issued it.
 
-Time on the host belongs to the phase that the host is in. Device work belongs to the phase that launched it, whenever
-it runs. If work of two phases runs at the same time in one category, the phase that comes first in `PHASES` gets the
-time.
+Device work belongs to the phase that launched it. If work of two phases runs at the same time in one category, the
+phase that comes first in `PHASES` gets the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +13,12 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import find_row
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
-from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
+from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, HOST_CATEGORIES, host_sets
 from lightning_perf.analysis.steps.phase_timeline import PHASES, has_own_marks, launch_phases, phase_timeline, phases_at
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
 
-_PARENTS = {parent for _, parent in CATEGORIES}
-LEAVES: tuple[str, ...] = tuple(name for name, _ in CATEGORIES if name not in _PARENTS)
+LEAVES: tuple[str, ...] = (*DEVICE_CATEGORIES, *HOST_CATEGORIES)
 """The categories without parts, which are the columns of the matrix."""
 
 
@@ -70,14 +67,7 @@ class Phases:
         return find_row(self.phases, "phase", name)
 
     def time_ns(self, phase: str, category: str) -> float | None:
-        """Return the mean time of a phase in a category, or in all parts of a category that has parts.
-
-        Args:
-            phase: One of `PHASES`.
-            category: One of the breakdown's categories.
-
-        Returns:
-            Nanoseconds, or ``None`` if the category does not apply.
+        """Return the mean time of a phase in a category or all parts of it; None if the category does not apply.
 
         Raises:
             KeyError: There is no phase of that name.
@@ -89,11 +79,7 @@ class Phases:
 
 
 def phases(trace: Trace) -> Phases:
-    """Divide the time of each step among phases and categories.
-
-    Returns:
-        The matrix. Its cells sum to the wall time of the steps, to the nanosecond.
-    """
+    """Divide the time of each step among phases and categories, to the nanosecond."""
     times = phase_times(trace)
     averaged = averaged_steps(trace)
     count = max(int(averaged.sum()), 1)
@@ -117,11 +103,7 @@ def phases(trace: Trace) -> Phases:
 
 
 def phase_times(trace: Trace) -> Int64Array:
-    """Compute the matrix of every step.
-
-    Returns:
-        Nanoseconds, shape (steps, `PHASES`, `LEAVES`). The cells of a step sum to its wall time.
-    """
+    """Compute the matrix of every step, in nanoseconds: shape (steps, `PHASES`, `LEAVES`)."""
     begin, _ = phase_timeline(trace)
     steps = trace.steps
     # Cut the steps where the host's phase changes, so that each piece of host time lies in one step and one phase.
@@ -133,23 +115,20 @@ def phase_times(trace: Trace) -> Int64Array:
     host_phase = phases_at(trace, cuts)
 
     columns: list[tuple[int, int | None]] = []
-
-    def sets() -> Iterator[Intervals]:
-        launched_in = launch_phases(trace)
-        for name, kind in DEVICE_CATEGORIES.items():
-            rows = device_rows(trace, kind)
-            for p in np.unique(launched_in[rows]).tolist():
-                of_phase = rows[launched_in[rows] == p]
-                columns.append((LEAVES.index(name), p))
-                yield merge(trace.device.start_ns[of_phase], trace.device.end_ns[of_phase])
-        for name, active in host_sets(trace):
-            columns.append((LEAVES.index(name), None))
-            yield active
-        columns.append((LEAVES.index("host_other"), None))
-
+    sets: list[Intervals] = []
+    launched_in = launch_phases(trace)
+    for name, kind in DEVICE_CATEGORIES.items():
+        rows = np.flatnonzero(trace.device.kind == kind)
+        for p in np.unique(launched_in[rows]).tolist():
+            of_phase = rows[launched_in[rows] == p]
+            columns.append((LEAVES.index(name), p))
+            sets.append(merge(trace.device.start_ns[of_phase], trace.device.end_ns[of_phase]))
+    for name, active in host_sets(trace).items():
+        columns.append((LEAVES.index(name), None))
+        sets.append(active)
+    columns.append((LEAVES.index("host_other"), None))
     times = np.zeros((len(steps), len(PHASES), len(LEAVES)), dtype=np.int64)
-    for i, lengths in enumerate(exclusive_ns(sets(), cuts, cut_end)):
-        column, launched = columns[i]
+    for (column, launched), lengths in zip(columns, exclusive_ns(sets, cuts, cut_end), strict=True):
         issued_in = host_phase if launched is None else np.full_like(host_phase, launched)
         np.add.at(times[:, :, column], (step, issued_in), lengths)
     return times

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
-from lightning_perf.analysis.steps.step_growth import StepGrowth, find_growth
+from lightning_perf.analysis.steps.growth import StepGrowth, find_growth
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
 from lightning_perf.statistics.ranks import hodges_lehmann_ratio
 from lightning_perf.trace.columns import BoolArray, Int64Array
@@ -61,6 +61,7 @@ class StepTimes:
             does.
         outlier_wait_ns: The part of `outlier_excess_ns` in waits for data; None if unknown.
         growth: Growth of the step time over the run, or ``None``.
+        rank: Rank of the steps; ``None`` if unknown.
     """
 
     steps: int
@@ -88,20 +89,15 @@ class StepTimes:
     tokens_per_second: float | None = None
     outlier_wait_ns: int | None = None
     growth: StepGrowth | None = None
+    rank: int | None = None
+
+    def of_rank(self, rank: int | None) -> StepTimes | None:
+        """Return these step times if they are of a rank and were measured without the profiler, else None."""
+        return None if self.only_profiled or (self.rank != rank and None not in (self.rank, rank)) else self
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
-    """Summarize a run's step samples.
-
-    Args:
-        samples: The samples of one rank, in order.
-
-    Example:
-        >>> steps = [StepSample(n, 100_000_000 + 1_000_000 * (n % 3), 20_000_000, None, 32, False) for n in range(105)]
-        >>> times = summarize_step_times(steps)
-        >>> times.steps, times.p50_ns, round(times.samples_per_second)
-        (100, 101000000, 317)
-    """
+    """Summarize the step samples of one rank, in order."""
     if not samples:
         raise ValueError("no step samples: the run ended before its first step did")
     samples = StepSamples.of(samples)
@@ -246,20 +242,7 @@ class PeriodicSteps:
 
 
 def find_period(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array) -> PeriodicSteps | None:
-    """Find the period of long steps.
-
-    Args:
-        number: Number of each step in the run, ascending. Some may be missing.
-        wait_ns: The part of each step that waits for data.
-
-    Returns:
-        The period, or None if long steps are few or irregular.
-
-    Example:
-        >>> number = np.arange(100)
-        >>> find_period(number, np.where(number % 10 == 9, 400_000_000, 100_000_000), 0 * number)
-        PeriodicSteps(period=10, steps=10, step_ns=400000000, others_ns=100000000, wait_ns=0)
-    """
+    """Find the period of long steps; None if they are few or irregular. Some step numbers may be missing."""
     if len(number) <= LEAST_LONG:
         return None
     usual_ns = float(np.percentile(step_ns, USUAL))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
+from torch.utils.data import DataLoader
 
-from lightning_perf.callbacks.account.process_start import compile_ns, process_age_ns
 from lightning_perf.callbacks.account.time_stack import TimeStack
-from lightning_perf.callbacks.account.wrapped import LoaderStarts, WrappedMethods
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
+from lightning_perf.machine.processor import process_age_ns
 from lightning_perf.run_files.fit.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
 
 OWN_CALLBACKS = ("PerfCallback", "PrecisionCallback")
@@ -45,7 +47,21 @@ _DATA_HOOKS = re.compile(
 
 _fits_of_process = 0
 
-_LOADERS = LoaderStarts()
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _guarded(method: Method) -> Method:
+    """Let an error of a method end the account. From then on, the method does nothing."""
+
+    @functools.wraps(method)
+    def guarded(account: FitAccountant, *arguments: Any) -> None:
+        if not account._failed:
+            try:
+                method(account, *arguments)
+            except Exception as error:
+                account._fail(error)
+
+    return guarded  # type: ignore[return-value]
 
 
 class FitAccountant:
@@ -97,22 +113,14 @@ class FitAccountant:
         self._teardown = entry("tear-down", "")
         self._validation = entry("validation", "metrics and loop")
         self._windows = entry("own cost", "step timer and profiler windows")
-        self._hooks = entry("own cost", "hooks")
         self._gather = entry("checkpoints", "gather")
         self._write = entry("checkpoints", "write")
         self._bases = {group: entry(group, "loop") for group in ("first step", "training steps")}
         self._step_phases = {
             group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
         }
-        self._validation_phases = [
-            -1,
-            entry("validation", "transfer"),
-            -1,
-            -1,
-            -1,
-            entry("validation", "fetch"),
-            entry("validation", "compute"),
-        ]
+        transfer, fetch, compute = (entry("validation", name) for name in ("transfer", "fetch", "compute"))
+        self._validation_phases = [-1, transfer, -1, -1, -1, fetch, compute]
         self._no_phases = [-1] * 7
         stack.phases = self._no_phases
 
@@ -125,7 +133,8 @@ class FitAccountant:
             for name in LOGGER_METHODS:
                 number = entry("logging", f"{type(logger).__name__}.{name}")
                 self._wrapped.wrap(logger, name, functools.partial(self._timed, number))
-        _LOADERS.add(self)
+        # The Trainer announces no start of worker processes.
+        self._wrapped.wrap(DataLoader, "__iter__", self._iterating)
         stack.leave()
 
     @property
@@ -136,7 +145,7 @@ class FitAccountant:
     def attach(self) -> None:
         """Listen to the Trainer's profiler, as long as nobody else does and passes its calls on to `plan`."""
         if self._profiler_hooks is None and not self._closed:
-            self._profiler_hooks = ProfilerHooks(self._trainer.profiler, account=self)
+            self._profiler_hooks = ProfilerHooks(self._trainer.profiler, plan=self.plan)
 
     def detach(self) -> None:
         """Let somebody else listen to the Trainer's profiler, who passes its calls on to `plan`."""
@@ -146,34 +155,30 @@ class FitAccountant:
 
     # The parts of a fit. The callback's own hooks and some actions of the Trainer mark their limits.
 
+    @_guarded
     def sanity_check_starts(self) -> None:
         """The sanity check starts."""
-        self._guarded(lambda: self._set_base(self._sanity))
+        self._set_base(self._sanity)
 
+    @_guarded
     def sanity_check_ends(self) -> None:
         """The sanity check has ended, and the training set is loaded next."""
-        self._guarded(lambda: self._set_base(self.stack.entry("set-up", "Trainer and strategy")))
+        self._set_base(self.stack.entry("set-up", "Trainer and strategy"))
 
+    @_guarded
     def training_starts(self) -> None:
         """Training starts (`on_train_start`)."""
+        self._training = True
+        self._compiled_before_ns = compile_ns()  # without compilations of the sanity check
+        self._set_base(self._boundary)
 
-        def start() -> None:
-            self._training = True
-            self._compiled_before_ns = compile_ns()  # without compilations of the sanity check
-            self._set_base(self._boundary)
-
-        self._guarded(start)
-
+    @_guarded
     def training_ends(self) -> None:
         """Training has ended (`on_train_end`)."""
-
-        def end() -> None:
-            self._end_of_first_step(always=True)
-            self._training = self._validating = False
-            self._set_base(self._teardown)
-            self.stack.phases = self._no_phases
-
-        self._guarded(end)
+        self._end_of_first_step(always=True)
+        self._training = self._validating = False
+        self._set_base(self._teardown)
+        self.stack.phases = self._no_phases
 
     def mark_steps(self, steps: int) -> None:
         """Keep the time of the first steps apart."""
@@ -214,19 +219,18 @@ class FitAccountant:
         self._closed = True
         self.detach()
         self._wrapped.restore()
-        _LOADERS.remove(self)
 
     # Actions of the Trainer.
 
-    def plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
-        """Return the functions to call around an action of the Trainer; None for one that belongs to others."""
+    def plan(self, action: str, signal: Signal | None) -> ActionPlan:
+        """Return the functions to call around an action of the Trainer: none for one that belongs to others."""
         try:
             return self._plan(action, signal)
         except Exception as error:
             self._fail(error)
-            return None
+            return ActionPlan()
 
-    def _plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
+    def _plan(self, action: str, signal: Signal | None) -> ActionPlan:
         stack = self.stack
         if signal is Signal.FETCH:
             return ActionPlan(
@@ -241,18 +245,15 @@ class FitAccountant:
                 stopped=self._epoch_stopped,
             )
         if signal is Signal.VALIDATION:
-            phase = VALIDATION_FETCH if action.endswith(".val_next") else None
+            announced = self._validation_announced
+            if action.endswith(".val_next"):
+                started = functools.partial(self._own_work_becomes, VALIDATION_FETCH)
+                return ActionPlan(announced, started, stopped=self._fetch_stopped)
             data = _DATA_HOOKS.match(action)
-            number = stack.entry("data preparation", data["hook"]) if data is not None else None
-            stopped = stack.leave
-            if phase is not None:
-                started: Callable[[], None] = functools.partial(self._own_work_becomes, phase)
-                stopped = self._fetch_stopped
-            elif number is not None:
-                started = functools.partial(stack.replace, number)
-            else:
-                started, stopped = stack.leave, _nothing
-            return ActionPlan(announced=self._validation_announced, started=started, stopped=stopped)
+            if data is None:
+                return ActionPlan(announced, stack.leave)
+            number = stack.entry("data preparation", data["hook"])
+            return ActionPlan(announced, functools.partial(stack.replace, number), stopped=stack.leave)
         if signal is Signal.CHECKPOINT:
             return self._entry_plan(self._gather)
         if signal in _SIGNALS:
@@ -262,14 +263,14 @@ class FitAccountant:
                 return self._phase_plan(BACKWARD)
             if action.endswith(".validation_step"):
                 return self._phase_plan(VALIDATION_COMPUTE)
-            return None
+            return ActionPlan()
         data = _DATA_HOOKS.match(action)
         if data is not None:
             return self._entry_plan(stack.entry("data preparation", data["hook"] or data["module"]))
         callback = _CALLBACK.match(action)
         if callback is not None:
             return self._callback_plan(callback["key"], callback["hook"])
-        return None
+        return ActionPlan()
 
     def _entry_plan(self, number: int) -> ActionPlan:
         return ActionPlan(started=functools.partial(self.stack.enter, number), stopped=self.stack.leave)
@@ -277,11 +278,11 @@ class FitAccountant:
     def _phase_plan(self, phase: int) -> ActionPlan:
         return ActionPlan(started=functools.partial(self.stack.enter_phase, phase), stopped=self.stack.leave)
 
-    def _callback_plan(self, key: str, hook: str) -> ActionPlan | None:
+    def _callback_plan(self, key: str, hook: str) -> ActionPlan:
         callback = next((each for each in self._trainer.callbacks if each.state_key == key), None)
         name = type(callback).__name__ if callback is not None else key.partition("{")[0]
         if callback is not None and not _overrides(callback, hook):
-            return None
+            return ActionPlan()
         owners = [base.__name__ for base in type(callback).__mro__] if callback is not None else [name]
         if any(owner in OWN_CALLBACKS for owner in owners):
             part = {"on_train_start": "run record", "on_fit_end": "report", "on_exception": "report"}.get(hook, "hooks")
@@ -293,9 +294,10 @@ class FitAccountant:
     def _fetch_announced(self) -> None:
         if self.stack.is_own_thread:
             if self._watches_fetch:
-                self._guarded(self._before_fetch)
+                self._before_fetch()
             self.stack.enter(self._windows)
 
+    @_guarded
     def _before_fetch(self) -> None:
         if not self._training:
             return
@@ -320,28 +322,27 @@ class FitAccountant:
     def _fetch_stopped(self) -> None:
         self.stack.leave()
         if self._start is not None and self.stack.is_own_thread:
-            self._guarded(self._note_first_batch)
+            self._note_first_batch()
 
+    @_guarded
     def _note_first_batch(self) -> None:
         start = self._start
         if start is None or start.fetch_since_ns is None:
             return
         self._start = None
         if len(self._starts) < MAX_STARTS:
-            first_batch_ns = self.stack.charge() - start.fetch_since_ns
-            self._starts.append(
-                LoaderStart(
-                    start.stage, start.epoch, start.workers, start.persistent, start.start_ns or 0, first_batch_ns
-                )
-            )
+            facts = (start.stage, start.epoch, start.workers, start.persistent, start.start_ns or 0)
+            self._starts.append(LoaderStart(*facts, self.stack.charge() - start.fetch_since_ns))
 
     def _validation_announced(self) -> None:
         if self.stack.is_own_thread:
-            self._guarded(self._before_validation)
+            self._before_validation()
             self.stack.enter(self._windows)
 
+    @_guarded
     def _before_validation(self) -> None:
-        self._restore_base()
+        if self._base_before is not None:
+            self._set_base(self._base_before)
         if self._training and not self._validating:
             self._end_of_first_step()
             self._validating = self._watches_fetch = True
@@ -349,24 +350,20 @@ class FitAccountant:
             self._set_base(self._validation)
             self.stack.phases = self._validation_phases
 
+    @_guarded
     def _epoch_starts(self) -> None:
         if self._training and self.stack.is_own_thread:
-            self._guarded(self._before_epoch)
+            self._epochs += 1
+            self._set_base(self._boundary, collapse=True)
 
-    def _before_epoch(self) -> None:
-        self._epochs += 1
-        self._set_base(self._boundary, collapse=True)
-
+    @_guarded
     def _epoch_stopped(self) -> None:
         self.stack.leave()
         if self._training and self.stack.is_own_thread:
-            self._guarded(self._after_epoch)
-
-    def _after_epoch(self) -> None:
-        self._end_of_first_step(always=self._trainer.global_step != self._global_step)
-        self._validating, self._watches_fetch = False, True
-        self._set_base(self._boundary)
-        self.stack.phases = self._no_phases
+            self._end_of_first_step(always=self._trainer.global_step != self._global_step)
+            self._validating, self._watches_fetch = False, True
+            self._set_base(self._boundary)
+            self.stack.phases = self._no_phases
 
     def _end_of_first_step(self, *, always: bool = False) -> None:
         """Note the end of the first step if an optimizer has stepped, or would have without accumulation."""
@@ -386,20 +383,24 @@ class FitAccountant:
 
     # Worker processes.
 
-    def iterate(self, loader: Any, make: Callable[[Any], Any]) -> Any:
-        """Make the iterator of a data loader, and account for the start of its workers.
+    def _iterating(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Account for the start of the workers of a data loader.
 
         The time until the loop continues counts as well: the workers of the last iterator are stopped in it.
         """
-        if self.stack.is_own_thread and self._loads():
-            self._guarded(lambda: self._before_start(loader))
-        return make(loader)
 
-    def _loads(self) -> bool:
-        """Whether the loop itself makes an iterator now, and not the program in one of its hooks."""
-        return self.stack.depth == 0 and not self._failed and self._trainer.state.fn == "fit"
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            if loader.num_workers and not self._closed and self.stack.is_own_thread:
+                self._before_start(loader)
+            return make(loader)
 
+        return __iter__
+
+    @_guarded
     def _before_start(self, loader: Any) -> None:
+        # Only the loop itself starts workers of the fit, not the program in one of its hooks.
+        if self.stack.depth or self._trainer.state.fn != "fit":
+            return
         stage: Literal["training", "validation"] = "training" if self._trainer.training else "validation"
         if stage == "validation" and self._training:
             self._before_validation()
@@ -415,10 +416,6 @@ class FitAccountant:
             bool(loader.persistent_workers),
             self.stack.times_ns[entry],
         )
-
-    def _restore_base(self) -> None:
-        if self._base_before is not None:
-            self._set_base(self._base_before)
 
     # Helpers.
 
@@ -470,14 +467,6 @@ class FitAccountant:
             ),
         )
 
-    def _guarded(self, action: Callable[[], None]) -> None:
-        if self._failed:
-            return
-        try:
-            action()
-        except Exception as error:
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
@@ -502,8 +491,17 @@ class _Start:
     fetch_since_ns: int | None = None
 
 
-def _nothing() -> None:
-    pass
+def compile_ns() -> int:
+    """Return the time that ``torch.compile`` has taken in this process; 0 if torch no longer says so.
+
+    It reads ``torch._dynamo.utils.cumulative_time_spent_ns``, as torch 2.11 to 2.15 have it.
+    """
+    utils = sys.modules.get("torch._dynamo.utils")
+    spent = getattr(utils, "cumulative_time_spent_ns", None)
+    if not isinstance(spent, dict):
+        return 0
+    names = ("entire_frame_compile", "entire_backward_compile")
+    return sum(int(spent.get(name, 0)) for name in names)
 
 
 def _is_lightnings(kind: type[Any]) -> bool:

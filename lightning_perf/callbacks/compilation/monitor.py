@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, Moment
 from lightning_perf.run_files.jsonl import LogWriter
@@ -18,14 +19,15 @@ MAX_COMPILATIONS = 2000
 """Compilations that a fit writes at most. A training that compiles more often has its findings already."""
 
 
+CONSEQUENCE = "compilations are not followed any more"
+
+
 class CompileMonitor(StepObserver):
     """Writes a line for each compilation. A fit that compiles nothing has no file.
 
     It looks where a step starts or training pauses, and when a compilation starts. Nothing of the training runs between
-    the end of a step and the start of the next. An error in here ends the monitor, and the training continues.
-
-    Args:
-        model: The model, to find the modules that run a compiled function; None if it is not known.
+    the end of a step and the start of the next. An error in here ends the monitor, and the training continues. Without
+    `model`, the modules that run a compiled function stay unknown.
     """
 
     def __init__(
@@ -40,12 +42,10 @@ class CompileMonitor(StepObserver):
         self._step: int | None = None
         self._recorded = False
         self._written = 0
-        self._failed = path is None
         self._compiler: TorchCompiler | None = None
-        try:
-            self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
-        except Exception as error:
-            self._fail(error)
+        if path is not None:
+            with errors.instead(CONSEQUENCE):
+                self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
         self._look()
 
     def on_step_start(self) -> None:
@@ -66,19 +66,22 @@ class CompileMonitor(StepObserver):
     def close(self) -> None:
         """Write the last compilations, and take the hook out of torch."""
         self._look()
-        if self._compiler is not None:
-            self._compiler.close()
-        self._failed = True
+        compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
 
     def _look(self) -> None:
-        if self._failed or self._compiler is None or self._compiler.is_unused:
+        compiler = self._compiler
+        if compiler is None or compiler.is_unused:
             return
         try:
-            self._compiler.listen(self._look)
-            for compilation in self._compiler.new_compilations():
+            compiler.listen(self._look)
+            for compilation in compiler.new_compilations():
                 self._write(compilation)
         except Exception as error:
-            self._fail(error)
+            self._compiler = None
+            self._errors.report(CONSEQUENCE, error)
+            compiler.close()
 
     def _write(self, compilation: Compilation) -> None:
         self._written += 1
@@ -97,52 +100,30 @@ class CompileMonitor(StepObserver):
             )
         )
 
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        self._errors.report("compilations are not followed any more", error)
-        if self._compiler is not None:
-            self._compiler.close()
-
-
-@dataclass(frozen=True)
-class _Function:
-    file: str
-    first: int
-    last: int
-    owner: str
-    names: list[str]
-
 
 class _ModuleFunctions:
-    """The lines of the functions of a model, and the modules that run them.
-
-    Args:
-        model: The model; None if it is not known.
-    """
+    """The functions of a model, if it is known, and the modules that run them."""
 
     def __init__(self, model: Any) -> None:
-        self._functions: dict[Any, _Function] = {}
+        self._modules: dict[tuple[Any, type], list[str]] = {}
+        """Names of the modules of a class that run some code."""
         named = getattr(model, "named_modules", None)
         for name, module in named() if callable(named) else ():
             for function in _python_functions(type(module), is_root=name == ""):
-                code = function.__code__
-                lines = [line for *_, line in code.co_lines() if line]
-                entry = _Function(
-                    code.co_filename, code.co_firstlineno, max(lines, default=0), type(module).__name__, []
-                )
-                path = ".".join(part for part in name.split(".") if part != "_orig_mod")  # inserted by torch.compile
-                self._functions.setdefault((code, type(module)), entry).names.append(path)
+                self._modules.setdefault((function.__code__, type(module)), []).append(layer_name(name))
 
     def modules_of(self, file: str, line: int) -> str:
         """Return the modules that run a line, e.g. ``blocks.0 and 11 more (Block)``; empty if none is known."""
-        for function in self._functions.values():
-            if function.file == file and function.first <= line <= function.last:
-                first = next((name for name in function.names if name), "")
-                if not first:
-                    return function.owner
-                more = f" and {len(function.names) - 1} more" if len(function.names) > 1 else ""
-                return f"{first}{more} ({function.owner})"
+        for (code, kind), names in self._modules.items():
+            if code.co_filename == file and code.co_firstlineno <= line <= _last_line(code):
+                first = next((name for name in names if name), "")
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                return f"{first}{more} ({kind.__name__})" if first else kind.__name__
         return ""
+
+
+def _last_line(code: Any) -> int:
+    return max((line for *_, line in code.co_lines() if line), default=0)
 
 
 def _python_functions(kind: type, *, is_root: bool) -> list[Any]:

@@ -60,8 +60,7 @@ class TorchCompiler:
     def listen(self, on_start: Callable[[], None]) -> None:
         """Have a function called when a compilation starts. Nothing happens before torch's compiler is imported.
 
-        Args:
-            on_start: The function. It must not raise, because torch would let the training fail.
+        The function must not raise, because torch would let the training fail.
         """
         if self._on_start is not None:
             return
@@ -126,10 +125,10 @@ class TorchCompiler:
             function=function,
             file=file,
             line=line,
-            backend_ns=_seconds_ns(metrics, "backend_compile_time_s") if kind == "forward" else None,
+            backend_ns=_scaled(metrics, "backend_compile_time_s", 1e9) if kind == "forward" else None,
             compiled=kind != "forward" or (not failure and getattr(metrics, "has_guarded_code", True) is not False),
             guards=_count(metrics, "guard_count"),
-            guard_ns=_thousands(_count(metrics, "guard_latency_us")),
+            guard_ns=_scaled(metrics, "guard_latency_us", 1000),
             cache_hits=_sum(metrics, "inductor_fx_local_cache_hit_count", "inductor_fx_remote_cache_hit_count"),
             cache_misses=_sum(metrics, "inductor_fx_local_cache_miss_count", "inductor_fx_remote_cache_miss_count"),
             recompile_reasons=_reasons(metrics, self._failures.get((function, file, line), [])),
@@ -186,25 +185,30 @@ class TorchCompiler:
         return int(inductor.get("cudagraph_skips", 0)) if isinstance(inductor, dict) else 0
 
 
-def _kind(metrics: Any) -> Literal["forward", "backward", "run"]:
+_Kind = Literal["forward", "backward", "run"]
+
+
+def _kind(metrics: Any) -> _Kind:
     if getattr(metrics, "is_runtime", False):
         return "run"
     return "backward" if getattr(metrics, "is_forward", None) is False else "forward"
 
 
-def _time_ns(metrics: Any, kind: str) -> int:
-    names = {
-        "forward": ("dynamo_cumulative_compile_time_us", "duration_us"),
-        "backward": ("backward_cumulative_compile_time_us", "duration_us"),
-        "run": ("runtime_triton_autotune_time_us", "runtime_cudagraphify_time_us", "duration_us"),
-    }[kind]
-    times = [time for name in names if (time := _count(metrics, name))]
-    return times[0] * 1000 if times else _seconds_ns(metrics, "entire_frame_compile_time_s") or 0
+_TIMES: dict[_Kind, tuple[str, ...]] = {
+    "forward": ("dynamo_cumulative_compile_time_us", "duration_us"),
+    "backward": ("backward_cumulative_compile_time_us", "duration_us"),
+    "run": ("runtime_triton_autotune_time_us", "runtime_cudagraphify_time_us", "duration_us"),
+}
+
+
+def _time_ns(metrics: Any, kind: _Kind) -> int:
+    times = [time for name in _TIMES[kind] if (time := _scaled(metrics, name, 1000))]
+    return times[0] if times else _scaled(metrics, "entire_frame_compile_time_s", 1e9) or 0
 
 
 def _started_ns(metrics: Any) -> int:
-    started = _count(metrics, "start_time_us")
-    return sys.maxsize if started is None else started * 1000
+    started = _scaled(metrics, "start_time_us", 1000)
+    return sys.maxsize if started is None else started
 
 
 def _stopped_at_break(metrics: Any) -> bool:
@@ -295,18 +299,14 @@ def _first_line(text: str) -> str:
     return _cut(" ".join(lines[0].split())) if lines else ""
 
 
+def _scaled(metrics: Any, name: str, factor: float) -> int | None:
+    """Return a number in another unit; None if torch does not report it."""
+    value = getattr(metrics, name, None)
+    return round(value * factor) if isinstance(value, (int, float)) and value >= 0 else None
+
+
 def _count(metrics: Any, name: str) -> int | None:
-    value = getattr(metrics, name, None)
-    return int(value) if isinstance(value, (int, float)) and value >= 0 else None
-
-
-def _seconds_ns(metrics: Any, name: str) -> int | None:
-    value = getattr(metrics, name, None)
-    return round(value * 1e9) if isinstance(value, (int, float)) and value >= 0 else None
-
-
-def _thousands(value: int | None) -> int | None:
-    return None if value is None else value * 1000
+    return _scaled(metrics, name, 1)
 
 
 def _sum(metrics: Any, *names: str) -> int | None:

@@ -43,9 +43,6 @@ _E4M3 = _Float(3, -6, 448.0, 464.0 + 2.0**-15)
 _E5M2 = _Float(2, -14, 57344.0, 61440.0)
 _E2M1 = _Float(1, 0, 6.0, 7.0)
 
-MX_BLOCK = 32
-NV_BLOCK = 16
-
 
 @dataclass(frozen=True)
 class Rounded:
@@ -79,10 +76,12 @@ def round_values(
     if number_format == "bf16":
         rounded = values.bfloat16().float()
         return Rounded(rounded, rounded.isinf())
-    if number_format == "mxfp8":
-        return _mxfp8(values)
-    if number_format == "nvfp4":
-        return _nvfp4(values, largest)
+    if number_format in _BLOCKS:
+        size, round_blocks = _BLOCKS[number_format]
+        missing = -values.shape[-1] % size
+        padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
+        blocks = round_blocks(padded.reshape(*values.shape[:-1], -1, size), largest)
+        return Rounded(*(part.flatten(-2)[..., : values.shape[-1]] for part in (blocks.values, blocks.saturated)))
     name, _, delayed = number_format.partition("-")
     element = _E4M3 if name == "e4m3" else _E5M2
     return _per_tensor(values, element, earlier_largest if delayed else largest)
@@ -96,15 +95,13 @@ def _per_tensor(values: torch.Tensor, element: _Float, largest: torch.Tensor) ->
     return Rounded(rounded.values / scale, rounded.saturated)
 
 
-def _mxfp8(values: torch.Tensor) -> Rounded:
-    blocks = _blocks(values, MX_BLOCK)
+def _mxfp8(blocks: torch.Tensor, _: torch.Tensor) -> Rounded:
     scale = _power_of_two_above(blocks.abs().amax(-1, keepdim=True) / _E4M3.largest)
     rounded = _round(blocks / scale, _E4M3)
-    return Rounded(_unblocked(rounded.values * scale, values), _unblocked(rounded.saturated, values))
+    return Rounded(rounded.values * scale, rounded.saturated)
 
 
-def _nvfp4(values: torch.Tensor, largest: torch.Tensor) -> Rounded:
-    blocks = _blocks(values, NV_BLOCK)
+def _nvfp4(blocks: torch.Tensor, largest: torch.Tensor) -> Rounded:
     # The tensor's scale makes the largest block scale the largest E4M3 value.
     whole = torch.where(largest > 0, largest / (_E2M1.largest * _E4M3.largest), torch.ones_like(largest))
     wanted = blocks.abs().amax(-1, keepdim=True) / _E2M1.largest / whole
@@ -112,8 +109,12 @@ def _nvfp4(values: torch.Tensor, largest: torch.Tensor) -> Rounded:
     divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
     rounded = _round(blocks / divisor, _E2M1)
     # A block with a scale that underflows is zero.
-    rounded_values = torch.where(scale > 0, rounded.values * scale, torch.zeros_like(blocks))
-    return Rounded(_unblocked(rounded_values, values), _unblocked(rounded.saturated & (scale > 0), values))
+    values = torch.where(scale > 0, rounded.values * scale, torch.zeros_like(blocks))
+    return Rounded(values, rounded.saturated & (scale > 0))
+
+
+_BLOCKS = {"mxfp8": (32, _mxfp8), "nvfp4": (16, _nvfp4)}
+"""Sizes of the blocks of a format, and the function that rounds them."""
 
 
 def _round(values: torch.Tensor, element: _Float) -> Rounded:
@@ -131,13 +132,3 @@ def _power_of_two_above(values: torch.Tensor) -> torch.Tensor:
     mantissa, exponent = torch.frexp(values.clamp(min=2.0**-126))
     exact = mantissa == 0.5
     return torch.ldexp(torch.ones_like(values), exponent - exact.to(exponent.dtype))
-
-
-def _blocks(values: torch.Tensor, size: int) -> torch.Tensor:
-    missing = -values.shape[-1] % size
-    padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
-    return padded.reshape(*values.shape[:-1], -1, size)
-
-
-def _unblocked(blocks: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return blocks.flatten(-2)[..., : like.shape[-1]]

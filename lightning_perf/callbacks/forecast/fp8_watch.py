@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +14,7 @@ import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.formats import round_values
+from lightning_perf.callbacks.forecast.sampling import LayerHooks
 from lightning_perf.callbacks.host_copy import HostCopy, copy_scalars
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.steps.observers import FitObserver
@@ -24,11 +27,37 @@ EVERY_N_STEPS = 100
 VALUES = 16_384
 """Sampled values of a tensor, in whole rows."""
 
-_LIMITS = {"e4m3": 448.0, "e5m2": 57344.0}
+_Form = Literal["e4m3", "e5m2"]
+_LIMITS: dict[_Form, float] = {"e4m3": 448.0, "e5m2": 57344.0}
 
 # Positions in Transformer Engine's metadata of a layer (transformer_engine/pytorch/fp8.py, FP8FwdTensors and
 # FP8BwdTensors): input and weight of the first product, and gradient of its output.
 _TE_TENSORS = (("activation", "scaling_fwd", 0), ("weight", "scaling_fwd", 1), ("gradient", "scaling_bwd", 0))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor of a layer, with its figures on the device.
+
+    Attributes:
+        figures: Of torchao: largest magnitude, values, flushed, saturated. Of Transformer Engine: the newest and the
+            largest magnitude in the history, and the scale.
+    """
+
+    layer: str
+    library: Literal["torchao", "transformer-engine"]
+    tensor: str
+    form: _Form
+    figures: list[torch.Tensor]
+
+    def read(self, figures: Sequence[float]) -> Fp8Tensor:
+        """Return the tensor with its figures on the host."""
+        if self.library == "transformer-engine":
+            newest, history_largest, scale = figures
+            return Fp8Tensor(self.form, newest, history_largest, scale)
+        largest, values, flushed, saturated = figures
+        scale = _LIMITS[self.form] / largest if largest > 0 else 1.0
+        return Fp8Tensor(self.form, largest, None, scale, int(values), int(flushed), int(saturated))
 
 
 def fp8_layers(module: Module) -> dict[str, Any]:
@@ -52,35 +81,34 @@ class Fp8Monitor(FitObserver):
         self._trainer = trainer
         self._layers = layers
         self._file = LogWriter(FP8, path, errors.report, "samples of FP8 layers are no longer saved")
-        self._handles: list[Any] = []
+        self._hooks = LayerHooks()
         self._step: int | None = None
         self._last = -1
-        self._seen: dict[str, dict[str, tuple[str, list[torch.Tensor]]]] = {}
-        self._waiting: deque[tuple[HostCopy, Callable[[list[float]], list[Fp8Sample]]]] = deque()
-        self._failed: Exception | None = None
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._waiting: deque[tuple[int, list[_Seen], HostCopy]] = deque()
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts: attach hooks on every 100th step."""
         step = step_number(self._trainer)
         self._step = step if step % EVERY_N_STEPS == 0 and step != self._last else None
-        if self._step is None or self._failed is not None:
+        if self._step is None:
             return
         self._last, self._seen = step, {}
-        self._handles = [
-            layer.register_forward_hook(self._on_forward(name))
-            for name, layer in self._layers.items()
-            if _is_torchao(layer)
-        ]
+        for name, layer in self._layers.items():
+            if _is_torchao(layer):
+                self._hooks.on_forward(layer, partial(self._read_forward, name))
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended: keep its figures, and write those that have arrived from the device."""
-        self._remove_hooks()
-        if self._failed is not None:
-            raise self._failed
+        self._hooks.remove()
+        self._hooks.check()
         if self._step is not None:
-            self._keep_torchao(self._step)
-            self._keep_transformer_engine(self._step)
-        while self._waiting and self._waiting[0][0].arrived:
+            seen = [*self._seen.values(), *_kept_by_transformer_engine(self._layers)]
+            self._seen = {}
+            if seen:
+                figures = copy_scalars([figure for each in seen for figure in each.figures])
+                self._waiting.append((self._step, seen, figures))
+        while self._waiting and self._waiting[0][2].arrived:
             self._write()
 
     def stop_waiting(self) -> None:
@@ -89,93 +117,62 @@ class Fp8Monitor(FitObserver):
 
     def close(self) -> None:
         """Remove the hooks of the layers."""
-        self._remove_hooks()
+        self._hooks.remove()
 
     def finish(self) -> None:
         """Training has ended or failed: write the rest."""
-        self._remove_hooks()
+        self._hooks.remove()
         while self._waiting:
             self._write()
 
     def _write(self) -> None:
-        figures, samples = self._waiting.popleft()
-        self._file.append(*samples(figures.read().tolist()))
+        step, seen, copied = self._waiting.popleft()
+        figures = iter(copied.read().tolist())
+        layers: dict[str, Fp8Sample] = {}
+        for each in seen:
+            sample = layers.setdefault(each.layer, Fp8Sample(step, each.layer, each.library, {}))
+            sample.tensors[each.tensor] = each.read([next(figures) for _ in each.figures])
+        self._file.append(*layers.values())
 
-    def _on_forward(self, name: str) -> Callable[..., None]:
-        def hook(layer: Any, inputs: Any, output: Any) -> None:
-            if self._failed is not None or name in self._seen:
-                return
-            try:
-                config = layer.config
-                seen = self._seen[name] = {
-                    "activation": _torchao_figures(inputs[0], config.cast_config_input),
-                    "weight": _torchao_figures(layer.weight, config.cast_config_weight),
-                }
-                if output.requires_grad:
-                    output.register_hook(self._on_gradient(seen, config.cast_config_grad_output))
-            except Exception as error:  # the user's forward pass continues
-                self._failed = error
-
-        return hook
-
-    def _on_gradient(self, seen: dict[str, Any], config: Any) -> Callable[..., None]:
-        def hook(gradient: torch.Tensor) -> None:
-            try:
-                seen.setdefault("gradient", _torchao_figures(gradient, config))
-            except Exception as error:  # the user's backward pass continues
-                self._failed = error
-
-        return hook
-
-    def _keep_torchao(self, step: int) -> None:
-        seen, self._seen = self._seen, {}
-        figures = [each for tensors in seen.values() for _, found in tensors.values() for each in found]
-        if not figures:
+    def _read_forward(self, name: str, layer: Any, inputs: Any, output: Any) -> None:
+        if (name, "weight") in self._seen:
             return
+        config = layer.config
+        self._read(name, "activation", config.cast_config_input, inputs[0])
+        self._read(name, "weight", config.cast_config_weight, layer.weight)
+        if output.requires_grad:
+            self._hooks.on_gradient(output, partial(self._read, name, "gradient", config.cast_config_grad_output))
 
-        def samples(values: list[float]) -> list[Fp8Sample]:
-            following = iter(values)
-            rows = []
-            for name, tensors in seen.items():
-                read = {
-                    tensor: _tensor(form, [next(following) for _ in found]) for tensor, (form, found) in tensors.items()
-                }
-                rows.append(Fp8Sample(step, name, "torchao", read))
-            return rows
+    @torch.no_grad()
+    def _read(self, name: str, tensor: str, config: Any, values: torch.Tensor) -> None:
+        form: _Form = "e4m3" if config.target_dtype in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) else "e5m2"
+        rows = values.detach().reshape(-1, values.shape[-1])
+        picked = rows[:: math.ceil(rows.numel() / VALUES) or 1].float()
+        largest = torch.linalg.vector_norm(rows, float("inf"), dtype=torch.float32)
+        by_row = str(getattr(config.scaling_granularity, "value", config.scaling_granularity)) == "axiswise"
+        reference = picked.abs().amax(-1, keepdim=True) if by_row else largest
+        rounded = round_values(picked, form, largest=reference, earlier_largest=reference)
+        nonzero = picked != 0
+        figures = [largest, nonzero.sum(), ((rounded.values == 0) & nonzero).sum(), rounded.saturated.sum()]
+        self._seen.setdefault((name, tensor), _Seen(name, "torchao", tensor, form, figures))
 
-        self._waiting.append((copy_scalars(figures), samples))
 
-    def _keep_transformer_engine(self, step: int) -> None:
-        found: list[tuple[str, str, str]] = []
-        figures: list[torch.Tensor] = []
-        for name, layer in self._layers.items():
-            if not _is_transformer_engine(layer):
-                continue
-            for tensor, key, position in _TE_TENSORS:
-                meta = layer.fp8_meta.get(key)
-                scale, history = getattr(meta, "scale", None), getattr(meta, "amax_history", None)
-                if scale is None or history is None or position >= len(scale):
-                    continue  # current scaling and block scaling keep no history
-                found.append((name, tensor, _te_format(layer, key)))
-                # The library moves the newest magnitude to the second row before the next pass.
-                newest = history[:2, position].amax()
-                figures += [newest, history[:, position].amax(), scale[position]]
-        if not found:
-            return
-
-        def samples(values: list[float]) -> list[Fp8Sample]:
-            by_layer: dict[str, dict[str, Fp8Tensor]] = {}
-            for index, (name, tensor, form) in enumerate(found):
-                largest, history_largest, scale = values[3 * index : 3 * index + 3]
-                by_layer.setdefault(name, {})[tensor] = Fp8Tensor(_name(form), largest, history_largest, scale)
-            return [Fp8Sample(step, name, "transformer-engine", tensors) for name, tensors in by_layer.items()]
-
-        self._waiting.append((copy_scalars(figures), samples))
-
-    def _remove_hooks(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+def _kept_by_transformer_engine(layers: dict[str, Any]) -> Iterator[_Seen]:
+    for name, layer in layers.items():
+        if not _is_transformer_engine(layer):
+            continue
+        recipe = getattr(layer.fp8_meta.get("recipe"), "fp8_format", None)
+        formats = str(getattr(recipe, "name", "HYBRID"))
+        for tensor, key, position in _TE_TENSORS:
+            meta = layer.fp8_meta.get(key)
+            scale, history = getattr(meta, "scale", None), getattr(meta, "amax_history", None)
+            if scale is None or history is None or position >= len(scale):
+                continue  # current scaling and block scaling keep no history
+            of_gradients = key == "scaling_bwd"
+            form: _Form = "e5m2" if formats == "E5M2" or (formats == "HYBRID" and of_gradients) else "e4m3"
+            # The library moves the newest magnitude to the second row before the next pass.
+            figures = [history[:2, position].amax(), history[:, position].amax(), scale[position]]
+            yield _Seen(name, "transformer-engine", tensor, form, figures)
 
 
 def _is_torchao(layer: Any) -> bool:
@@ -186,34 +183,3 @@ def _is_transformer_engine(layer: Any) -> bool:
     return type(layer).__module__.startswith("transformer_engine") and isinstance(
         getattr(layer, "fp8_meta", None), dict
     )
-
-
-@torch.no_grad()
-def _torchao_figures(tensor: torch.Tensor, config: Any) -> tuple[str, list[torch.Tensor]]:
-    """Return the format, and figures on the device: largest magnitude, values, flushed, saturated."""
-    form = "e4m3" if config.target_dtype in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) else "e5m2"
-    rows = tensor.detach().reshape(-1, tensor.shape[-1])
-    picked = rows[:: math.ceil(rows.numel() / VALUES) or 1].float()
-    largest = torch.linalg.vector_norm(rows, float("inf"), dtype=torch.float32)
-    by_row = str(getattr(config.scaling_granularity, "value", config.scaling_granularity)) == "axiswise"
-    reference = picked.abs().amax(-1, keepdim=True) if by_row else largest
-    rounded = round_values(picked, form, largest=reference, earlier_largest=reference)
-    nonzero = picked != 0
-    figures = [largest, nonzero.sum(), ((rounded.values == 0) & nonzero).sum(), rounded.saturated.sum()]
-    return form, figures
-
-
-def _tensor(form: str, figures: Sequence[float]) -> Fp8Tensor:
-    largest, values, flushed, saturated = figures
-    scale = _LIMITS[form] / largest if largest > 0 else 1.0
-    return Fp8Tensor(_name(form), largest, None, scale, int(values), int(flushed), int(saturated))
-
-
-def _te_format(layer: Any, key: str) -> str:
-    recipe = layer.fp8_meta.get("recipe")
-    name = str(getattr(getattr(recipe, "fp8_format", None), "name", "HYBRID"))
-    return "e5m2" if name == "E5M2" or (name == "HYBRID" and key == "scaling_bwd") else "e4m3"
-
-
-def _name(form: str) -> Literal["e4m3", "e5m2"]:
-    return "e5m2" if form == "e5m2" else "e4m3"

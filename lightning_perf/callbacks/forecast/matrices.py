@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -25,8 +26,7 @@ BLOCK = 32
 """Neighbors that stay together where a sum is sampled, so that block formats see whole blocks."""
 
 
-@dataclass(frozen=True)
-class LayerShape:
+class LayerShape(NamedTuple):
     """The matrix product of a layer: `rows` × `inputs` activations times `inputs` × `outputs` weights.
 
     Attributes:
@@ -41,24 +41,14 @@ class LayerShape:
 
 
 @dataclass(frozen=True)
-class MatrixSamples:
-    """Samples of a layer's matrices. The last dimension runs along the sums of the product.
+class ProductSample:
+    """Samples of the operands of one matrix product, as FP32. Of both, the last dimension runs along the sums."""
 
-    Attributes:
-        activation: For the forward product: rows × inputs.
-        weight: For the forward product: outputs × inputs.
-        gradient: For the gradient of the input: rows × outputs. None if the layer gets no gradient.
-        weight_by_input: For the gradient of the input: inputs × outputs.
-        gradient_by_output: For the gradient of the weight: outputs × rows.
-        activation_by_input: For the gradient of the weight: inputs × rows.
-    """
-
-    activation: torch.Tensor
-    weight: torch.Tensor
-    gradient: torch.Tensor | None = None
-    weight_by_input: torch.Tensor | None = None
-    gradient_by_output: torch.Tensor | None = None
-    activation_by_input: torch.Tensor | None = None
+    product: Literal["forward", "input gradient", "weight gradient"]
+    left_tensor: Literal["activation", "gradient"]
+    left: torch.Tensor
+    right_tensor: Literal["weight", "activation"]
+    right: torch.Tensor
 
 
 def covered_layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -82,75 +72,64 @@ class _Layout:
     """Addresses the elements of a layer's three matrices.
 
     A convolution is the matrix product over all output positions (rows). Its sums run over kernel positions and, inside
-    each, over channels, as in kernels for the channels-last layout.
+    each, over channels, as in kernels for the channels-last layout. A linear layer is one without positions.
     """
 
-    def __init__(self, layer: Any, inputs: torch.Tensor, output: torch.Tensor) -> None:
-        self._layer = layer
-        weight = layer.weight
-        self.is_linear = isinstance(layer, nn.Linear)
-        if self.is_linear:
-            rows = inputs.numel() // weight.shape[1]
-            sizes = {"rows": rows, "inputs": weight.shape[1], "outputs": weight.shape[0]}
-            self.shape = LayerShape("linear", rows, weight.shape[1], weight.shape[0], sizes)
-            return
-        dimensions = weight.dim() - 2
-        unbatched = output.dim() == dimensions + 1
-        self._unbatched = unbatched
-        out = self._batched(output)
-        self._positions = tuple(out.shape[2:])
-        self._kernel = tuple(weight.shape[2:])
-        self._channels = weight.shape[1]
-        rows = out.shape[0] * _product(self._positions)
-        terms = self._channels * _product(self._kernel)
-        sizes = {"input channels": self._channels, "output channels": weight.shape[0]}
-        self.shape = LayerShape("convolution", rows, terms, weight.shape[0], sizes)
+    def __init__(self, layer: Any, output: torch.Tensor) -> None:
+        weight = self._weight = layer.weight
+        self._is_linear = isinstance(layer, nn.Linear)
+        self._unbatched = output.dim() == weight.dim() - 1
+        out = self._images(output)
+        self._positions, self._kernel, self._channels = tuple(out.shape[2:]), tuple(weight.shape[2:]), weight.shape[1]
+        self._geometry = (
+            () if self._is_linear else tuple(zip(layer.stride, _padding(layer), layer.dilation, strict=True))
+        )
+        rows, terms = out.shape[0] * math.prod(self._positions), self._channels * math.prod(self._kernel)
+        outputs = weight.shape[0]
+        if self._is_linear:
+            self.shape = LayerShape("linear", rows, terms, outputs, {"rows": rows, "inputs": terms, "outputs": outputs})
+        else:
+            sizes = {"input channels": self._channels, "output channels": outputs}
+            self.shape = LayerShape("convolution", rows, terms, outputs, sizes)
 
     def activation(self, inputs: torch.Tensor, rows: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
         """Return elements of the activations; the indexes broadcast."""
-        if self.is_linear:
-            return inputs.reshape(-1, inputs.shape[-1])[rows, terms]
-        layer, inputs = self._layer, self._batched(inputs)
+        inputs = self._images(inputs)
         image, position = _split(rows, self._positions)
-        offset, channel = terms // self._channels, terms % self._channels
-        _, kernel_position = _split(offset, self._kernel)
+        _, tap = _split(terms // self._channels, self._kernel)
         inside: torch.Tensor | None = None
         places = []
-        for at, tap, size, stride, padding, dilation in zip(
-            position, kernel_position, inputs.shape[2:], layer.stride, self._padding(), layer.dilation, strict=True
-        ):
-            place = at * stride - padding + tap * dilation
-            valid = (place >= 0) & (place < size)
+        for axis, (stride, padding, dilation) in enumerate(self._geometry):
+            place = position[axis] * stride - padding + tap[axis] * dilation
+            valid = (place >= 0) & (place < inputs.shape[2 + axis])
             inside = valid if inside is None else inside & valid
-            places.append(place.clamp(0, size - 1))
-        picked = inputs[(image, channel, *places)]
+            places.append(place.clamp(0, inputs.shape[2 + axis] - 1))
+        picked = inputs[(image, terms % self._channels, *places)]
         return picked if inside is None else picked * inside
 
     def weight(self, outputs: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
         """Return elements of the weight."""
-        weight = self._layer.weight
-        if self.is_linear:
-            return weight[outputs, terms]  # type: ignore[no-any-return]
-        _, kernel_position = _split(terms // self._channels, self._kernel)
-        return weight[(outputs, terms % self._channels, *kernel_position)]  # type: ignore[no-any-return]
+        _, tap = _split(terms // self._channels, self._kernel)
+        picked: torch.Tensor = self._weight[(outputs, terms % self._channels, *tap)]
+        return picked
 
     def gradient(self, gradient: torch.Tensor, rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         """Return elements of the gradient of the output."""
-        if self.is_linear:
-            return gradient.reshape(-1, gradient.shape[-1])[rows, outputs]
         image, position = _split(rows, self._positions)
-        return self._batched(gradient)[(image, outputs, *position)]
+        return self._images(gradient)[(image, outputs, *position)]
 
-    def _batched(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _images(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._is_linear:
+            return tensor.reshape(-1, tensor.shape[-1])
         return tensor[None] if self._unbatched else tensor
 
-    def _padding(self) -> tuple[int, ...]:
-        layer = self._layer
-        if layer.padding == "valid":
-            return (0,) * len(self._kernel)
-        if layer.padding == "same":
-            return tuple(d * (k - 1) // 2 for d, k in zip(layer.dilation, self._kernel, strict=True))
-        return tuple(layer.padding)
+
+def _padding(layer: Any) -> tuple[int, ...]:
+    if layer.padding == "valid":
+        return (0,) * len(layer.kernel_size)
+    if layer.padding == "same":
+        return tuple(d * (k - 1) // 2 for d, k in zip(layer.dilation, layer.kernel_size, strict=True))
+    return tuple(layer.padding)
 
 
 class MatrixSampler:
@@ -158,7 +137,7 @@ class MatrixSampler:
 
     @torch.no_grad()
     def __init__(self, layer: Any, inputs: torch.Tensor, output: torch.Tensor, generator: torch.Generator) -> None:
-        self._layout = layout = _Layout(layer, inputs, output)
+        self._layout = layout = _Layout(layer, output)
         self.shape = shape = layout.shape
         terms = _blocks(shape.inputs, TERMS, generator)
         lines = max(LINES, min(MOST_LINES, VALUES // len(terms)))
@@ -173,29 +152,28 @@ class MatrixSampler:
         self._weight = layout.weight(outputs[:, None], terms[None]).detach()
         self._weight_by_input = layout.weight(self._summed_outputs[None], inputs_picked[:, None]).detach()
         self._activation_by_input = layout.activation(inputs, self._summed_rows[None], inputs_picked[:, None])
-        self._gradient: torch.Tensor | None = None
-        self._gradient_by_output: torch.Tensor | None = None
+        self._gradients: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @torch.no_grad()
     def add_gradient(self, gradient: torch.Tensor) -> None:
         """Sample the gradient of the layer's output."""
-        layout = self._layout
-        self._gradient = layout.gradient(gradient, self._rows[:, None], self._summed_outputs[None])
-        outputs = self._outputs[:LINES]
-        self._gradient_by_output = layout.gradient(gradient, self._summed_rows[None], outputs[:, None])
-
-    def samples(self) -> MatrixSamples:
-        """Return the samples as FP32. Without a gradient, only those of the forward product are there."""
-        if self._gradient is None or self._gradient_by_output is None:
-            return MatrixSamples(self._activation.float(), self._weight.float())
-        return MatrixSamples(
-            self._activation.float(),
-            self._weight.float(),
-            self._gradient.float(),
-            self._weight_by_input.float(),
-            self._gradient_by_output.float(),
-            self._activation_by_input.float(),
+        layout, outputs = self._layout, self._outputs[:LINES]
+        self._gradients = (
+            layout.gradient(gradient, self._rows[:, None], self._summed_outputs[None]),
+            layout.gradient(gradient, self._summed_rows[None], outputs[:, None]),
         )
+
+    def samples(self) -> list[ProductSample]:
+        """Return the samples of each product: without a gradient, only of the forward product."""
+        forward = ProductSample("forward", "activation", self._activation.float(), "weight", self._weight.float())
+        if self._gradients is None:
+            return [forward]
+        by_row, by_output = (gradient.float() for gradient in self._gradients)
+        return [
+            forward,
+            ProductSample("input gradient", "gradient", by_row, "weight", self._weight_by_input.float()),
+            ProductSample("weight gradient", "gradient", by_output, "activation", self._activation_by_input.float()),
+        ]
 
 
 def _lines(size: int, most: int, generator: torch.Generator) -> torch.Tensor:
@@ -220,10 +198,3 @@ def _split(index: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, l
         parts.append(index % size)
         index = index // size
     return index, parts[::-1]
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.forecast.cost import ForecastBudget
 from lightning_perf.callbacks.forecast.matrices import MatrixSampler, covered_layers
 from lightning_perf.callbacks.forecast.rounding import RoundedLayer
+from lightning_perf.callbacks.forecast.sampling import ForecastBudget, LayerHooks
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.observers import FitObserver
@@ -39,6 +39,9 @@ HISTORY = 16
 LARGEST_SCALE_EXPONENT = 16
 """torch's first loss scale is 2¹⁶. The forecast of FP16 assumes no larger one."""
 
+SAMPLED_ELEMENTS = 6 * 32 * 4096
+"""Elements of a layer's samples, at most."""
+
 MOST_WAITING_BYTES = 256 * 2**20
 """Samples of one batch take no more memory than this. The remaining layers have their turn in the next samples."""
 
@@ -46,11 +49,7 @@ _Largest = dict[str, torch.Tensor]
 
 
 def check_share(forecast: bool | float) -> float | None:
-    """Check the option `forecast`.
-
-    Returns:
-        The share of the fit's time that the forecast may take; None for no forecast.
-    """
+    """Check the option `forecast`, and return the share of the fit's time that it allows; None for no forecast."""
     if isinstance(forecast, bool):
         return BUDGET if forecast else None
     if not isinstance(forecast, (int, float)):
@@ -101,7 +100,6 @@ class ForecastMonitor(FitObserver):
     ) -> None:
         device = trainer.strategy.root_device
         self._trainer = trainer
-        self._errors = errors
         self._state = state if state is not None else FitState()
         self._file = LogWriter(FORECAST, path, errors.report, "samples for the forecast are no longer saved")
         self._budget = ForecastBudget(share, device)
@@ -120,7 +118,7 @@ class ForecastMonitor(FitObserver):
         self._sampled: dict[str, int] = dict.fromkeys(self._layers, 0)
         self._history: dict[str, deque[_Largest]] = {name: deque(maxlen=HISTORY) for name in self._layers}
         self._warm = False
-        self._handles: list[Any] = []
+        self._hooks = LayerHooks()
         self._largest: dict[str, _Largest] = {}
         self._samplers: dict[str, MatrixSampler] = {}
         self._wanted: set[str] = set()
@@ -128,11 +126,10 @@ class ForecastMonitor(FitObserver):
         self._rounded: deque[tuple[_Captured, RoundedLayer]] = deque()
         self._layer_cost_ns = 0.0
         self._capture_cost_ns = 0
-        self._failed: Exception | None = None
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts: attach hooks if it is to be sampled."""
-        if self._failed is not None or self._waiting or self._batch < self._next or self._state.profiling:
+        if self._waiting or self._batch < self._next or self._state.profiling:
             return
         first = not any(self._sampled.values())
         if not self._warm and not first and not self._budget.allows(self._capture_cost_ns):
@@ -141,18 +138,16 @@ class ForecastMonitor(FitObserver):
         with self._budget.charged():
             self._largest, self._samplers = {}, {}
             self._wanted = self._choose() if self._warm else set()
-            self._handles = [
-                layer.register_forward_hook(self._on_forward(name)) for name, layer in self._layers.items()
-            ]
+            for name, layer in self._layers.items():
+                self._hooks.on_forward(layer, partial(self._read_forward, name))
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended: remove the hooks, and round layers while the budget lasts."""
         self._batch += 1
-        if self._failed is not None:
-            raise self._failed
-        if self._handles:
+        self._hooks.check()
+        if self._hooks:
             with self._budget.charged():
-                self._remove_hooks()
+                self._hooks.remove()
                 self._keep()
         while self._waiting and self._budget.allows(self._layer_cost_ns):
             self._round()
@@ -165,12 +160,12 @@ class ForecastMonitor(FitObserver):
 
     def close(self) -> None:
         """Remove the hooks of the layers."""
-        self._remove_hooks()
+        self._hooks.remove()
 
     def finish(self) -> None:
         """Training has ended or failed: finish the first sample of each layer, and write the rest."""
-        self._remove_hooks()
-        if self._failed is not None:
+        self._hooks.remove()
+        if self._hooks.error is not None:
             return
         while self._waiting:
             if self._sampled[self._waiting[0].name] > 1:
@@ -181,25 +176,14 @@ class ForecastMonitor(FitObserver):
 
     def _choose(self) -> set[str]:
         """Choose the layers of the next sample: those with the fewest samples first."""
-        order = sorted(self._layers, key=lambda name: self._sampled[name])
-        chosen, taken = set(), 0
-        for name in order:
-            if taken > MOST_WAITING_BYTES:
+        chosen, taken_bytes = set(), 0
+        for name in sorted(self._layers, key=lambda name: self._sampled[name]):
+            if taken_bytes > MOST_WAITING_BYTES:
                 break
             chosen.add(name)
-            taken += _most_bytes(self._layers[name])
+            layer: Any = self._layers[name]
+            taken_bytes += SAMPLED_ELEMENTS * (4 if layer.weight.element_size() == 4 else 2)
         return chosen
-
-    def _on_forward(self, name: str) -> Callable[..., None]:
-        def hook(layer: Any, inputs: Any, output: Any) -> None:
-            if self._failed is not None:
-                return
-            try:
-                self._read_forward(name, layer, inputs, output)
-            except Exception as error:  # the user's forward pass continues
-                self._failed = error
-
-        return hook
 
     def _read_forward(self, name: str, layer: Any, inputs: Any, output: Any) -> None:
         if not layer.training or not inputs or not isinstance(inputs[0], torch.Tensor):
@@ -215,21 +199,15 @@ class ForecastMonitor(FitObserver):
                 self._samplers[name] = MatrixSampler(layer, activation, output, self._generator)
         if output.requires_grad:
             seen["gradient"] = torch.zeros_like(seen["activation"])
-            output.register_hook(self._on_gradient(name, seen, self._samplers.get(name)))
+            self._hooks.on_gradient(output, partial(self._read_gradient, name, seen, self._samplers.get(name)))
 
-    def _on_gradient(self, name: str, seen: _Largest, sampler: MatrixSampler | None) -> Callable[..., None]:
-        def hook(gradient: torch.Tensor) -> None:
-            if self._failed is not None or self._largest.get(name) is not seen:
-                return
-            try:
-                with self._budget.charged():
-                    seen["gradient"] = _largest(gradient)
-                    if sampler is not None:
-                        sampler.add_gradient(gradient.detach())
-            except Exception as error:  # the user's backward pass continues
-                self._failed = error
-
-        return hook
+    def _read_gradient(self, name: str, seen: _Largest, sampler: MatrixSampler | None, gradient: torch.Tensor) -> None:
+        if self._largest.get(name) is not seen:
+            return
+        with self._budget.charged():
+            seen["gradient"] = _largest(gradient)
+            if sampler is not None:
+                sampler.add_gradient(gradient.detach())
 
     def _keep(self) -> None:
         """Take the figures that the hooks of the last batch left."""
@@ -286,40 +264,24 @@ class ForecastMonitor(FitObserver):
         samples = []
         while self._rounded and (wait or self._rounded[0][1].arrived):
             captured, layer = self._rounded.popleft()
-            figures = layer.read()
-            if not all(math.isfinite(tensor.largest) for tensor in figures.tensors.values()):
+            gradient_scale, tensors, products = layer.read()
+            if not all(math.isfinite(tensor.largest) for tensor in tensors.values()):
                 continue  # an overflowing step says nothing about the usual ones
-            shape = captured.sampler.shape
             samples.append(
                 LayerSample(
-                    step=captured.step,
-                    layer=captured.name,
-                    kind=shape.kind,
-                    rows=shape.rows,
-                    inputs=shape.inputs,
-                    outputs=shape.outputs,
-                    sizes=shape.sizes,
-                    gradient_scale=figures.gradient_scale,
-                    tensors=figures.tensors,
-                    products=figures.products,
+                    captured.step,
+                    captured.name,
+                    *captured.sampler.shape,
+                    gradient_scale=gradient_scale,
+                    tensors=tensors,
+                    products=products,
                     cost_ns=self._budget.cost_ns,
                     elapsed_ns=self._budget.elapsed_ns,
                 )
             )
         self._file.append(*samples)
 
-    def _remove_hooks(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
     largest: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), float("inf"), dtype=torch.float32)
     return largest
-
-
-def _most_bytes(layer: Any) -> int:
-    """Estimate the bytes of a layer's samples."""
-    elements = 6 * 32 * 4096
-    return 4 * elements if layer.weight.element_size() == 4 else 2 * elements

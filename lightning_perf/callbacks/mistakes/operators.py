@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf.callbacks.lightning_compat import Module
-from lightning_perf.callbacks.mistakes.place import user_place
-from lightning_perf.callbacks.mistakes.weights import HALF_TYPES, ZERO_IN_FP16
-from lightning_perf.run_files.numerics.precision import PrecisionMistake
+from lightning_perf.callbacks.mistakes.found import FoundMistakes, user_place
+from lightning_perf.callbacks.mistakes.weights import SHORT, ZERO_IN_FP16
 
 LARGEST_COUNT = {torch.float16: 2048, torch.bfloat16: 256}
 """The largest integer up to which a type holds every integer."""
@@ -44,30 +43,29 @@ _EXPONENTIALS = {"_softmax", "_log_softmax", "exp"}
 _WITH_EPSILON = {"add", "clamp_min", "clamp"}
 _SUMS = {"sum", "cumsum"}
 
+_READABLE = {
+    "nll_loss_forward": "The cross entropy",
+    "nll_loss2d_forward": "The cross entropy",
+    "_softmax": "A softmax",
+    "_log_softmax": "A log-softmax",
+    "exp": "An exponential",
+    "mse_loss": "The mean squared error",
+    "binary_cross_entropy_with_logits": "The binary cross entropy",
+    "binary_cross_entropy": "The binary cross entropy",
+}
+
 
 class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at each operator of the forward pass for a known mistake. It changes no operator and keeps no tensor."""
 
     supports_higher_order_operators = True
 
-    def __init__(
-        self,
-        module: Module,
-        names: Mapping[int, str],
-        report: Callable[[PrecisionMistake], None],
-        *,
-        mixed: bool,
-        on_error: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, module: Module, found: FoundMistakes, *, mixed: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.step = 0
-        """Number of the current step."""
-        self._names = names
-        self._report = report
-        self._mixed = mixed
-        self._on_error = on_error
-        self._on = False
         self._module = module
+        self._found = found
+        self._mixed = mixed
+        self._on = False
         self._wrapper: Callable[..., Any] | None = None
         self._counts: dict[int, weakref.ref[torch.Tensor]] = {}
 
@@ -116,22 +114,24 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._check(func, args, kwargs, result)
             except Exception as error:
                 self._on = False
-                self._on_error(error)
+                self._found.failed(error)
         return result
 
     def _check(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        name = func._schema.name.rpartition(":")[2].rstrip("_") if hasattr(func, "_schema") else ""
-        if name == "arange":
-            self._check_arange(args, result)
-            return
+        name = _operator(func)
+        makes_half = isinstance(result, torch.Tensor) and result.dtype in SHORT
         first = args[0] if args else None
-        if not isinstance(first, torch.Tensor):
+        if name == "arange":
+            if makes_half:
+                self._check_arange(args, result)
+        elif not isinstance(first, torch.Tensor):
             return
-        if name == "_to_copy":
-            if isinstance(result, torch.Tensor) and result.dtype in HALF_TYPES and not first.is_floating_point():
+        elif name == "_to_copy":
+            if makes_half and not first.is_floating_point():
                 self._counts[id(result)] = weakref.ref(result)
         elif name in _SUMS:
-            self._check_sum(name, first, result)
+            if makes_half:
+                self._check_sum(name, first, result)
         elif first.dtype == torch.float16:
             if name in _LOSSES or (name in _EXPONENTIALS and self._is_outside_autocast(name, first)):
                 self._loss(name)
@@ -143,22 +143,21 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return value.device.type == "cuda"
         return name == "exp"  # softmax itself adds up in FP32, also in 16-true
 
-    def _add(self, kind: str, severity: Literal["high", "moderate"], title: str, evidence: str, action: str) -> None:
+    def _add(self, kind: str, severity: Literal["high", "moderate"], title: str, action: str, evidence: str) -> None:
         """Report a mistake at the place of the operator that runs."""
-        layer, line = user_place(self._names)
-        self._report(PrecisionMistake(kind, severity, title, (evidence,), action, layer, line, self.step))
+        layer, line = user_place(self._found.layers)
+        self._found.report(kind, severity, title, action, evidence, layer=layer, line=line)
 
     def _constant(self, func: Any, values: tuple[Any, ...]) -> None:
         """Report a constant that FP16 cannot hold. torch raises an error for it."""
         numbers = [value for value in values if isinstance(value, (int, float)) and abs(value) > LARGEST_FP16]
-        name = func._schema.name.rpartition(":")[2].rstrip("_") if hasattr(func, "_schema") else "The operator"
-        constant = f"{numbers[0]:g}" if numbers else "A constant"
         self._add(
             "half-constant",
             "high",
-            f"{constant} is too large for FP16",
-            f"{name} writes it into an FP16 tensor, and FP16 ends at 65504. torch raises an error.",
+            f"{f'{numbers[0]:g}' if numbers else 'A constant'} is too large for FP16",
             "Mask with the least number of the type: scores.masked_fill(mask, torch.finfo(scores.dtype).min).",
+            f"{_operator(func) or 'The operator'} writes it into an FP16 tensor, and FP16 ends at 65504. torch raises "
+            "an error.",
         )
 
     def _loss(self, name: str) -> None:
@@ -166,10 +165,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "half-loss",
             "high" if name in _LOSSES else "moderate",
             f"{_READABLE.get(name, name)} is computed in FP16",
-            f"aten::{name} got FP16 values: autocast is off at this place. exp() overflows above 11, and a loss keeps "
-            "only 3 digits.",
             "Compute it in FP32: call .float() on its inputs, e.g. cross_entropy(logits.float(), target)"
             + (", or move it into the autocast region." if self._mixed else "."),
+            f"aten::{name} got FP16 values: autocast is off at this place. exp() overflows above 11, and a loss keeps "
+            "only 3 digits.",
         )
 
     def _check_epsilon(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -182,14 +181,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "epsilon-underflow",
             "high",
             f"The epsilon {value:g} is zero in FP16",
+            "Call .float() on the tensor first, or use an epsilon of at least 1e-4.",
             f"aten::{name} got an FP16 tensor and {value:g}. The smallest FP16 number is 6e-8, so the sum or limit can "
             "be zero, and a division by it gives inf or NaN.",
-            "Call .float() on the tensor first, or use an epsilon of at least 1e-4.",
         )
 
-    def _check_sum(self, name: str, values: torch.Tensor, result: Any) -> None:
-        if not isinstance(result, torch.Tensor) or result.dtype not in HALF_TYPES:
-            return
+    def _check_sum(self, name: str, values: torch.Tensor, result: torch.Tensor) -> None:
         reference = self._counts.get(id(values))
         counts = not values.is_floating_point() or (reference is not None and reference() is values)
         terms = values.numel() if name == "cumsum" else values.numel() // max(result.numel(), 1)
@@ -198,33 +195,23 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if counts and terms > LARGEST_COUNT[result.dtype]:
             self._half_count(f"torch.{name} adds up {terms} integers", result.dtype)
 
-    def _check_arange(self, args: tuple[Any, ...], result: Any) -> None:
-        if not isinstance(result, torch.Tensor) or result.dtype not in HALF_TYPES:
-            return
+    def _check_arange(self, args: tuple[Any, ...], result: torch.Tensor) -> None:
         numbers = [abs(value) for value in args if isinstance(value, (int, float))]
         if numbers and max(numbers) > LARGEST_COUNT[result.dtype] + 1:
             self._half_count(f"torch.arange counts to {max(numbers):g}", result.dtype)
 
     def _half_count(self, what: str, dtype: torch.dtype) -> None:
-        short = "FP16" if dtype == torch.float16 else "BF16"
         self._add(
             "half-counts",
             "high",
-            f"{what} in {short}",
-            f"{short} holds every integer up to {LARGEST_COUNT[dtype]} only. Larger ones are rounded"
-            + (", and FP16 ends at 65504." if dtype == torch.float16 else "."),
+            f"{what} in {SHORT[dtype]}",
             "Count in integers or FP32: mask.sum() instead of mask.half().sum(), or torch.arange(…) without a 16-bit "
             "dtype.",
+            f"{SHORT[dtype]} holds every integer up to {LARGEST_COUNT[dtype]} only. Larger ones are rounded"
+            + (", and FP16 ends at 65504." if dtype == torch.float16 else "."),
         )
 
 
-_READABLE = {
-    "nll_loss_forward": "The cross entropy",
-    "nll_loss2d_forward": "The cross entropy",
-    "_softmax": "A softmax",
-    "_log_softmax": "A log-softmax",
-    "exp": "An exponential",
-    "mse_loss": "The mean squared error",
-    "binary_cross_entropy_with_logits": "The binary cross entropy",
-    "binary_cross_entropy": "The binary cross entropy",
-}
+def _operator(func: Any) -> str:
+    """Return the name of an operator, empty for one that is not of torch's own kind."""
+    return func._schema.name.rpartition(":")[2].rstrip("_") if hasattr(func, "_schema") else ""

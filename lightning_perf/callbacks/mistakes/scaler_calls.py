@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -14,15 +14,13 @@ import torch
 from torch.nn.utils import clip_grad
 
 from lightning_perf.callbacks.lightning_compat import Trainer
-from lightning_perf.callbacks.mistakes.place import user_place
-from lightning_perf.run_files.numerics.precision import PrecisionMistake
+from lightning_perf.callbacks.mistakes.found import FoundMistakes, user_place
 
 _GROUPING = "_group_tensors_by_device_and_dtype"
 """The function that `clip_grad_norm_` and `clip_grad_value_` both call. Replacing it also works where a program has
 imported those two by name."""
 
 _METHODS = ("scale", "unscale_", "step", "update")
-
 
 _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 _FRAMES = 8
@@ -40,6 +38,7 @@ class _ScalerState:
         stepped: Optimizers, by ``id``, that stepped since the last scaled loss.
     """
 
+    scaler: Any
     pending: bool = False
     unscaled: set[int] = field(default_factory=set)
     unscaled_at: str = ""
@@ -52,24 +51,12 @@ class ScalerCalls:
     It replaces them by functions that take notes and then call the original.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        names: Mapping[int, str],
-        parameters: Mapping[int, str],
-        report: Callable[[PrecisionMistake], None],
-        on_error: Callable[[Exception], None],
-    ) -> None:
-        self.step = 0
-        """Number of the current step."""
+    def __init__(self, trainer: Trainer, found: FoundMistakes) -> None:
         self.users_scaler: Any = None
         """A scaler that the program made itself; None if none has scaled a loss."""
         self._trainer = trainer
-        self._names = names
-        self._parameters = parameters
-        self._report = report
-        self._on_error = on_error
-        self._states: dict[int, tuple[Any, _ScalerState]] = {}
+        self._found = found
+        self._states: dict[int, _ScalerState] = {}
         self._originals: list[tuple[Any, str, Any, Any]] = []
 
     def start(self) -> None:
@@ -98,18 +85,15 @@ class ScalerCalls:
                 try:
                     listener(*args, *kwargs.values())
                 except Exception as error:
-                    self._fail(error)
+                    self.stop()
+                    self._found.failed(error)
             return original(*args, **kwargs)
 
         setattr(owner, name, listening)
         self._originals.append((owner, name, original, listening))
 
-    def _fail(self, error: Exception) -> None:
-        self.stop()
-        self._on_error(error)
-
     def _state(self, scaler: Any) -> _ScalerState:
-        return self._states.setdefault(id(scaler), (scaler, _ScalerState()))[1]
+        return self._states.setdefault(id(scaler), _ScalerState(scaler))
 
     def _is_lightnings(self, scaler: Any) -> bool:
         return scaler is self._trainer.scaler
@@ -128,13 +112,13 @@ class ScalerCalls:
         if not scaler.is_enabled():
             return
         if scaler._scale is None:
-            self._unscaled_backward(optimizer)
+            self._report_unscaled_backward(optimizer)
             return
         state = self._state(scaler)
-        parameters = _parameters_of(optimizer)
-        line = user_place(self._names)[1]
+        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        line = user_place(self._found.layers)[1]
         if parameters and parameters <= state.unscaled:
-            self._unscaled_twice(scaler, optimizer, state.unscaled_at or line)
+            self._report_unscaled_twice(scaler, optimizer, state.unscaled_at or line)
         state.unscaled |= parameters
         state.unscaled_at = line
 
@@ -144,7 +128,7 @@ class ScalerCalls:
         state = self._state(scaler)
         others = state.stepped - {id(optimizer)}
         if not state.pending and others and id(optimizer) not in state.stepped and scaler._scale is not None:
-            self._shared_backward(scaler, optimizer)
+            self._report_shared_backward(scaler, optimizer)
         state.stepped.add(id(optimizer))
 
     def _on_update(self, scaler: Any, *_: Any) -> None:
@@ -155,7 +139,7 @@ class ScalerCalls:
         if not _is_clipping():
             return
         gradients = {id(one) for group in nested for one in group if isinstance(one, torch.Tensor)}
-        for scaler, state in list(self._states.values()):
+        for state in list(self._states.values()):
             if not state.pending or not gradients:
                 continue
             clipped = [
@@ -167,77 +151,70 @@ class ScalerCalls:
             ]
             # Gradients that an earlier step left behind may be among them. They are unscaled already.
             if clipped and not any(id(parameter) in state.unscaled for parameter in clipped):
-                self._clipped_scaled(scaler, self._parameters.get(id(clipped[0]), ""))
+                self._report_clipped_scaled(state.scaler, clipped[0])
 
-    def _clipped_scaled(self, scaler: Any, parameter: str) -> None:
+    def _report_clipped_scaled(self, scaler: Any, parameter: torch.Tensor) -> None:
         own = self._is_lightnings(scaler)
-        self._add(
+        name = self._found.parameters.get(id(parameter), "a parameter")
+        self._report(
             "clip-scaled-gradients" if own else "unscale-missing",
             "Gradients are clipped before they are unscaled",
-            f"The gradient of {parameter or 'a parameter'} is still multiplied by the loss scale, "
-            f"{float(scaler.get_scale()):g}, when you clip it. So nearly every gradient is cut down, and the step is "
-            "too small by far.",
             "Clip in your LightningModule's on_before_optimizer_step(self, optimizer), which runs after Lightning has "
             "unscaled the gradients."
             if own
             else "Call scaler.unscale_(optimizer) in the line before you clip.",
-            parameter.rpartition(".")[0],
+            f"The gradient of {name} is still multiplied by the loss scale, {float(scaler.get_scale()):g}, when you "
+            "clip it. So nearly every gradient is cut down, and the step is too small by far.",
+            parameter,
         )
 
-    def _unscaled_twice(self, scaler: Any, optimizer: Any, line: str) -> None:
-        if self._is_lightnings(scaler):
-            action = (
-                "Remove your call of unscale_(): Lightning unscales the gradients before it calls "
-                "on_before_optimizer_step, so clip or read them there."
-            )
-        else:
-            action = "Remove one of the two calls of scaler.unscale_(optimizer)."
-        self._add(
+    def _report_unscaled_twice(self, scaler: Any, optimizer: Any, line: str) -> None:
+        self._report(
             "unscale-twice",
             f"Gradients of {type(optimizer).__name__} are unscaled twice",
+            "Remove your call of unscale_(): Lightning unscales the gradients before it calls "
+            "on_before_optimizer_step, so clip or read them there."
+            if self._is_lightnings(scaler)
+            else "Remove one of the two calls of scaler.unscale_(optimizer).",
             "unscale_() was called twice since the last scaled loss. torch raises an error at the second call.",
-            action,
-            self._layer_of(optimizer),
+            _first_parameter(optimizer),
             line,
         )
 
-    def _unscaled_backward(self, optimizer: Any) -> None:
-        self._add(
+    def _report_unscaled_backward(self, optimizer: Any) -> None:
+        self._report(
             "backward-without-scale",
             "A loss was not scaled before backward",
+            "Call self.manual_backward(loss) instead of loss.backward().",
             f"{type(optimizer).__name__} steps under a gradient scaler, but no loss went through its scale(). torch "
             "raises an error.",
-            "Call self.manual_backward(loss) instead of loss.backward().",
-            self._layer_of(optimizer),
+            _first_parameter(optimizer),
         )
 
-    def _shared_backward(self, scaler: Any, optimizer: Any) -> None:
-        self._add(
+    def _report_shared_backward(self, scaler: Any, optimizer: Any) -> None:
+        self._report(
             "shared-backward",
             "Two optimizers step after one backward pass under one loss scale",
-            f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever the scale "
-            "changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 times.",
             "Call self.manual_backward(loss) before each optimizer's step, or use precision='bf16-mixed', which has no "
             "loss scale."
             if self._is_lightnings(scaler)
             else "Call scaler.update() once, after the steps of all optimizers.",
-            self._layer_of(optimizer),
+            f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever the scale "
+            "changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 times.",
+            _first_parameter(optimizer),
         )
 
-    def _add(self, kind: str, title: str, evidence: str, action: str, layer: str, line: str | None = None) -> None:
+    def _report(
+        self, kind: str, title: str, action: str, evidence: str, parameter: Any, line: str | None = None
+    ) -> None:
         """Report a mistake that makes the training wrong, by default at the line of the call that is under way."""
-        line = user_place(self._names)[1] if line is None else line
-        self._report(PrecisionMistake(kind, "high", title, (evidence,), action, layer, line, self.step))
-
-    def _layer_of(self, optimizer: Any) -> str:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                return self._parameters.get(id(parameter), "").rpartition(".")[0]
-        return ""
+        layer = self._found.parameters.get(id(parameter), "").rpartition(".")[0]
+        line = user_place(self._found.layers)[1] if line is None else line
+        self._found.report(kind, "high", title, action, evidence, layer=layer, line=line)
 
 
-def _parameters_of(optimizer: Any) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+def _first_parameter(optimizer: Any) -> Any:
+    return next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
 
 
 def _is_clipping() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.host_copy import ScalarCopies
 from lightning_perf.callbacks.lightning_compat import holds_whole_model, step_number
-from lightning_perf.callbacks.mistakes.place import layer_names
+from lightning_perf.callbacks.mistakes.found import layer_names
 from lightning_perf.callbacks.numerics.cure_search import CureSearch
-from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch
+from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch, is_finite
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
@@ -134,8 +134,8 @@ class LossWatch(FitObserver):
             return self._scale() < LOWEST_SCALE
         if not self._gradients:
             return False
-        gradients = [p.grad for p in self._module.parameters() if p.grad is not None and not p.grad.is_sparse]
-        return not _all_finite(gradients)
+        gradients = (p.grad for p in self._module.parameters() if p.grad is not None and not p.grad.is_sparse)
+        return not all(map(is_finite, gradients))
 
     def _diagnose(self, symptom: _Symptom) -> None:
         batch, self._batch = self._batch, None
@@ -145,7 +145,7 @@ class LossWatch(FitObserver):
         precision = str(self._trainer.precision_plugin.precision)
         skipped = self._first_skipped() if symptom == "gradients" else None
         step = step if skipped is None else skipped
-        bad = next((layer_name(name) for name, p in self._module.named_parameters() if not _all_finite([p])), None)
+        bad = next((layer_name(name) for name, p in self._module.named_parameters() if not is_finite(p)), None)
         if bad is None:
             self._result = _Diagnosis(self._replay, batch).make(step, precision, symptom)
         else:
@@ -186,34 +186,19 @@ class _Diagnosis:
         self._pass(watch=mixed_watch)
         mixed = self._mixed_pass()
         fp32 = self._pass(fp32=True, watch=fp32_watch)
-        found = BadRun(
-            step,
-            precision,
-            symptom,
-            loss=finite_or_none(mixed.loss),
-            fp32_finite=fp32.gradients is not None,
-            fp32_loss=finite_or_none(fp32.loss),
-        )
+        sound = fp32.gradients is not None
+        loss, fp32_loss = finite_or_none(mixed.loss), finite_or_none(fp32.loss)
+        found = BadRun(step, precision, symptom, loss=loss, fp32_finite=sound, fp32_loss=fp32_loss)
         # Where FP32 fails too, its own pass shows the cause, without the overflows of 16 bits.
-        benign = fp32_watch.found if fp32.gradients is not None else ()
-        origin = _origin(mixed_watch.found if benign or fp32.gradients is not None else fp32_watch.found, benign)
+        origin = _origin(mixed_watch.found, fp32_watch.found) if sound else _origin(fp32_watch.found, ())
         if origin is not None:
-            found = replace(
-                found,
-                layer=origin.layer,
-                operator=origin.name,
-                line=origin.line,
-                backward=origin.backward,
-                value=origin.value,
-                dtype=origin.dtype,
-                largest_input=origin.largest_input,
-            )
+            found = replace(found, **{name: value for name, value in vars(origin).items() if name != "finite_inputs"})
         return found if fp32.gradients is None or mixed.is_like(fp32) else self._with_cure(found, fp32)
 
     def _in_batch(self) -> tuple[str, ...]:
         """Return the tensors of the batch with inf or NaN, if the batch is sound with zeros in their place."""
         leaves = pytree.tree_flatten_with_path(self._batch.batch)[0]
-        bad = {pytree.keystr(path): leaf for path, leaf in leaves if _is_float(leaf) and not _all_finite([leaf])}
+        bad = {pytree.keystr(path): leaf for path, leaf in leaves if _is_float(leaf) and not is_finite(leaf)}
         if not bad:
             return ()
         clean = pytree.tree_map(lambda leaf: leaf.nan_to_num(0, 0, 0) if _is_float(leaf) else leaf, self._batch.batch)
@@ -238,7 +223,7 @@ class _Diagnosis:
             found = _Pass()
             for scale in TRIED_SCALES if trainer.precision_plugin.precision == "16-mixed" else (1.0,):
                 found = self._pass(scale)
-                if found.gradients is not None or finite_or_none(found.loss) is None:
+                if found.gradients is not None or not math.isfinite(found.loss):
                     break
             return found
         finally:
@@ -257,12 +242,8 @@ class _Diagnosis:
             return _Pass()
         loss = float(replayed.loss)
         dense = [g.to_dense() if g.is_sparse else g for g in replayed.gradients.values()]
-        sound = bool(dense) and finite_or_none(loss) is not None and _all_finite(dense)
+        sound = bool(dense) and math.isfinite(loss) and all(map(is_finite, dense))
         return _Pass(loss, torch.cat([g.flatten().float() / scale for g in dense]) if sound else None)
-
-
-def _all_finite(tensors: Iterable[torch.Tensor]) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _is_float(value: object) -> bool:

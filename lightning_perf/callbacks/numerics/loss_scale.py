@@ -7,13 +7,13 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lightning_perf.analysis.precision.loss_scale import ScalerState, summarize_loss_scale
+from lightning_perf.analysis.precision.scales import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
@@ -82,12 +82,10 @@ class LossScaleMonitor(FitObserver):
         errors: ErrorReporter,
         locator: OverflowLocator,
         isolate: Callable[[FitObserver], AbstractContextManager[None]],
-        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._trainer = trainer
         self._module = module
-        self._scaler = trainer.scaler
-        state = self._scaler.state_dict()  # waits for the device, if at all, before the first step
+        state = trainer.scaler.state_dict()  # waits for the device, if at all, before the first step
         self._state = ScalerState(
             scale=float(state["scale"]),
             steps_since_change=int(state["_growth_tracker"]),
@@ -98,18 +96,16 @@ class LossScaleMonitor(FitObserver):
         self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
         self._locator = locator
         self._isolate = isolate
-        self._clock = clock
         self._open: _Attempt | None = None
         self._in_batch: list[_Attempt] = []
         self._unresolved: deque[_Attempt] = deque()
         self._attempts = self._resolved = self._skipped = 0
-        self._trained_ns = 0
-        self._counted_ns = 0
+        self._trained_ns = self._counted_ns = 0
         self._backward_in_batch = self._backward_since_step = False
         self._warned = False
         self._events: list[ScaleEvent] = []
         self._handles = [o.register_step_post_hook(self._stepped) for o in trainer.optimizers]
-        self._began_ns = clock()
+        self._began_ns = time.perf_counter_ns()
         self._step = step_number(self._trainer)
         self._add(ScaleEvent("start", self._step, self._state.scale, 0, 0))
 
@@ -151,7 +147,7 @@ class LossScaleMonitor(FitObserver):
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """A training batch starts."""
-        self._began_ns = self._clock()
+        self._began_ns = time.perf_counter_ns()
         self._backward_in_batch = False
 
     def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
@@ -171,18 +167,13 @@ class LossScaleMonitor(FitObserver):
         self._attempts += 1
         self._step = step_number(self._trainer)
         index = next((i for i, known in enumerate(self._trainer.optimizers) if known is optimizer), 0)
-        self._open = _Attempt(
-            optimizer,
-            index,
-            self._step,
-            self._attempts,
-            schedulers=self._schedulers_of(optimizer, automatic=automatic),
-        )
+        schedulers = self._schedulers_of(optimizer, automatic=automatic)
+        self._open = _Attempt(optimizer, index, self._step, self._attempts, schedulers=schedulers)
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended, its learning-rate schedulers have stepped."""
         self._trained_ns = self._trained_now()
-        self._began_ns = self._clock()
+        self._began_ns = time.perf_counter_ns()
         self._close_attempt()
         self._settle_schedulers()
         self._resolve()
@@ -209,14 +200,10 @@ class LossScaleMonitor(FitObserver):
             self._open = None  # cut off by an error before the scaler had its say
         self._close_attempt()
         self._resolve(wait=True)
+        state, attempts = self._state, self._resolved
         self._add(
             ScaleEvent(
-                "end",
-                self._step,
-                self._state.scale,
-                attempts=self._resolved,
-                trained_ns=self._trained_ns,
-                steps_since_change=self._state.steps_since_change,
+                "end", self._step, state.scale, attempts, self._trained_ns, steps_since_change=state.steps_since_change
             )
         )
 
@@ -232,7 +219,7 @@ class LossScaleMonitor(FitObserver):
         )
 
     def _trained_now(self) -> int:
-        return self._trained_ns + self._clock() - self._began_ns
+        return self._trained_ns + time.perf_counter_ns() - self._began_ns
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         attempt = self._open
@@ -287,24 +274,21 @@ class LossScaleMonitor(FitObserver):
         cost_ns, self._counted_ns = attempt.ended_ns - self._counted_ns, attempt.ended_ns
         if not overflow and self._state.scale == before.scale:
             return
-        event = ScaleEvent(
-            "overflow" if overflow else "growth",
-            attempt.step,
-            self._state.scale,
-            attempts=attempt.number,
-            trained_ns=attempt.ended_ns,
-            steps_since_change=before.steps_since_change + (not overflow),
-        )
-        if overflow:
-            self._skipped += 1
-            event = replace(
-                event,
-                wasted_ns=cost_ns,
-                optimizer=attempt.index,
-                scheduler_steps=attempt.scheduler_steps,
-                origin=attempt.origin,
+        self._skipped += overflow
+        self._add(
+            ScaleEvent(
+                "overflow" if overflow else "growth",
+                attempt.step,
+                self._state.scale,
+                attempts=attempt.number,
+                trained_ns=attempt.ended_ns,
+                wasted_ns=cost_ns if overflow else 0,
+                optimizer=attempt.index if overflow else 0,
+                scheduler_steps=attempt.scheduler_steps if overflow else 0,
+                steps_since_change=before.steps_since_change + (not overflow),
+                origin=attempt.origin if overflow else None,
             )
-        self._add(event)
+        )
 
     def _add(self, event: ScaleEvent) -> None:
         self._events.append(event)

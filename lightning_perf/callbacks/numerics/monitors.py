@@ -68,31 +68,45 @@ def add_monitors(
             "Leave out locate_overflows",
         )
     replay = Replay(trainer, module)
+    rank = int(trainer.global_rank)
     scalers: list[LossScaleMonitor] = []
     losses: list[LossWatch] = []
+
+    def scale() -> float:
+        return next((monitor.scale for monitor in scalers), 1.0)
+
+    def first_skipped() -> int | None:
+        return next((monitor.first_skipped for monitor in scalers), None)
+
     # The guard is the first to start and the last to end, so that no other monitor counts the time of its replays.
     if options.guard_steps:
         observers.add(NumericsGuard(replay, options.guard_steps, lambda kept: _examine_drift(kept, observers, losses)))
     locator = OverflowLocator(replay, options.locate_overflows)
     if scaled:
         with errors.instead(LossScaleMonitor.consequence):
-            path = _path(SCALE_EVENTS, trainer, folder)
+            path = SCALE_EVENTS.path(folder, rank) if folder is not None else None
             scalers.append(
                 LossScaleMonitor(trainer, module, path=path, errors=errors, locator=locator, isolate=observers.isolate)
             )
     with errors.instead(LossWatch.consequence):
         if options.diagnose != "off" and LossWatch.applies(replay):
-            losses.append(
-                LossWatch(replay, options.diagnose, lambda: _scale_of(scalers), lambda: _first_skipped(scalers))
-            )
+            losses.append(LossWatch(replay, options.diagnose, scale, first_skipped))
             observers.add(losses[0])
     with errors.instead("mistakes in mixed precision are not looked for"):
-        # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
-        warned = ("shared-backward",) if scalers else ()
-        observers.add(MistakeWatch(trainer, module, errors, known=known_mistakes, warned=warned, scale=scalers))
-    for scale in scalers:
-        observers.add(_ScaleLog(trainer, scale, trainer_log))
-        observers.add(scale)
+        observers.add(
+            MistakeWatch(
+                trainer,
+                module,
+                errors,
+                known=known_mistakes,
+                # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
+                warned=("shared-backward",) if scalers else (),
+                histories=lambda: [monitor.history for monitor in scalers],
+            )
+        )
+    for monitor in scalers:
+        observers.add(_ScaleLog(trainer, monitor, trainer_log))
+        observers.add(monitor)
         observers.add(locator)
         # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
         if options.underflow_every_n_steps and trainer.is_global_zero and holds_whole_model(trainer):
@@ -102,9 +116,9 @@ def add_monitors(
                         trainer,
                         module,
                         every_n_steps=options.underflow_every_n_steps,
-                        scale=lambda: _scale_of(scalers),
+                        scale=scale,
                         probe=int(trainer.world_size) == 1,
-                        path=_path(GRADIENT_SAMPLES, trainer, folder),
+                        path=GRADIENT_SAMPLES.path(folder, rank) if folder is not None else None,
                         errors=errors,
                     )
                 )
@@ -133,19 +147,6 @@ class _ScaleLog(FitObserver):
         step = step_number(self._trainer)
         if stepped and every and (step + 1) % every == 0:
             self._log.due(step)
-
-
-def _path(file: Any, trainer: Trainer, folder: Path | None) -> Path | None:
-    path: Path | None = file.path(folder, int(trainer.global_rank)) if folder is not None else None
-    return path
-
-
-def _scale_of(scalers: Iterable[LossScaleMonitor]) -> float:
-    return next((monitor.scale for monitor in scalers), 1.0)
-
-
-def _first_skipped(scalers: Iterable[LossScaleMonitor]) -> int | None:
-    return next((monitor.first_skipped for monitor in scalers), None)
 
 
 def _examine_drift(kept: KeptBatch, observers: Observers, losses: Iterable[LossWatch]) -> None:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lightning_perf.callbacks.lightning_compat import Module
-from lightning_perf.callbacks.mistakes.place import user_place
+from lightning_perf.callbacks.mistakes.found import user_place
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, leaf_outputs
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
@@ -131,10 +131,10 @@ def _judge(values: torch.Tensor) -> torch.Tensor:
 class NonFiniteOperator:
     """An operator that makes inf, or makes NaN of numbers. In the backward pass it has the name of autograd's node.
 
-    There, layer and line are those of the forward pass.
+    There, layer and line are those of the forward pass. All fields but the last are also those of `BadRun`.
     """
 
-    name: str
+    operator: str
     layer: str
     line: str
     backward: bool
@@ -146,12 +146,12 @@ class NonFiniteOperator:
     @property
     def fills(self) -> bool:
         """Whether it only writes a value of the program."""
-        return self.name.rpartition(":")[2].rstrip("_") in _FILLS
+        return self.operator.rpartition(":")[2].rstrip("_") in _FILLS
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
         """The operator's identity across replays."""
-        return self.name, self.layer, self.line, self.backward
+        return self.operator, self.layer, self.line, self.backward
 
 
 class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -185,14 +185,14 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             inputs = [one.clone() for one in inputs]  # an in-place operator overwrites its input
         result = func(*args, **kwargs)
         outputs = (one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.is_floating_point())
-        bad = next((one for one in outputs if not _is_finite(one)), None)
+        bad = next((one for one in outputs if not is_finite(one)), None)
         if bad is not None:
             self._add(func, inputs, bad, node)
         return result
 
     def _add(self, func: Any, inputs: list[torch.Tensor], bad: torch.Tensor, node: Any) -> None:
         floats = [one.detach().float() for one in inputs if one.is_floating_point() and one.numel()]
-        makes_nan, finite_inputs = bool(bad.isnan().any()), all(map(_is_finite, floats))
+        makes_nan, finite_inputs = bool(bad.isnan().any()), all(map(is_finite, floats))
         if not finite_inputs and (not makes_nan or any(bool(one.isnan().any()) for one in floats)):
             return  # it only passes on its inputs
         finite = [one[torch.isfinite(one)] for one in floats]
@@ -200,7 +200,7 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         layer, line = user_place(self._names) if node is None else self._places.get(node._sequence_nr(), ("", ""))
         self.found.append(
             NonFiniteOperator(
-                name=name if node is None else node.name(),
+                operator=name if node is None else node.name(),
                 layer=layer,
                 line=line,
                 backward=node is not None,
@@ -212,7 +212,8 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-def _is_finite(values: torch.Tensor) -> bool:
+def is_finite(values: torch.Tensor) -> bool:
+    """Return whether a tensor holds no inf and no NaN."""
     return bool(torch.isfinite(_dense(values.detach())).all())
 
 

@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,8 @@ class KeptBatch:
 
     def copied(self) -> KeptBatch:
         """Return it with copies of its tensors, because a training_step may write into its batch."""
-        return KeptBatch(_copied(self.batch), self.batch_idx, self.cpu_random, self.cuda_random)
+        batch = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, self.batch)
+        return replace(self, batch=batch)
 
 
 @dataclass(frozen=True)
@@ -188,25 +189,17 @@ def _plain_precision(trainer: Trainer) -> Iterator[None]:
         tf32.undo()
 
 
-def _copied(batch: Any) -> Any:
-    return pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, batch)
-
-
 @contextmanager
 def _silenced(module: Module) -> Iterator[None]:
     attributes = module.__dict__
     own = {name: attributes[name] for name in _LOGGING if name in attributes}
-    attributes.update(dict.fromkeys(_LOGGING, _log_nothing))
+    attributes.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))
     try:
         yield
     finally:
         for name in _LOGGING:
             del attributes[name]
         attributes.update(own)
-
-
-def _log_nothing(*args: Any, **kwargs: Any) -> None:
-    """Takes the place of a module's `log` while a batch is run again."""
 
 
 def _metric_state(metric: nn.Module) -> dict[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from lightning_perf.analysis.precision.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.scales import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.precision.autograd_graph import GradientGraph, read_graph
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
@@ -34,10 +36,6 @@ _MANTISSA_BITS = 23
 _EXPONENT_BIAS = 127
 _EXPONENTS = 256
 _ZERO, _NONFINITE = 0, 255
-
-_CAST = "ToCopyBackward0"
-_COMPILED = "CompiledFunctionBackward"
-_LEAF = "torch::autograd::AccumulateGrad"
 
 _PROBE_DOUBLINGS = (20, 10, 5)
 """Doublings of the scale that may bring values to light which underflow to zero, the next where one overflows."""
@@ -86,10 +84,8 @@ class UnderflowMonitor(FitObserver):
         path: Path | None,
         errors: ErrorReporter,
     ) -> None:
-        self._trainer = trainer
-        self._module = module
-        self._every_n_steps = every_n_steps
-        self._scale = scale
+        self._trainer, self._module = trainer, module
+        self._every_n_steps, self._scale = every_n_steps, scale
         self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
@@ -107,7 +103,6 @@ class UnderflowMonitor(FitObserver):
         self._probes_left = {layer: list(doublings) for layer in range(len(self._names))}
         self._waiting: list[_Counted] = []
         self._samples: list[GradientSample] = []
-        self._first_bins: FirstBins = {}
 
     @property
     def table(self) -> UnderflowTable | None:
@@ -136,15 +131,14 @@ class UnderflowMonitor(FitObserver):
         graph, self._graph = self._graph, None
         # In manual optimization another optimizer's gradients may be around, unscaled by now: the graph tells.
         all_fresh = bool(self._module.automatic_optimization)
-        reached = [
-            (layer, parameter)
+        gradients = [
+            (layer, parameter.grad)
             for layer, parameter in self._parameters
             if parameter.grad is not None and (all_fresh or id(parameter) in graph.casts)
         ]
         probe, self._probe = self._probe, None
-        if reached:
-            gradients = [(layer, p.grad) for layer, p in reached if p.grad is not None]
-            counts = CountedGradients(gradients, len(self._names), self._first_bins)
+        if gradients:
+            counts = CountedGradients(gradients, len(self._names))
             arithmetic = self._arithmetic(graph)
             self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
 
@@ -169,7 +163,7 @@ class UnderflowMonitor(FitObserver):
 
     def close(self) -> None:
         """Let go of the indices on the device."""
-        self._first_bins.clear()
+        _first_bins.cache_clear()
 
     def _arithmetic(self, graph: GradientGraph) -> tuple[Arithmetic, ...]:
         """Each layer's arithmetic: fp16 if one of its parameters was cast, unknown where the graph does not show it."""
@@ -203,11 +197,8 @@ class UnderflowMonitor(FitObserver):
 
     def _take(self, counted: _Counted) -> None:
         rows = counted.counts.read(counted.arithmetic)
-        seen = {
-            name: row
-            for name, row in zip(self._names, rows, strict=True)
-            if row.zeros or row.nonfinite or row.counts
-        }  # fmt: skip
+        named = zip(self._names, rows, strict=True)
+        seen = {name: row for name, row in named if row.zeros or row.nonfinite or row.counts}
         sample = GradientSample(counted.step, counted.scale, seen, self._hidden(counted))
         self._samples.append(sample)
         if not any(row.nonfinite for row in rows):
@@ -234,36 +225,21 @@ class UnderflowMonitor(FitObserver):
         return hidden
 
 
-FirstBins: TypeAlias = dict[tuple[tuple[int, int], ...], torch.Tensor]
-"""The first bin of each value's layer, by the layers and their numbers of values. A run mostly has one such layout."""
-
-
 class CountedGradients:
     """Counts of gradient values, known on the device now and on the host some time later.
 
     On other devices than CUDA's to read them is to wait for the device.
-
-    Args:
-        kept: Where to keep the first bins for the next sample.
     """
 
     @torch.no_grad()
-    def __init__(
-        self, gradients: Sequence[tuple[int, torch.Tensor]], layers: int, kept: FirstBins | None = None
-    ) -> None:
+    def __init__(self, gradients: Sequence[tuple[int, torch.Tensor]], layers: int) -> None:
         picked = [_pick(gradient) for _, gradient in gradients]
         device = picked[0].device
         layout = tuple((layer, len(values)) for (layer, _), values in zip(gradients, picked, strict=True))
         values = torch.cat([values.float() for values in picked])
         # The exponent's own bits are the bin: no logarithm, no comparison.
         bins = values.view(torch.int32).bitwise_right_shift_(_MANTISSA_BITS).bitwise_and_(_EXPONENTS - 1)
-        first = kept.get(layout) if kept is not None else None
-        if first is None:
-            first = _first_bins(layout, device)
-            if kept is not None:
-                kept.clear()
-                kept[layout] = first
-        bins += first
+        bins += _first_bins(layout, device)
         counts = torch.zeros(layers * _EXPONENTS, dtype=torch.int32, device=device)
         counts.index_add_(0, bins, torch.ones_like(bins))
         self._counts = HostCopy(counts)
@@ -289,8 +265,9 @@ def _pick(gradient: torch.Tensor) -> torch.Tensor:
     return flat[:: -(-len(flat) // VALUES_A_PARAMETER) or 1]
 
 
+@lru_cache(maxsize=1)  # a run mostly has one layout, and the indices take memory of the device
 def _first_bins(layout: tuple[tuple[int, int], ...], device: torch.device) -> torch.Tensor:
-    """The first bin of each value's layer."""
+    """Return the first bin of each value's layer, by the layers and their numbers of values."""
     layers = torch.tensor([layer for layer, _ in layout], dtype=torch.int32)
     sizes = torch.tensor([size for _, size in layout])
     bins = torch.repeat_interleave(layers * _EXPONENTS, sizes)
@@ -306,57 +283,3 @@ def _layer(row: list[int], arithmetic: Arithmetic) -> LayerGradients:
     present = [position for position, count in enumerate(normal) if count]
     first, last = (present[0], present[-1] + 1) if present else (0, 0)
     return LayerGradients(arithmetic, zeros, nonfinite, LOWEST_EXPONENT + first, tuple(normal[first:last]))
-
-
-@dataclass(frozen=True)
-class GradientGraph:
-    """The parameters that a loss reaches.
-
-    Attributes:
-        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used without a cast.
-            The graph does not contain the operations inside reentrant checkpoints and other custom functions.
-        compiled: Whether part of the graph is compiled, so that casts inside it do not show.
-    """
-
-    casts: dict[int, int]
-    compiled: bool
-
-    @property
-    def total_casts(self) -> int:
-        """Casts of parameters in the forward pass."""
-        return sum(self.casts.values())
-
-
-def read_graph(loss: torch.Tensor) -> GradientGraph:
-    """Walk the graph of a loss.
-
-    Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
-    weight cache it is cast once however often it is used.
-
-    Example:
-        >>> layer = torch.nn.Linear(2, 2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-        ...     loss = layer(layer(torch.ones(1, 2))).sum()
-        >>> read_graph(loss).total_casts  # weight and bias, each once for two uses
-        2
-    """
-    casts: dict[int, int] = {}
-    compiled = False
-    seen = {loss.grad_fn}
-    stack: list[Any] = [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None:
-            continue
-        name = node.name()
-        compiled = compiled or name.startswith(_COMPILED)
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            if following.name() == _LEAF:
-                parameter = id(following.variable)
-                casts[parameter] = casts.get(parameter, 0) + (name == _CAST)
-            elif following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return GradientGraph(casts, compiled)

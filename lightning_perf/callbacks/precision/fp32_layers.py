@@ -66,9 +66,13 @@ def find_layers(module: Module, patterns: Iterable[LayerPattern]) -> dict[str, n
     named = {layer_name(name): layer for name, layer in module.named_modules() if name}
     found: set[str] = set()
     for pattern in patterns:
-        matches = {name for name, layer in named.items() if _matches(pattern, name, layer)}
+        if isinstance(pattern, str):
+            matches, shown = set(fnmatch.filter(named, pattern)), repr(pattern)
+        else:
+            matches = {name for name, layer in named.items() if isinstance(layer, pattern)}
+            shown = f"{pattern.__module__}.{pattern.__qualname__}"
         if not matches:
-            raise PrecisionError(f"keep_fp32 pattern {_shown(pattern)} matches no layer", _suggestion(pattern, named))
+            raise PrecisionError(f"keep_fp32 pattern {shown} matches no layer", _suggestion(pattern, named))
         found |= matches
     for name in list(found):
         if isinstance(named[name], _CONTAINERS):
@@ -97,16 +101,6 @@ def _fp32_forward(forward: Callable[..., Any], device_type: str, *args: Any, **k
 
 def _to_fp32(value: Any) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALF else value
-
-
-def _matches(pattern: LayerPattern, name: str, layer: nn.Module) -> bool:
-    if isinstance(pattern, str):
-        return fnmatch.fnmatchcase(name, pattern)
-    return isinstance(layer, pattern)
-
-
-def _shown(pattern: LayerPattern) -> str:
-    return repr(pattern) if isinstance(pattern, str) else f"{pattern.__module__}.{pattern.__qualname__}"
 
 
 def _suggestion(pattern: LayerPattern, named: dict[str, nn.Module]) -> str:

@@ -35,23 +35,12 @@ class ScalerSettings:
     enabled: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("init_scale", "growth_factor", "backoff_factor"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                raise TypeError(f"{name}={value!r} must be a number")
-        interval, enabled = self.growth_interval, self.enabled
-        if interval is not None and (isinstance(interval, bool) or not isinstance(interval, int)):
-            raise TypeError(f"growth_interval={interval!r} must be a whole number of steps")
-        if enabled is not None and not isinstance(enabled, bool):
-            raise TypeError(f"scaler_enabled={enabled!r} must be True or False")
-        if self.init_scale is not None and not 0 < self.init_scale < float("inf"):
-            raise ValueError(f"init_scale={self.init_scale!r} is out of range: give a finite number above 0")
-        if self.growth_factor is not None and not 1 < self.growth_factor < float("inf"):
-            raise ValueError(f"growth_factor={self.growth_factor!r} is out of range: give a finite number above 1")
-        if self.backoff_factor is not None and not 0 < self.backoff_factor < 1:
-            raise ValueError(f"backoff_factor={self.backoff_factor!r} is out of range: give a number between 0 and 1")
-        if interval is not None and interval < 1:
-            raise ValueError(f"growth_interval={interval!r} is out of range: give 1 or more steps")
+        for name, value in self.given.items():
+            kind, text, low, high, limits = _SETTINGS[name]
+            if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+                raise TypeError(f"{_ARGUMENTS.get(name, name)}={value!r} must be {text}")
+            if not low < value < high:
+                raise ValueError(f"{name}={value!r} is out of range: give {limits}")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -60,8 +49,7 @@ class ScalerSettings:
 
     def __str__(self) -> str:
         """Name the settings as arguments of the callback."""
-        named = {"enabled": "scaler_enabled"}
-        return ", ".join(f"{named.get(name, name)}={value!r}" for name, value in self.given.items())
+        return ", ".join(f"{_ARGUMENTS.get(name, name)}={value!r}" for name, value in self.given.items())
 
     def make(self, device_type: str) -> torch.amp.GradScaler:
         """Make a scaler with these settings."""
@@ -72,7 +60,9 @@ class ScalerSettings:
 
         A scaler that has already scaled a loss keeps its scale: `init_scale` is the first one only.
         """
-        before = {name: getattr(scaler, name) for name in _ATTRIBUTES if hasattr(scaler, name)}
+        before = {
+            name: getattr(scaler, name) for name in (f"_{setting}" for setting in _SETTINGS) if hasattr(scaler, name)
+        }
         if self.enabled and not scaler.is_enabled():
             # A scaler that was made disabled lacks all other attributes.
             torch.amp.GradScaler.__init__(scaler, getattr(scaler, "_device", "cuda"), enabled=True)
@@ -95,7 +85,18 @@ class ScalerSettings:
             scaler.set_growth_interval(self.growth_interval)
 
 
-_ATTRIBUTES = ("_enabled", "_init_scale", "_growth_factor", "_backoff_factor", "_growth_interval")
+_NUMBER, _INFINITY = (int, float), float("inf")
+_SETTINGS: dict[str, tuple[Any, str, float, float, str]] = {
+    "init_scale": (_NUMBER, "a number", 0, _INFINITY, "a finite number above 0"),
+    "growth_factor": (_NUMBER, "a number", 1, _INFINITY, "a finite number above 1"),
+    "backoff_factor": (_NUMBER, "a number", 0, 1, "a number between 0 and 1"),
+    "growth_interval": (int, "a whole number of steps", 0, _INFINITY, "1 or more steps"),
+    "enabled": (bool, "True or False", -1, 2, ""),
+}
+"""The type of each setting and its name, the limits that are out of range themselves, and the valid range in words."""
+
+_ARGUMENTS = {"enabled": "scaler_enabled"}
+"""Arguments of the callback with another name than torch's."""
 
 KEEP_SETTINGS = ScalerSettings()
 """Changes nothing: every setting keeps the scaler's own value."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -54,13 +53,6 @@ _OWN_PRECISION = ("precision_plugin", "setup_precision_plugin", "backward", "opt
 _CPU_NOTE = "16-mixed needs a GPU: on this CPU bf16-mixed is used instead"
 
 
-@dataclass(frozen=True)
-class _Choice:
-    precision: str
-    switch: bool
-    note: str | None = None
-
-
 class PrecisionSwitch:
     """Puts one Trainer into a mixed precision, as if it had been built with it, and back.
 
@@ -95,20 +87,21 @@ class PrecisionSwitch:
         """
         if self.switched:
             return
-        choice = _choose(trainer, self.requested)
-        self.note = choice.note
-        if choice.note is not None and not self._warned:
+        precision, is_new = _choose(trainer, self.requested)
+        self.note = _CPU_NOTE if self.requested not in (None, precision) else None
+        if self.note is not None and not self._warned:
             self._warned = True
-            _warn(trainer, choice.note)
-        if choice.switch:
-            plugin = self._ready_plugin(trainer, choice.precision)
+            if trainer.is_global_zero:
+                warnings.warn(self.note, UserWarning, stacklevel=3)
+        if is_new:
+            plugin = self._ready_plugin(trainer, precision)
             # A manual training_step runs under one autocast from its first forward to its last, with optimizers
             # stepping in between: the cache would serve weights from before the step.
             plugin.cache_enabled = self._cache_is_safe and bool(trainer.lightning_module.automatic_optimization)
             self._strategy, self._original = trainer.strategy, trainer.strategy.precision_plugin
             trainer.strategy.precision_plugin = plugin
         elif self._scaler_settings.given:
-            self._adopt_scaler(trainer, choice.precision)
+            self._adopt_scaler(trainer, precision)
 
     def apply_scaler_factors(self) -> None:
         """Set the scaler's factors again: a checkpoint that was loaded in between brings its own."""
@@ -156,7 +149,9 @@ class PrecisionSwitch:
         device = trainer.strategy.root_device
         place = (precision, device.type)
         if self._plugin_place != place:
-            self._plugin = make_mixed_precision(trainer, precision, device.type, self._scaler_settings)
+            scaler = self._scaler_settings.make(device.type) if precision == "16-mixed" else None
+            mixed_precision = _cached_class(plugin_module(trainer).MixedPrecision)
+            self._plugin = mixed_precision(precision, device.type, scaler)
             self._cache_is_safe = weight_cache_is_safe(device, _DTYPES[precision])
             self._plugin_place = place
         return self._plugin
@@ -190,8 +185,9 @@ def check_clipping(trainer: Trainer, precision: str) -> None:
     """Refuse clipping by the Trainer with a fused optimizer: Lightning raises in the first step, also under bf16."""
     if precision not in _DTYPES or not trainer.gradient_clip_val:
         return
-    if not is_lightnings_own_plugin(trainer.precision_plugin):
-        return
+    clip = getattr(type(trainer.precision_plugin), "clip_gradients", None)
+    if getattr(clip, "__qualname__", "") != "MixedPrecision.clip_gradients":
+        return  # the plugin does not clip as Lightning's does
     module = trainer.lightning_module
     if module is not None and not (module.automatic_optimization and clips_as_lightning_does(module)):
         return
@@ -210,26 +206,19 @@ def check_clipping(trainer: Trainer, precision: str) -> None:
             )
 
 
-def is_lightnings_own_plugin(plugin: Any) -> bool:
-    """Return whether a precision plugin clips as Lightning's `MixedPrecision` does."""
-    clip = getattr(type(plugin), "clip_gradients", None)
-    return getattr(clip, "__qualname__", "") == "MixedPrecision.clip_gradients"
-
-
-def _choose(trainer: Trainer, requested: str | None) -> _Choice:
-    """Decide how to switch the Trainer, or raise an error that says why it is not possible."""
+def _choose(trainer: Trainer, requested: str | None) -> tuple[str, bool]:
+    """Return the precision to train in and whether it is new to the Trainer, or raise an error that says why not."""
     plugins = plugin_module(trainer)
     plugin = trainer.strategy.precision_plugin
     present = str(getattr(plugin, "precision", type(plugin).__name__))
     device = trainer.strategy.root_device
-    note = None
     if requested is None:
-        return _Choice(present, switch=False)
-    wanted = requested
-    if requested == "16-mixed" and device.type == "cpu" and not _FP16_ON_CPU:
-        wanted, note = "bf16-mixed", _CPU_NOTE
-    if present == wanted and not _is_foreign(plugin, plugins):
-        return _Choice(wanted, switch=False, note=note)
+        return present, False
+    on_cpu = requested == "16-mixed" and device.type == "cpu" and not _FP16_ON_CPU
+    wanted = "bf16-mixed" if on_cpu else requested
+    # Under a plugin of the other package, Lightning would clip no gradients, and say nothing.
+    if present == wanted and isinstance(plugin, plugins.Precision):
+        return wanted, False
     if type(plugin) is not plugins.Precision or wanted == "32-true":
         raise PrecisionError(
             f"the callback was given precision='{requested}', but the Trainer is in '{present}' "
@@ -240,12 +229,7 @@ def _choose(trainer: Trainer, requested: str | None) -> _Choice:
         )
     check_strategy(trainer, requested)
     check_device(device, wanted)
-    return _Choice(wanted, switch=True, note=note)
-
-
-def _is_foreign(plugin: Any, plugins: Any) -> bool:
-    """Whether it is of the other package: Lightning would clip no gradients under it, and say nothing."""
-    return not isinstance(plugin, plugins.Precision)
+    return wanted, True
 
 
 def check_strategy(trainer: Trainer, precision: str) -> None:
@@ -281,11 +265,6 @@ def check_device(device: torch.device, precision: str) -> None:
             )
 
 
-def _warn(trainer: Trainer, note: str) -> None:
-    if trainer.is_global_zero:
-        warnings.warn(note, UserWarning, stacklevel=4)
-
-
 def plugin_module(trainer: Trainer) -> Any:
     """The module of precision plugins in the package that the Trainer comes from.
 
@@ -300,12 +279,6 @@ def plugin_module(trainer: Trainer) -> Any:
         f"{type(trainer).__module__}.{type(trainer).__qualname__} is no Trainer of lightning.pytorch or "
         "pytorch_lightning"
     )
-
-
-def make_mixed_precision(trainer: Trainer, precision: str, device_type: str, scaler: ScalerSettings) -> Any:
-    """Make the plugin for a Trainer."""
-    made = scaler.make(device_type) if precision == "16-mixed" else None
-    return _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, made)
 
 
 @cache

@@ -12,8 +12,9 @@ from lightning_perf.run_files.numerics.precision import Fp32Arithmetic
 
 def read_fp32_arithmetic(device: torch.device) -> Fp32Arithmetic:
     """Read which FP32 arithmetic the process uses."""
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
     return Fp32Arithmetic(
-        device_has_tf32=_has_tf32(device),
+        device_has_tf32=is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0),
         tf32_matmul=torch.backends.cuda.matmul.fp32_precision == "tf32",
         tf32_convolution=_cudnn().conv.fp32_precision == "tf32",
     )
@@ -43,22 +44,13 @@ class Tf32Override:
 class Fp32Flags:
     """All flags of this process about FP32 products.
 
-    Torch has two generations of them, and raises when the older are read after the newer were set by themselves.
-
-    Attributes:
-        old_matmul: ``highest``, ``high`` or ``medium``; None where it cannot be read.
-        old_cudnn: Whether FP32 convolutions may compute in TF32; None where it cannot be read.
-        matmul: Arithmetic of CUDA's FP32 matrix products, e.g. ``tf32``.
-        recurrent: The same of cuDNN's recurrent layers.
-        cpu_matmul: The same of the CPU's matrix products.
+    Torch has two generations of them, and raises when the older are read after the newer were set by themselves. None
+    stands for an older flag that cannot be read.
     """
 
     old_matmul: str | None
     old_cudnn: bool | None
-    matmul: str
-    convolution: str
-    recurrent: str
-    cpu_matmul: str
+    new: tuple[str, ...]
 
     @classmethod
     def read(cls) -> Fp32Flags:
@@ -66,10 +58,7 @@ class Fp32Flags:
         return cls(
             old_matmul=_or_none(torch.get_float32_matmul_precision),
             old_cudnn=_or_none(lambda: bool(_cudnn().allow_tf32)),
-            matmul=torch.backends.cuda.matmul.fp32_precision,
-            convolution=_cudnn().conv.fp32_precision,
-            recurrent=_cudnn().rnn.fp32_precision,
-            cpu_matmul=_mkldnn().matmul.fp32_precision,
+            new=tuple(backend.fp32_precision for backend in _backends()),
         )
 
     def write(self) -> None:
@@ -78,16 +67,8 @@ class Fp32Flags:
             torch.set_float32_matmul_precision(self.old_matmul)
         if self.old_cudnn is not None:
             _cudnn().allow_tf32 = self.old_cudnn
-        torch.backends.cuda.matmul.fp32_precision = self.matmul
-        _cudnn().conv.fp32_precision = self.convolution
-        _cudnn().rnn.fp32_precision = self.recurrent
-        _mkldnn().matmul.fp32_precision = self.cpu_matmul
-
-
-def _has_tf32(device: torch.device) -> bool:
-    if device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+        for backend, precision in zip(_backends(), self.new, strict=True):
+            backend.fp32_precision = precision
 
 
 def _or_none(read: Any) -> Any:
@@ -101,5 +82,7 @@ def _cudnn() -> Any:
     return torch.backends.cudnn
 
 
-def _mkldnn() -> Any:
-    return torch.backends.mkldnn
+def _backends() -> tuple[Any, ...]:
+    """Return the newer flags: matrix products, convolutions and recurrent layers on CUDA, products on the CPU."""
+    mkldnn: Any = torch.backends.mkldnn
+    return torch.backends.cuda.matmul, _cudnn().conv, _cudnn().rnn, mkldnn.matmul

@@ -40,11 +40,7 @@ def _batches_per_epoch(trainer: Trainer) -> int | None:
 
 
 def loader_facts(loaders: Any, module: Any) -> Facts:
-    """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes.
-
-    Args:
-        module: The model. A data set may hold it.
-    """
+    """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes."""
     found = [_facts(loader, module) for loader in leaves(loaders)]
     order = ("other", "iterable", "map")
     return min(found, key=lambda facts: (not facts["uses_model"], order.index(str(facts["kind"]))), default={})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import mmap
 import os
 import time
 from collections import defaultdict
@@ -44,7 +45,6 @@ CENSUS_SHARE = 0.01
 KEPT_GROUPS = 200
 """Groups of a census that are saved: the largest ones and the most frequent ones."""
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _STATM = Path("/proc/self/statm")
 
 
@@ -57,7 +57,7 @@ def process_bytes() -> int | None:
 
 def _resident_bytes(file: int) -> int | None:
     try:
-        return int(os.pread(file, 64, 0).split()[1]) * _PAGE_BYTES
+        return int(os.pread(file, 64, 0).split()[1]) * mmap.PAGESIZE
     except (OSError, IndexError, ValueError):
         return None
 

@@ -69,11 +69,7 @@ class OverheadBudget(StepObserver):
         return allowed
 
     def window_ends(self, cost_ns: int) -> None:
-        """Count a window.
-
-        Args:
-            cost_ns: Time that training waited for it between steps.
-        """
+        """Count a window, and the time that training waited for it between steps."""
         self._windows += 1
         self.cost_ns += cost_ns
 

@@ -26,7 +26,7 @@ from lightning_perf.callbacks.recording.torch_profiler import (
     without_thread_error,
 )
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
 from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
@@ -51,7 +51,7 @@ def _no_advice_on_cycles() -> Iterator[None]:
         yield
 
 
-class WindowProfiler(StepObserver, PhaseObserver):
+class WindowProfiler(StepObserver):
     """Records windows of whole steps and writes each to a trace file.
 
     A window ends with its last step, or earlier if validation or the end of an epoch interrupts it. The rest of it then
@@ -232,7 +232,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
 
     def _prepared(self) -> profile:
         prepared = new_recorder(self._recording, self._device_type)
-        for key, note in self._notes.before_window(self._device_type):
+        for key, note in self._notes.before_window():
             prepared.preset_metadata_json(key, note)
         with _no_advice_on_cycles(), without_thread_error():
             WindowProfiler._preparing = True
@@ -251,10 +251,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
             return  # one of our own, which takes it only when no other has it, and stops by itself
         self._watch.remove()
         self.foreign_profiler = self._gave_way = True
-        try:
+        with self._errors.instead("the window in which another torch.profiler was started is lost"):
             self._stop()
-        except Exception as error:
-            self._errors.report("the window in which another torch.profiler was started is lost", error)
 
     def _start(self) -> bool:
         if self._profile is None or recorder_is_taken():

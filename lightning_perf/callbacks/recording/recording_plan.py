@@ -17,19 +17,7 @@ class Recording:
     """The options that `PerfCallback`, `PerfLoop`, `PerfTrainerCallback` and ``lightning-perf run`` share.
 
     Each of them has these parameters in its own signature, with these defaults, and passes them on by `given`.
-
-    Attributes:
-        skip_first: Steps to skip at the start. None for 10, or fewer in a short training.
-        wait: Steps to skip at the start of each cycle. None for 0.
-        warmup: Steps in each cycle in which the profiler runs but keeps nothing. None for 3, or fewer in a short
-            training.
-        repeat: Number of cycles, each with its own trace file; 0 to repeat until the training ends.
-        record_shapes: Whether to record shapes and types of operator inputs.
-        with_stack: Whether to record the Python code that called each operator.
-        with_flops: Whether to record floating-point operations, by formula.
-        capture_slow_steps: When to record outside of the schedule: True for the defaults, False for never.
-        max_overhead: The most that the profiler may cost: a share of the training's time or a time. None for no limit.
-        ranks: Ranks that record; None for all.
+    `PerfCallback` describes them.
 
     Raises:
         TypeError: An option has the wrong type.

@@ -19,19 +19,17 @@ class Action(Enum):
     RECORD = "record"
 
 
+SHORTENED = ("skip_first", "wait", "warmup")
+"""The fields of a schedule that may be shortened, in this order."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """Which steps of a fit are recorded. The names have the same meaning as in `torch.profiler.schedule`.
 
     Steps are whole optimizer steps and counted from 0 at the start of the fit. After `skip_first` steps come cycles of
-    `wait`, `warmup` and `active` steps.
-
-    Attributes:
-        skip_first: Steps before the first cycle.
-        wait: Steps at the start of each cycle in which the profiler rests.
-        warmup: Steps in which the profiler runs and discards its events, since its start distorts the first ones.
-        active: Steps recorded in each cycle, into one trace file.
-        repeat: Cycles; 0 for as many as the fit has room for.
+    `wait`, `warmup` and `active` steps. In the warm-up the profiler runs and discards its events, since its start
+    distorts the first ones. With `repeat` 0 there are as many cycles as the fit has room for.
 
     Raises:
         TypeError: A number is not an integer.
@@ -104,7 +102,7 @@ class Schedule:
             return self.repeat * self.active
         return cycles * self.active + max(0, rest - self.wait - self.warmup)
 
-    def shortened(self, steps: int, *, skip_first: bool = True, wait: bool = True, warmup: bool = True) -> Schedule:
+    def shortened(self, steps: int, names: Collection[str] = SHORTENED) -> Schedule:
         """Shorten the steps before the first recorded one until a fit of `steps` steps has room for a window.
 
         The skipped steps give first, then the wait, then the warm-up; `active` stays, since the recording just ends
@@ -116,8 +114,8 @@ class Schedule:
         """
         missing = self.first_recorded + min(self.active, max(steps - 1, 1)) - steps
         shorter = {}
-        for name, allowed in (("skip_first", skip_first), ("wait", wait), ("warmup", warmup)):
-            taken = min(getattr(self, name), missing) if allowed and missing > 0 else 0
+        for name in SHORTENED:
+            taken = min(getattr(self, name), missing) if name in names and missing > 0 else 0
             missing -= taken
             shorter[name] = getattr(self, name) - taken
         return replace(self, **shorter)
@@ -148,20 +146,16 @@ def expected_steps(trainer: Trainer) -> int | None:
 def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None) -> tuple[Schedule, str | None]:
     """Shorten a schedule for a fit that is too short for it.
 
-    Args:
-        steps: Steps of the fit, None when unknown.
-
     Example:
         >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
         'Shortened for a fit of 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
     """
     if steps is None:
         return schedule, None
-    names = ("skip_first", "wait", "warmup")
-    shorter = schedule.shortened(steps, **{name: name in chosen for name in names})
+    shorter = schedule.shortened(steps, chosen)
     changes = [
         f"{name}={getattr(shorter, name)} instead of {getattr(schedule, name)}"
-        for name in names
+        for name in SHORTENED
         if getattr(shorter, name) != getattr(schedule, name)
     ]
     if not changes or not shorter.recorded_within(steps):  # where even then nothing is recorded, that is what to say
@@ -203,20 +197,13 @@ def _count(steps: int) -> str:
     return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
-@dataclass(frozen=True)
-class _Capture:
-    schedule: Schedule
-    folder: str
-    end: int
-
-
 class WindowPlan:
     """A schedule to which captures can be added during the fit."""
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self._schedule = schedule
         self._folder = folder
-        self._capture: _Capture | None = None
+        self._capture: tuple[Schedule, str] | None = None
 
     def capture(self, start: int, *, warmup: int, active: int, folder: str) -> bool:
         """Add a capture.
@@ -227,14 +214,12 @@ class WindowPlan:
         Returns:
             False, and nothing is added, when another window lies in the way.
         """
-        end = start + warmup + active
         # The step before has not ended yet where this is called: its capture must not be replaced under it.
-        if self._capture is not None and start <= self._capture.end:
+        if self._capture is not None and start <= self._capture[0].skip_first + self._capture[0].cycle:
             return False
-        if any(self._schedule.action(step) is not Action.REST for step in range(start, end)):
+        if any(self._schedule.action(step) is not Action.REST for step in range(start, start + warmup + active)):
             return False
-        own = Schedule(skip_first=start, wait=0, warmup=warmup, active=active, repeat=1)
-        self._capture = _Capture(own, folder, end)
+        self._capture = Schedule(skip_first=start, wait=0, warmup=warmup, active=active, repeat=1), folder
         return True
 
     def action(self, step: int) -> Action:
@@ -251,8 +236,7 @@ class WindowPlan:
 
     def capture_at(self, step: int) -> str:
         """Name of the capture that a step belongs to; empty for one of the schedule."""
-        capture = self._capture
-        return capture.folder if capture is not None and capture.schedule.action(step) is not Action.REST else ""
+        return self._capture[1] if self._capture is not None and self._of(step) is self._capture[0] else ""
 
     def folder_for(self, capture: str) -> Path:
         """The folder of a capture, or of the run for an empty name; it is made if need be."""
@@ -261,6 +245,5 @@ class WindowPlan:
         return folder
 
     def _of(self, step: int) -> Schedule:
-        capture = self._capture
-        in_capture = capture is not None and capture.schedule.action(step) is not Action.REST
-        return capture.schedule if capture is not None and in_capture else self._schedule
+        captured = self._capture is not None and self._capture[0].action(step) is not Action.REST
+        return self._capture[0] if self._capture is not None and captured else self._schedule

@@ -14,8 +14,7 @@ from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
 
 from lightning_perf.callbacks.recording.recording_plan import Recording
-
-_METHOD = "_prepare_trace"  # private; all of torch's profilers come by here before they touch the recorder
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 _ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
@@ -95,22 +94,19 @@ class RecorderWatch:
     """
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
-        self._original: Callable[..., Any] | None = getattr(autograd_profile, _METHOD, None)
-        original = self._original
-        if original is None:
-            return
+        self._wrapped = wrapped = WrappedMethods()
 
-        def prepare(taker: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._original is not None:
-                on_taken()
-            return original(taker, *args, **kwargs)
+        def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+            def prepare(*args: Any, **kwargs: Any) -> Any:
+                if wrapped.active:
+                    on_taken()
+                return original(*args, **kwargs)
 
-        self._wrapper = prepare
-        setattr(autograd_profile, _METHOD, prepare)
+            return prepare
+
+        # Private; all of torch's profilers come by here before they touch the recorder.
+        wrapped.wrap(autograd_profile, "_prepare_trace", watched)
 
     def remove(self) -> None:
         """Watch no longer. Does nothing the second time."""
-        original, self._original = self._original, None
-        # Where somebody else has wrapped ours since, ours stays under it and just passes calls on.
-        if original is not None and getattr(autograd_profile, _METHOD, None) is self._wrapper:
-            setattr(autograd_profile, _METHOD, original)
+        self._wrapped.restore()

@@ -15,6 +15,7 @@ import torch
 
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.machine.environment import nvml_uuid
+from lightning_perf.machine.processor import process_counters
 
 PERIOD_S = 10.0
 """Seconds between two looks: a look takes about a millisecond of the host's time, so a ten-thousandth at most."""
@@ -138,13 +139,11 @@ class DeviceHealth:
 
     def _counters(self, handle: Any) -> dict[int, int]:
         """Return the nanoseconds that NVML has counted for each limit since the driver was loaded."""
-        found: dict[int, int] = {}
         try:
-            for policy in COUNTED:
-                found[policy] = int(self._nvml.nvmlDeviceGetViolationStatus(self._whole(handle), policy).violationTime)
+            whole, ask = self._whole(handle), self._nvml.nvmlDeviceGetViolationStatus
+            return {policy: int(ask(whole, policy).violationTime) for policy in COUNTED}
         except Exception:  # older bindings and some devices have no counters: the looks at the clocks remain
             return {}
-        return found
 
     def _whole(self, handle: Any) -> Any:
         """Return the handle of the GPU that a MIG instance is a part of: clocks and limits are the whole GPU's."""
@@ -199,17 +198,11 @@ def _descends(pid: int, ancestor: int) -> bool:
         if pid == ancestor:
             return True
         seen.add(pid)
-        pid = _parent(pid)
+        try:
+            pid = int(process_counters(pid)[1])
+        except OSError:
+            return False
     return False
-
-
-def _parent(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return 0
-    # pid (name) state ppid …, where the name may hold spaces and brackets: proc_pid_stat(5)
-    return int(text.rpartition(")")[2].split()[1])
 
 
 def _program(pid: int) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,20 +16,69 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.peak_memory import end_peak, start_peak
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
-from lightning_perf.callbacks.run_record.host_load import HostLoad, LoadSeen
-from lightning_perf.callbacks.run_record.late_facts import LateFacts
+from lightning_perf.callbacks.run_record.host_load import HostLoad
 from lightning_perf.callbacks.run_record.run_facts import (
     Later,
     OpenFacts,
     batch_facts,
     data_facts,
+    machine_facts,
     model_facts,
-    surroundings_facts,
     training_facts,
 )
 from lightning_perf.callbacks.steps.observers import FitObserver
+from lightning_perf.compare.records.fingerprint import NOT_HASHED
 from lightning_perf.machine.environment import host_notes
 from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
+
+WAIT_S = 1.0
+"""Longest wait for all late facts, at the end of training."""
+
+
+class LateFacts:
+    """Finds facts that need files or other programs, so that a slow disk does not hold up the training.
+
+    Each has a thread, which does not keep the process alive.
+    """
+
+    def __init__(self, sources: Mapping[str, Later]) -> None:
+        self._found: dict[str, FactValue] = {}
+        self._threads = {
+            name: threading.Thread(target=self._find, args=(name, source), name=f"lightning_perf {name}", daemon=True)
+            for name, source in sources.items()
+        }
+        for thread in self._threads.values():
+            thread.start()
+
+    def __bool__(self) -> bool:
+        """Whether any fact is still to be collected."""
+        return bool(self._threads)
+
+    def collect(self) -> dict[str, FactValue]:
+        """Return the facts that were found since the last call."""
+        done = [name for name, thread in self._threads.items() if not thread.is_alive()]
+        for name in done:
+            del self._threads[name]
+        return {name: self._found[name] for name in done}
+
+    def finish(self) -> dict[str, FactValue]:
+        """Wait for the remaining facts, for a limited time, and return them."""
+        end_s = time.monotonic() + WAIT_S
+        for thread in self._threads.values():
+            thread.join(max(0.0, end_s - time.monotonic()))
+        found = self.collect()
+        late = dict.fromkeys(self._threads, f"{NOT_HASHED}reading the files takes longer than the training")
+        self._threads = {}
+        return found | late
+
+    def _find(self, name: str, source: Later) -> None:
+        try:
+            self._found[name] = source()
+        except Exception as error:
+            self._found[name] = f"{NOT_HASHED}{error}"
+
+
+UNWATCHED = "the device is not watched for throttling and other processes"
 
 
 class LoopRecord(FitObserver):
@@ -52,9 +104,9 @@ class LoopRecord(FitObserver):
         device: torch.device,
         uuids: Callable[[], list[str]],
         world_size: int,
-        facts: Mapping[str, FactValue],
-        sources: Mapping[str, Callable[[], OpenFacts]],
         later: Mapping[str, Callable[[], OpenFacts]],
+        facts: Mapping[str, FactValue] = MappingProxyType({}),
+        sources: Mapping[str, Callable[[], OpenFacts]] = MappingProxyType({}),
     ) -> None:
         self._errors = errors
         self._device = device
@@ -73,10 +125,8 @@ class LoopRecord(FitObserver):
         found = dict(facts)
         for what, source in sources.items():
             found |= self._ask(what, source)
-        try:
+        with errors.instead("the run leaves no record"):
             self._recorder = RunRecorder(folder, found, host_notes())
-        except Exception as error:
-            errors.report("the run leaves no record", error)
 
     @property
     def idle(self) -> Collection[str]:
@@ -112,16 +162,18 @@ class LoopRecord(FitObserver):
         if self._recorder is None or self._watches:
             return
         self._watches = True
-        try:
+        with self._errors.instead("the load of the machine is not recorded"):
             self._load = HostLoad(siblings=self._siblings)
-        except Exception as error:
-            self._errors.report("the load of the machine is not recorded", error)
         for what, source in self._later.items():
             self._add(self._ask(what, source))
-        try:
-            self._health = self._watch()
-        except Exception as error:
-            self._unwatched(error)
+        with self._errors.instead(UNWATCHED, kind="device"):
+            if uuids := self._uuids():
+                self._health = DeviceHealth(
+                    uuids,
+                    tell=lambda words, invalid: self._write(lambda recorder: recorder.health(words, invalid=invalid)),
+                    fail=lambda error: self._errors.report(UNWATCHED, error, kind="device"),
+                    siblings=self._siblings,
+                )
         self._late = LateFacts(self._open)
 
     def add_facts(self, what: str, source: Callable[[], OpenFacts]) -> None:
@@ -135,13 +187,14 @@ class LoopRecord(FitObserver):
         """Record an epoch that has ended."""
         self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics, higher_is_better))
 
-    def finishes(self) -> None:
-        """The fit has ended, by its limits or by early stopping."""
-        self._end(Outcome.FINISHED)
+    def ends(self, error: BaseException | None = None) -> None:
+        """The fit has ended, by its limits or early stopping, or by an error.
 
-    def fails(self, error: BaseException) -> None:
-        """The fit failed or was stopped: Ctrl-C and SIGTERM arrive as exceptions that are not errors."""
-        if isinstance(error, Exception):
+        Ctrl-C and SIGTERM arrive as exceptions that are not errors: the fit was stopped.
+        """
+        if error is None:
+            self._end(Outcome.FINISHED)
+        elif isinstance(error, Exception):
             self._end(Outcome.FAILED, f"{type(error).__name__}: {error}")
         else:
             self._end(Outcome.STOPPED, type(error).__name__)
@@ -160,20 +213,6 @@ class LoopRecord(FitObserver):
         if facts:
             self._write(lambda recorder: recorder.add_facts(facts))
 
-    def _watch(self) -> DeviceHealth | None:
-        uuids = self._uuids()
-        if not uuids:
-            return None
-        return DeviceHealth(
-            uuids,
-            tell=lambda words, invalid: self._write(lambda recorder: recorder.health(words, invalid=invalid)),
-            fail=self._unwatched,
-            siblings=self._siblings,
-        )
-
-    def _unwatched(self, error: BaseException) -> None:
-        self._errors.report("the device is not watched for throttling and other processes", error, kind="device")
-
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
         self.first_batch_ended()
         self._add(self._late.finish())
@@ -181,32 +220,25 @@ class LoopRecord(FitObserver):
         if health is not None:
             health.finish()
             health.close()
-        load = self._load_seen()
+        load, self._load = self._load, None
+        other_cpu_share = cpu_throttled_share = None
+        if load is not None:
+            with self._errors.instead("the load of the machine is not recorded"):
+                other_cpu_share, cpu_throttled_share = load.shares()
         self._write(
             lambda recorder: recorder.ends(
                 outcome,
                 error=error,
                 peak_device_bytes=end_peak(self._device),
-                other_cpu_share=load.other_cpu_share,
-                cpu_throttled_share=load.cpu_throttled_share,
+                other_cpu_share=other_cpu_share,
+                cpu_throttled_share=cpu_throttled_share,
             )
         )
 
-    def _load_seen(self) -> LoadSeen:
-        load, self._load = self._load, None
-        try:
-            return load.seen() if load is not None else LoadSeen()
-        except Exception as error:
-            self._errors.report("the load of the machine is not recorded", error)
-            return LoadSeen()
-
     def _write(self, write: Callable[[RunRecorder], None]) -> None:
-        if self._recorder is None:
-            return
-        try:
-            write(self._recorder)
-        except Exception as error:
-            self._errors.report("the run record is incomplete", error)
+        if self._recorder is not None:
+            with self._errors.instead("the run record is incomplete"):
+                write(self._recorder)
 
 
 class FitRecord(LoopRecord):
@@ -236,7 +268,7 @@ class FitRecord(LoopRecord):
                 "the model": functools.partial(model_facts, module, hashed=hashed),
                 "the data": functools.partial(data_facts, trainer, hashed=hashed),
             },
-            later={"its surroundings": functools.partial(surroundings_facts, trainer)},
+            later={"its surroundings": functools.partial(machine_facts, trainer.strategy.root_device)},
         )
 
     def on_epoch_end(self) -> None:

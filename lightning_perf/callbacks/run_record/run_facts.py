@@ -83,11 +83,6 @@ def training_facts(trainer: Trainer) -> Facts:
     return {f"train.{name}": _plain(value) for name, value in facts.items()}
 
 
-def surroundings_facts(trainer: Trainer) -> OpenFacts:
-    """Return the machine, device, versions, flags, environment variables and code of the fit."""
-    return machine_facts(trainer.strategy.root_device)
-
-
 def machine_facts(device: torch.device) -> OpenFacts:
     """Return the machine, device, versions, flags, environment variables and code of a training on a device."""
     facts = version_facts() | device_facts(device) | flag_facts() | variable_facts()
@@ -110,7 +105,8 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
     ]
     parameters = [tensor for _, tensor in named if isinstance(tensor, torch.nn.Parameter)]
     weights: dict[str, Any] = {
-        name.replace("_orig_mod.", ""): _local(tensor)  # the same weights, compiled or not
+        # The same weights, compiled or not. Of a sharded tensor only the local part: to gather it is a collective call.
+        name.replace("_orig_mod.", ""): tensor.to_local() if hasattr(tensor, "to_local") else tensor
         for name, tensor in at_even_distances(named, MAX_BLOCKS)
     }
     if len(named) > MAX_BLOCKS:
@@ -148,12 +144,7 @@ def data_facts(trainer: Trainer, *, hashed: bool = True) -> OpenFacts:
 
 
 def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, hashed: bool = True) -> OpenFacts:
-    """Return the facts of the data sets of a loader, or of several.
-
-    Args:
-        prefix: The first part of the names, e.g. ``data.``.
-        budget: The limits of the hashes, if others share them.
-    """
+    """Return the facts of the data sets of a loader, or of several. Their names begin with `prefix`."""
     each = leaves(loaders)
     datasets = [attributes(loader).get("dataset", loader) for loader in each]
     shared = budget if budget is not None else Budget()
@@ -161,7 +152,7 @@ def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, ha
     return {
         f"{prefix}class": _joined([type(dataset).__qualname__ for dataset in datasets]),
         f"{prefix}length": _joined([_length(dataset) for dataset in datasets]),
-        f"{prefix}manifest": _combined(manifests, ", "),
+        f"{prefix}manifest": _combined(manifests),
         **{f"{prefix}{name}": _joined([_plain(attribute(loader, name)) for loader in each]) for name in LOADING},
     }
 
@@ -186,11 +177,7 @@ def batch_facts(batch: Any) -> Facts:
 
 @dataclass(frozen=True)
 class SampleFiles:
-    """The files from which a data set reads its samples, in the order of the samples.
-
-    Attributes:
-        path: Returns the path of a sample.
-    """
+    """The files from which a data set reads its samples, in the order of the samples."""
 
     count: int
     path: Callable[[int], str]
@@ -205,11 +192,7 @@ class SampleFiles:
 
 
 def dataset_files(dataset: Any, depth: int = MAX_DEPTH) -> SampleFiles | None:
-    """Return the files from which a data set reads its samples.
-
-    Returns:
-        The files; None for any other data set, e.g. one of texts with their labels.
-    """
+    """Return the files from which a data set reads its samples; None for any other, e.g. one of texts."""
     own = attributes(dataset)
     if not depth:
         return None
@@ -304,10 +287,10 @@ def _holds_arrays(value: Any, budget: Budget) -> bool:
     return is_array(value)
 
 
-def _combined(hashes: Sequence[FactValue | Later], separator: str) -> FactValue | Later:
+def _combined(hashes: Sequence[FactValue | Later]) -> FactValue | Later:
     """Join the hashes of several data sets: unknown if one is, and known later if one is."""
     if any(map(callable, hashes)):
-        return lambda: _combined([each() if callable(each) else each for each in hashes], separator)  # type: ignore[return-value]
+        return lambda: _combined([each() if callable(each) else each for each in hashes])  # type: ignore[return-value]
     known = [each for each in hashes if not callable(each)]
     unknown = next((each for each in known if isinstance(each, str) and each.startswith(NOT_HASHED)), None)
     if None in known or unknown is not None:
@@ -336,11 +319,6 @@ def _optimizer(optimizer: Any) -> str:
     optimizer = getattr(optimizer, "optimizer", optimizer)
     settings = ", ".join(f"{name}={value}" for name, value in sorted(optimizer.defaults.items()))
     return f"{type(optimizer).__name__}({settings})"
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # If the tensor is sharded over ranks, use the local part: gathering it would be a collective call.
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _plain(value: object) -> FactValue:

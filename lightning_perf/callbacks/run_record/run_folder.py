@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
@@ -19,19 +18,13 @@ LOOK_EVERY_S = 0.05
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
-    """Make the folder of a fit. A collective call: every rank makes it, and all get the same folder.
-
-    Returns:
-        The folder: the path itself if it is free, otherwise with the first free suffix ``_1``, ``_2``, … None if no
-        folder can be made.
-    """
+    """Make the folder of a fit, by `claim_folder`."""
     log_dir = None
-    try:
-        log_dir = trainer.log_dir  # a collective call, and None if loggers save nothing (`fast_dev_run`)
-    except Exception as error:  # it calls the first logger, which may come from anywhere
-        errors.report(f"the logger has no folder, {trainer.default_root_dir} is used", error)
+    with errors.instead(f"the logger has no folder, {trainer.default_root_dir} is used"):
+        # A collective call of the first logger, and None if loggers save nothing (`fast_dev_run`).
+        log_dir = trainer.log_dir
     log_dir = log_dir or trainer.default_root_dir
-    path = dirpath if dirpath is not None else _join(log_dir, "perf")
+    path = dirpath if dirpath is not None else f"{str(log_dir).rstrip('/')}/perf"
     return claim_folder(path, int(trainer.global_rank), trainer.strategy.broadcast, errors)
 
 
@@ -46,10 +39,8 @@ def claim_folder(
     """
     made: str | None = None
     if rank == 0:
-        try:
+        with errors.instead("traces and step times are not saved, give dirpath=… a writable folder"):
             made = str(make_run_folder(path))
-        except Exception as error:
-            errors.report("traces and step times are not saved, give dirpath=… a writable folder", error)
     made = broadcast(made)
     if made is None:
         return None
@@ -62,40 +53,12 @@ def claim_folder(
     return folder
 
 
-def _join(log_dir: str, name: str) -> str:
-    return f"{str(log_dir).rstrip('/')}/{name}"
-
-
-@dataclass(frozen=True)
-class MissingRanks:
-    """Ranks without complete files for rank 0.
-
-    Attributes:
-        elsewhere: Ranks without a marker in rank 0's folder: their folder is on another disk.
-        unfinished: Ranks with a marker that had not ended when the wait was over.
-    """
-
-    elsewhere: tuple[int, ...]
-    unfinished: tuple[int, ...]
-
-    def notes(self, folder: Path) -> list[str]:
-        """Return notes for the user, one line each."""
-        notes = []
-        if self.elsewhere:
-            notes.append(
-                f"{_named(self.elsewhere)} wrote to {folder} on another machine's disk, which this one does not share: "
-                "copy the files of all machines into one folder and run: lightning-perf analyze FOLDER"
-            )
-        if self.unfinished:
-            notes.append(f"{_named(self.unfinished)} died or did not end: some recordings may be missing.")
-        return notes
-
-
 class RankFiles:
     """Writes the marker file of this rank, and lets rank 0 wait for those of the others."""
 
     def __init__(self, folder: Path | None, *, rank: int, world_size: int, errors: ErrorReporter) -> None:
         self._markers = RankMarkers(folder) if folder is not None and world_size > 1 else None
+        self._folder = folder
         self._rank = rank
         self._world_size = world_size
         self._errors = errors
@@ -112,10 +75,8 @@ class RankFiles:
         if self._markers is None or self._ended:
             return
         self._ended = True
-        try:
+        with self._errors.instead("other ranks may wait for this one before they report"):
             self._markers.end(self._rank)
-        except OSError as error:
-            self._errors.report("other ranks may wait for this one before they report", error)
 
     def wait(
         self,
@@ -123,11 +84,15 @@ class RankFiles:
         *,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> MissingRanks:
-        """Wait until every rank that shares the folder has ended or died, and remove the markers."""
+    ) -> list[str]:
+        """Wait until every rank that shares the folder has ended or died, and remove the markers.
+
+        Returns:
+            Notes for the user on ranks without complete files, one line each.
+        """
         markers = self._markers
         if markers is None:
-            return MissingRanks((), ())
+            return []
         others = [rank for rank in range(self._world_size) if rank != self._rank]
         deadline_s = now_s() + timeout_s
         elsewhere = [rank for rank in others if not markers.has_begun(rank)]
@@ -141,10 +106,18 @@ class RankFiles:
                 break
         for rank in range(self._world_size):
             markers.remove(rank)
-        return MissingRanks(tuple(elsewhere), tuple(unfinished))
+        notes = []
+        if elsewhere:
+            notes.append(
+                f"{_named(elsewhere)} wrote to {self._folder} on another machine's disk, which this one does not "
+                "share: copy the files of all machines into one folder and run: lightning-perf analyze FOLDER"
+            )
+        if unfinished:
+            notes.append(f"{_named(unfinished)} died or did not end: some recordings may be missing.")
+        return notes
 
 
-def _named(ranks: tuple[int, ...]) -> str:
+def _named(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"Rank {ranks[0]}"
     shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
-from lightning_perf.machine.processor import busy_s
+from lightning_perf.machine.processor import busy_s, process_counters
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.steps import WARMUP_STEPS
 
 PROC = Path("/proc")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 LEAST_S = 0.2
 """In a shorter time, the use by other programs stays unknown: the kernel counts it in hundredths of a second."""
@@ -57,8 +56,8 @@ def process_memory(pid: int) -> Memory | None:
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
         sizes = {line.partition(":")[0]: 1024 * int(line.split()[1]) for line in lines}
-        stat = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        return sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"], int(stat[7]) * PAGE_BYTES
+        faults = int(process_counters(pid)[7])
+        return sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Rss"], faults * mmap.PAGESIZE
     except (OSError, ValueError, IndexError, KeyError):  # not Linux, or it has ended
         return None
 
@@ -83,19 +82,14 @@ class Reading:
 
 
 class CoreUse(StepObserver):
-    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on.
-
-    Args:
-        workers: Worker processes of the training's loader.
-        container: Describes the largest container of the data set.
-    """
+    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on."""
 
     def __init__(
         self,
         state: FitState,
+        workers: int = 0,
+        container: str = "",
         *,
-        workers: Callable[[], int] = lambda: 0,
-        container: Callable[[], str] = str,
         read: Callable[[], Reading] = Reading,
         memory: Callable[[int], Memory | None] = process_memory,
     ) -> None:
@@ -117,7 +111,7 @@ class CoreUse(StepObserver):
             return
         if step in (0, WARMUP_STEPS):
             self._begun = self._read()
-        if step == 0 and self._begun is not None and self._workers():
+        if step == 0 and self._begun is not None and self._workers:
             self._worker = max(self._begun.children, default=0)  # the loader of the training has started its last
         if self._worker and (found := self._memory(self._worker)) is not None:
             self._sizes.append((step, found))
@@ -136,7 +130,7 @@ class CoreUse(StepObserver):
             (begin_ns, begin), (end_ns, end) = self._uses[0], self._uses[-1]
             shares = [round(_share(begin, end, which, end_ns - begin_ns), 4) for which in (0, 1)]
         sizes = (first[0], last[0], resident, faulted)
-        return WorkerGrowth(self._workers(), first_step, last_step, *sizes, self._container(), *shares)
+        return WorkerGrowth(self._workers, first_step, last_step, *sizes, self._container, *shares)
 
     def facts(self) -> dict[str, float]:
         """Return the known facts of `lightning_perf.trace.description.Processor` about the use of cores so far."""
@@ -155,7 +149,7 @@ class CoreUse(StepObserver):
         if busy_ns > 0 and elapsed_ns >= LEAST_S * 1e9:  # some sandboxes count nothing
             own = facts["process_cpu"] + sum(use[0] for use in uses)
             facts["other_cpu"] = max(0.0, busy_ns / elapsed_ns - own)
-        workers = sorted(uses, key=sum, reverse=True)[: self._workers()]  # other children, e.g. of validation, idle
+        workers = sorted(uses, key=sum, reverse=True)[: self._workers]  # other children, e.g. of validation, idle
         if workers:
             facts["worker_cpu"], facts["worker_wait"] = (sum(use[n] for use in workers) / len(workers) for n in (0, 1))
         return {name: round(value, 4) for name, value in facts.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 
 class Phase(Enum):
@@ -75,8 +75,21 @@ class FitState:
         return number - self.first_number
 
 
-class StepObserver:
-    """Follows the steps of a fit. A derived class overrides the hooks that it needs."""
+class Observer:
+    """Observes a fit until its end."""
+
+    def stop_waiting(self) -> None:
+        """Do not wait for the device any more: it may wait for a rank that is gone."""
+
+    def finish(self) -> None:
+        """Training has ended or failed: write the rest."""
+
+    def close(self) -> None:
+        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
+
+
+class StepObserver(Observer):
+    """Follows the steps of a fit and their phases. A derived class overrides the hooks that it needs."""
 
     def on_step_start(self) -> None:
         """The step `FitState.step` starts."""
@@ -96,21 +109,8 @@ class StepObserver:
     def on_training_resume(self) -> None:
         """Training resumes inside the step that was open at the pause."""
 
-    def stop_waiting(self) -> None:
-        """Do not wait for the device any more: it may wait for a rank that is gone."""
-
-    def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
-
-    def close(self) -> None:
-        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
-
-
-class PhaseObserver(Protocol):
-    """Follows the phases of the open step. Phases never overlap."""
-
     def on_phase_start(self, phase: Phase) -> None:
-        """A phase starts."""
+        """A phase of the open step starts. Phases never overlap."""
 
     def on_phase_end(self, phase: Phase) -> None:
         """The phase ends."""

@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 _EXACT = {
     "optimizer_step": Signal.MANUAL_STEP,
@@ -78,13 +79,6 @@ class ActionPlan:
     stopped: Callable[[], None] | None = None
 
 
-class Actions(Protocol):
-    """Follows the actions of a Trainer, with or without a signal."""
-
-    def plan(self, action: str, signal: Signal | None) -> ActionPlan | None:
-        """Return the functions to call around an action, or None. It is asked once per action."""
-
-
 Listener = Callable[[Signal], None]
 Call = Callable[[], object]
 
@@ -93,7 +87,6 @@ PHASE_SIGNALS = frozenset(
 )
 """Signals that only limit a phase. They matter while a window records."""
 
-_OWNER = "_lightning_perf_hooks"
 _LIGHTNING = ("lightning", "pytorch_lightning")
 
 
@@ -108,6 +101,7 @@ class ProfilerHooks:
         on_start: Called before an action with a signal starts; None to listen to no signal. It must not raise.
         on_stop: Called after an action with a signal has ended. It must not raise.
         times: Times the other actions while a window records; only with the Trainer's default profiler.
+        plan: Returns the functions to call around an action. It is asked once per action.
     """
 
     def __init__(
@@ -117,44 +111,27 @@ class ProfilerHooks:
         on_start: Listener | None = None,
         on_stop: Listener | None = None,
         times: HookTimes | None = None,
-        account: Actions | None = None,
+        plan: Callable[[str, Signal | None], ActionPlan] | None = None,
     ) -> None:
-        self._profiler = profiler
         self._on_start, self._on_stop = on_start, on_stop
         self._times = times
-        self._account = account
+        self._plan = plan
         self._follows_phases = True
         self._plans: dict[str, tuple[Signal | None, ActionPlan]] = {}
         self._actions: dict[str, _Action] = {}
-        self._wrappers: dict[str, Callable[..., Any]] = {
-            "start": self._before(profiler.start),
-            "stop": self._after(profiler.stop),
-        }
-        if _does_nothing(profiler):
-            self._wrappers["profile"] = self._around(profiler.profile)
+        self._wrapped = WrappedMethods()
+        idle = _does_nothing(profiler)
+        self._wrapped.wrap(profiler, "start", self._before)
+        self._wrapped.wrap(profiler, "stop", self._after)
+        if idle:
+            self._wrapped.wrap(profiler, "profile", self._around)
             if times is not None:
                 times.attached = True
-        # An entry of None means that the instance had no such attribute of its own.
-        self._originals = {name: vars(profiler).get(name) for name in self._wrappers}
-        self._on = True
-        for name, wrapper in self._wrappers.items():
-            setattr(wrapper, _OWNER, self)
-            setattr(profiler, name, wrapper)
 
     def remove(self) -> None:
         """Restore the profiler's own methods. A second call does nothing."""
-        self._on = False
         self._actions.clear()
-        for name, wrapper in self._wrappers.items():
-            if vars(self._profiler).get(name) is not wrapper:
-                continue  # newer hooks wrap these, and these pass calls on until the newer ones are removed
-            original = self._originals[name]
-            while (below := getattr(original, _OWNER, None)) is not None and not below._on:
-                original = below._originals[name]
-            if original is None:
-                delattr(self._profiler, name)
-            else:
-                setattr(self._profiler, name, original)
+        self._wrapped.restore()
 
     def follow_phases(self, follow: bool) -> None:
         """Pass on the signals of all phases, or only those that also matter while nothing is recorded."""
@@ -165,8 +142,7 @@ class ProfilerHooks:
         """Return the calls around an action."""
         if name not in self._plans:
             signal = read_signal(name)
-            plan = self._account.plan(name, signal) if self._account is not None else None
-            self._plans[name] = (signal, plan or _NO_PLAN)
+            self._plans[name] = (signal, self._plan(name, signal) if self._plan is not None else ActionPlan())
         signal, plan = self._plans[name]
         starts, stops = [plan.announced], [plan.stopping]
         if signal is not None and (self._follows_phases or signal not in PHASE_SIGNALS):
@@ -181,8 +157,10 @@ class ProfilerHooks:
         return made
 
     def _before(self, start: Callable[[str], None]) -> Callable[[str], None]:
+        wrapped = self._wrapped
+
         def hooked_start(action_name: str) -> None:
-            if self._on:
+            if wrapped.active:
                 action = self._actions.get(action_name) or self._make(action_name)
                 action.__enter__()
             start(action_name)
@@ -190,9 +168,11 @@ class ProfilerHooks:
         return hooked_start
 
     def _after(self, stop: Callable[[str], None]) -> Callable[[str], None]:
+        wrapped = self._wrapped
+
         def hooked_stop(action_name: str) -> None:
             stop(action_name)
-            if self._on:
+            if wrapped.active:
                 action = self._actions.get(action_name) or self._make(action_name)
                 action.__exit__(None, None, None)
 
@@ -204,7 +184,7 @@ class ProfilerHooks:
         def hooked_profile(action_name: str) -> Any:
             action = actions.get(action_name)
             if action is None:
-                if not self._on:
+                if not self._wrapped.active:
                     return profile(action_name)
                 action = self._make(action_name)
             if times is not None and times.timing and self._plans[action_name][0] is None:
@@ -212,9 +192,6 @@ class ProfilerHooks:
             return action
 
         return hooked_profile
-
-
-_NO_PLAN = ActionPlan()
 
 
 class _Action:
@@ -249,11 +226,8 @@ def _does_nothing(profiler: Any) -> bool:
 class OptimizerHooks:
     """Listens to the start and end of an optimizer's `step`, from inside torch's own range for it.
 
-    It listens to any optimizer in the thread that made the hooks: another thread trains something else.
-
-    Args:
-        on_start: Called when a step starts. It must not raise.
-        on_end: Called when it ends, not if it raised. It must not raise.
+    It listens to any optimizer in the thread that made the hooks: another thread trains something else. A step that
+    raises an error has no end. The listeners must not raise.
     """
 
     def __init__(self, *, on_start: Callable[[], object], on_end: Callable[[], object]) -> None:

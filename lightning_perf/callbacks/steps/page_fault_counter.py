@@ -23,9 +23,6 @@ class PageFaultCounter:
 
     The profiler's own faults are not the training's. Those of the first steps do not come back: they compile, and take
     the memory that later steps use again.
-
-    Args:
-        count: Returns the page faults of this process so far, or None where the system does not count them.
     """
 
     def __init__(self, state: FitState, *, count: Callable[[], int | None] = count_page_faults) -> None:

@@ -24,10 +24,7 @@ class StepLog(StepObserver):
     """Writes step samples to a file, and gives them to the log of the Trainer's loggers.
 
     Files and loggers are written between steps, in time that is neither measured nor recorded. A file that cannot be
-    written causes one warning.
-
-    Args:
-        log_every: Steps between two logs; 0 for never.
+    written causes one warning. With `log_every` 0, nothing is logged.
     """
 
     def __init__(

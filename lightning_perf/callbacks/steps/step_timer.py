@@ -6,30 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.batch_tokens import count_tokens
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
 from lightning_perf.run_files.steps import StepSample
 
 AT_ONCE_NS = 20_000
 """Within this time after the start of a step, nothing can have been launched."""
 
-
-class TimingEvent(Protocol):
-    """The part of `torch.cuda.Event` (with ``enable_timing=True``) that is used here."""
-
-    def record(self, stream: Any, /) -> None:
-        """Put the event into a stream."""
-
-    def query(self) -> bool:
-        """Whether the stream has passed the event."""
-
-    def elapsed_time(self, end_event: Any, /) -> float:
-        """Milliseconds from this event to `end_event`, both passed."""
+TimingEvent: TypeAlias = Any
+"""A `torch.cuda.Event` with ``enable_timing=True``."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,8 @@ class DeviceInterval:
     @property
     def done(self) -> bool:
         """Whether the device has passed all events, which may be in different streams. Asking does not wait."""
-        return self.end.query() and self.begin.query() and all(a.query() and b.query() for a, b in self.waits)
+        passed: bool = self.end.query() and self.begin.query() and all(a.query() and b.query() for a, b in self.waits)
+        return passed
 
     @property
     def elapsed_ns(self) -> int:
@@ -55,12 +46,14 @@ class DeviceInterval:
 
         If the host runs ahead, this is the pace of the training, and the host's own clock is not.
         """
-        return round(self.begin.elapsed_time(self.end) * 1e6)
+        elapsed_ms: float = self.begin.elapsed_time(self.end)
+        return round(elapsed_ms * 1e6)
 
     @property
     def device_ns(self) -> int:
         """`elapsed_ns` without the time in which the device had nothing to do but wait for a batch."""
-        return self.elapsed_ns - sum(round(begin.elapsed_time(end) * 1e6) for begin, end in self.waits)
+        waited_ns: int = sum(round(begin.elapsed_time(end) * 1e6) for begin, end in self.waits)
+        return self.elapsed_ns - waited_ns
 
     @property
     def events(self) -> tuple[TimingEvent, ...]:
@@ -158,7 +151,7 @@ def cuda_clock(device: torch.device) -> DeviceClock:
     return DeviceClock(new_event, lambda: torch.cuda.current_stream(device))
 
 
-class StepTimer(StepObserver, PhaseObserver):
+class StepTimer(StepObserver):
     """Times each whole step: step time, wait for data, device time, samples, tokens.
 
     With a device clock, the step time is the device's: if the host runs ahead, its own clock measures how fast it

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, Signal, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, StepObserver
 from lightning_perf.callbacks.steps.observers import FitObserver
 
 _PHASES = {
@@ -56,10 +56,8 @@ class StepTracker(FitObserver):
     If the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
 
     Args:
-        at_start: Called in this order when a step starts, and when training resumes.
-        at_end: Called in this order when a step ends or is dropped, and when training pauses.
-        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are
-            notified of fetches and checkpoints only, which makes a step cheaper.
+        observers: Called in this order when something starts, and in reverse when it ends. Unless the profiler records,
+            they are notified of fetches and checkpoints only, which makes a step cheaper.
         counts_all: Whether `counter` always sees every optimizer step, so that hooks of optimizers only limit phases.
         on_follow: Called when all phases have to be followed, or no longer, and the tracker is idle in other hooks.
     """
@@ -68,23 +66,21 @@ class StepTracker(FitObserver):
         self,
         state: FitState,
         counter: StepCounter,
+        observers: Sequence[StepObserver],
         *,
-        at_start: Sequence[StepObserver],
-        at_end: Sequence[StepObserver],
-        phases: Sequence[PhaseObserver],
         counts_all: bool = False,
         on_follow: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._state = state
         self._counter = counter
-        self._at_end = at_end
-        self._step_starts = _overridden(StepObserver.on_step_start, at_start)
+        self._at_end = at_end = observers[::-1]
+        self._step_starts = _overridden(StepObserver.on_step_start, observers)
         self._step_ends = _overridden(StepObserver.on_step_end, at_end)
         self._pauses = _overridden(StepObserver.on_training_pause, at_end)
-        self._resumes = _overridden(StepObserver.on_training_resume, at_start)
-        self._batch_takers = _overridden(StepObserver.add_batch, at_start)
-        self._phase_starts = tuple(observer.on_phase_start for observer in phases)
-        self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
+        self._resumes = _overridden(StepObserver.on_training_resume, observers)
+        self._batch_takers = _overridden(StepObserver.add_batch, observers)
+        self._phase_starts = _overridden(StepObserver.on_phase_start, observers)
+        self._phase_ends = _overridden(StepObserver.on_phase_end, at_end)
         self._numbered = False
         self._open = False
         self._paused = False

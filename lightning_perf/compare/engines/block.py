@@ -6,6 +6,7 @@ import os
 import platform
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,14 @@ from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE,
 from lightning_perf.workers.command import StoppedError, run_command
 from lightning_perf.workers.exit_status import describe_exit, last_lines
 
+TICK_S = 0.5
+"""Seconds between two looks at the progress of the blocks."""
+
+MAX_LOSSES = 3
+"""A block is given up after its worker or job was lost this many times."""
+
 MOST_CHARACTERS = 200
 """Characters that a message quotes from the last line of a run's output."""
-
 
 STALE_S = 600.0
 """A block that was cut off is repeated if its finished runs ended longer ago than this and than its longest run took:
@@ -66,6 +72,16 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
             _Block(study, folder, block, device, lease, stop).work()
     except (StoppedError, LeaseTakenError):
         return
+
+
+def repeats_lost(folder: Path, block: int, problem: str, losses: Counter[int]) -> bool:
+    """Record that the process of a block was lost, and return whether to run the block again."""
+    losses[block] += 1
+    journal.append(folder, block, journal.Lost(problem))
+    if losses[block] < MAX_LOSSES:
+        return True
+    journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times"))
+    return False
 
 
 @dataclass(frozen=True)

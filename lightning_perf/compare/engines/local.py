@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_perf.compare.engines.block import Device, run_block
+from lightning_perf.compare.engines.block import TICK_S, Device, run_block
 from lightning_perf.compare.errors import CompareError
 
-TICK_S = 0.5
 SMI_TIMEOUT_S = 30
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.compare.engines.block import Device, run_block
+from lightning_perf.compare.engines.block import TICK_S, Device, repeats_lost, run_block
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.run_files import journal
-
-TICK_S = 0.5
-MAX_LOSSES = 3
-"""A block is given up after its job was lost this many times."""
 
 
 class SlurmEngine:
@@ -42,7 +39,7 @@ class SlurmEngine:
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         """Run blocks until each is over; see `Engine`."""
         executor = self._executor(folder)
-        losses = dict.fromkeys(blocks, 0)
+        losses: Counter[int] = Counter()
         jobs = {block: executor.submit(_run_block, str(folder), block) for block in blocks}
         try:
             while jobs:
@@ -55,12 +52,8 @@ class SlurmEngine:
                     del jobs[block]
                     if error is None or journal.read_block(folder, block).over:
                         continue
-                    losses[block] += 1
                     problem = f"its job {job.job_id} was lost ({_summary(error)})"
-                    journal.append(folder, block, journal.Lost(problem))
-                    if losses[block] >= MAX_LOSSES:
-                        journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times"))
-                    else:
+                    if repeats_lost(folder, block, problem, losses):
                         jobs[block] = executor.submit(_run_block, str(folder), block)
         finally:
             for job in jobs.values():

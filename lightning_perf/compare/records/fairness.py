@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lightning_perf.compare.records.fingerprint import NOT_HASHED, hash_methods
-from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
 
 HASHES = ("model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
@@ -28,13 +28,8 @@ CONSEQUENCES = {
 ESSENTIAL = ("data.manifest", "model.initial_weights", "data.first_batch", "code.revision")
 """Facts that a note names when no run recorded them: the comparison then assumes that they agree."""
 
-
-@dataclass(frozen=True)
-class FairnessFacts:
-    """The part of a run that decides whether it may be compared: its fingerprint with the machine, and its block."""
-
-    facts: Mapping[str, FactValue]
-    block: int | None = None
+Facts: TypeAlias = Mapping[str, FactValue]
+"""The fingerprint of a run."""
 
 
 @dataclass(frozen=True)
@@ -108,53 +103,41 @@ def likely_cause(facts: Collection[str]) -> str:
 
 
 def check_fairness(
-    baseline: Sequence[FairnessFacts],
-    candidate: Sequence[FairnessFacts],
+    baseline: Sequence[Facts],
+    candidate: Sequence[Facts],
     *,
     treatment: Collection[str] = (),
     allow: Collection[str] = (),
-    blocked: bool = False,
+    blocks: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Fairness:
-    """Compare the fingerprints of two arms with at least one run each.
+    """Compare the fingerprints of the runs of two arms with at least one run each.
 
     A fact of the `treatment` must have one value in all runs of an arm. Those of `allow` may differ, also within an
-    arm. With `blocked`, facts that depend on the seed must agree within each block.
+    arm. If both arms ran in `blocks`, facts that depend on the seed must agree within each block.
     """
     both = (*baseline, *candidate)
-    names = sorted({fact for run in both for fact in run.facts})
+    names = sorted({fact for facts in both for fact in facts})
     under_test = _with_consequences(names, treatment)
     allowed = _with_consequences(names, allow)
     differences = []
     unknown = []
     for fact in names:
-        reason = _why_unknown(fact, {run.facts.get(fact) for run in both})
+        ours, theirs = ([facts.get(fact) for facts in runs] for runs in (baseline, candidate))
+        reason = _why_unknown(fact, {*ours, *theirs})
         if reason is not None:
             unknown.append(f"{fact} ({reason})")
             continue
-        if _agree(fact, baseline, candidate, blocked):
+        if _agree(fact, ours, theirs, blocks):
             continue
-        settled = fact in SEED_FACTS or (_is_one(fact, baseline) and _is_one(fact, candidate))
+        settled = fact in SEED_FACTS or (_is_one(ours) and _is_one(theirs))
         allowed_by = "treatment" if fact in under_test and settled else "allow" if fact in allowed else None
-        differences.append(Difference(fact, _values(fact, baseline), _values(fact, candidate), allowed_by))
-    unchecked = tuple(fact for fact in ESSENTIAL if all(run.facts.get(fact) is None for run in both))
+        differences.append(Difference(fact, _texts(fact, ours), _texts(fact, theirs), allowed_by))
+    unchecked = tuple(fact for fact in ESSENTIAL if all(facts.get(fact) is None for facts in both))
     ordered = sorted(differences, key=lambda difference: (difference.allowed_by is not None, difference.fact))
     return Fairness(tuple(ordered), unchecked, tuple(unknown))
 
 
-def fairness_facts(run: RunRecord) -> FairnessFacts:
-    """Return the facts of a run for `check_fairness`."""
-    host = host_name(run)
-    facts = run.facts if "host.name" in run.facts or not host else {**run.facts, "host.name": host}
-    return FairnessFacts(facts, run.place.block if run.place else None)
-
-
-def host_name(run: RunRecord) -> str | None:
-    """Return the name of the machine that a run used. Older records have it in a note."""
-    host = run.facts.get("host.name") or run.notes.get("host")
-    return str(host) if host else None
-
-
-def hardware_name(facts: Mapping[str, FactValue]) -> str | None:
+def hardware_name(facts: Facts) -> str | None:
     """Return the name of the device; for a processor with the number of threads, which its speed depends on."""
     name, threads = facts.get("device.name"), facts.get("device.threads")
     if name is None:
@@ -176,24 +159,28 @@ def _with_consequences(facts: Sequence[str], names: Collection[str]) -> set[str]
     return chosen.union(*(CONSEQUENCES.get(fact, ()) for fact in chosen))
 
 
-def _agree(fact: str, baseline: Sequence[FairnessFacts], candidate: Sequence[FairnessFacts], blocked: bool) -> bool:
-    if fact not in SEED_FACTS and not (blocked and fact.startswith(HOST)):
-        return _is_one(fact, (*baseline, *candidate))
-    if blocked:
-        ours, theirs = _by_block(fact, baseline), _by_block(fact, candidate)
-        return all(ours[block] == theirs[block] for block in ours.keys() & theirs.keys())
-    a = Counter(_key(run.facts.get(fact)) for run in baseline)
-    b = Counter(_key(run.facts.get(fact)) for run in candidate)
+def _agree(
+    fact: str,
+    ours: Sequence[FactValue],
+    theirs: Sequence[FactValue],
+    blocks: tuple[Sequence[int], Sequence[int]] | None,
+) -> bool:
+    if fact not in SEED_FACTS and not (blocks is not None and fact.startswith(HOST)):
+        return _is_one((*ours, *theirs))
+    keys, other_keys = list(map(_key, ours)), list(map(_key, theirs))
+    if blocks is not None:
+        by_block, other_by_block = (
+            dict(zip(blocks[0], keys, strict=True)),
+            dict(zip(blocks[1], other_keys, strict=True)),
+        )
+        return all(by_block[block] == other_by_block[block] for block in by_block.keys() & other_by_block.keys())
+    a, b = Counter(keys), Counter(other_keys)
     # If the arms have different numbers of runs, the seeds of the smaller arm must be among those of the larger.
-    return a == b if len(baseline) == len(candidate) else not (a - b) or not (b - a)
+    return a == b if len(ours) == len(theirs) else not (a - b) or not (b - a)
 
 
-def _is_one(fact: str, runs: Sequence[FairnessFacts]) -> bool:
-    return len({_key(run.facts.get(fact)) for run in runs}) == 1
-
-
-def _by_block(fact: str, runs: Sequence[FairnessFacts]) -> Mapping[int | None, tuple[str, FactValue]]:
-    return {run.block: _key(run.facts.get(fact)) for run in runs}
+def _is_one(values: Sequence[FactValue]) -> bool:
+    return len(set(map(_key, values))) == 1
 
 
 def _key(value: FactValue) -> tuple[str, FactValue]:
@@ -201,6 +188,6 @@ def _key(value: FactValue) -> tuple[str, FactValue]:
     return type(value).__name__, value
 
 
-def _values(fact: str, runs: Sequence[FairnessFacts]) -> tuple[str, ...]:
+def _texts(fact: str, values: Sequence[FactValue]) -> tuple[str, ...]:
     missing = "not set" if fact.startswith(ENVIRONMENT) else "not recorded"
-    return tuple(dict.fromkeys(missing if run.facts.get(fact) is None else str(run.facts[fact]) for run in runs))
+    return tuple(dict.fromkeys(missing if value is None else str(value) for value in values))

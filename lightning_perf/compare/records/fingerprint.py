@@ -6,7 +6,6 @@ different suffixes cannot be compared:
 
 - ``-sampled-2``: a sample
 - ``-sampled-spread-2``: a smaller sample, of very large arrays that are transposed or expanded
-- ``-2``: everything, but earlier versions hashed such content in another way
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,7 @@ def fact_of_hash(take: Callable[[], str | None]) -> str | None:
 
 def hash_methods(fact: str) -> frozenset[str]:
     """Return the suffixes in a fact that is a hash. Two hashes with different ones cannot be compared."""
-    return frozenset(re.findall(r"-(?:sampled(?:-spread)?-2|sampled|2)(?![0-9a-z])", fact))
+    return frozenset(re.findall(r"-sampled(?:-spread)?-2(?![0-9a-z])", fact))
 
 
 def at_even_distances(values: Sequence[Any], most: int) -> Sequence[Any]:
@@ -192,7 +191,6 @@ class _Walk:
         self._budget = budget
         self._parts: list[tuple[str, str | Block]] = []
         self._seen: dict[int, tuple[int, Any]] = {}
-        self._changed = False
         self._blocks = 0
 
     def flatten(self, value: Any) -> None:
@@ -208,14 +206,14 @@ class _Walk:
             kind = type(value)
             text = self._plain_text(value) if kind in PLAIN else self._odd_text(value)
             if text is not None:
-                self._add(name, text, old=kind in PLAIN or _is_of_numpy(value, PLAIN))
+                self._add(name, text)
                 continue
             children = self._children(name, value)
             if not children:
                 continue
             if not all(type(child) in PLAIN for _, child in children):
                 if id(value) in self._seen:
-                    self._add(name, f"→{self._seen[id(value)][0]}", old=False)
+                    self._add(name, f"→{self._seen[id(value)][0]}")
                     continue
                 self._seen[id(value)] = len(self._seen), value
             labels = [_label(key, number) for number, (key, _) in enumerate(children)]
@@ -242,17 +240,15 @@ class _Walk:
             whole = part.cost_bytes <= most_bytes
             for piece in whole_content(part, check) if whole else sampled_content(part, most_bytes, check):
                 digest.update(piece)
-        suffix = "-2" if self._changed else ""
-        if len(blocks) > MAX_BLOCKS or any(block.cost_bytes > most_bytes for block in blocks):
-            suffix = "-sampled-spread-2" if any(block.spread for block in blocks) else "-sampled-2"
-        return digest.hexdigest() + suffix
+        if len(blocks) <= MAX_BLOCKS and all(block.cost_bytes <= most_bytes for block in blocks):
+            return digest.hexdigest()
+        return digest.hexdigest() + ("-sampled-spread-2" if any(block.spread for block in blocks) else "-sampled-2")
 
-    def _add(self, name: str, part: str | Block, *, old: bool = True) -> None:
+    def _add(self, name: str, part: str | Block) -> None:
         self._blocks += isinstance(part, Block)
         if self._blocks > MAX_TENSORS:
             raise UnreadableError(f"it has more than {MAX_TENSORS:,} tensors")
         self._parts.append((name, part))
-        self._changed |= not old
         self._budget.take_text(len(part) if isinstance(part, str) else 0)
 
     def _children(self, name: str, value: Any) -> list[tuple[Any, Any]]:
@@ -261,14 +257,13 @@ class _Walk:
         if issubclass(kind, np.ndarray):
             return self._of_array(name, value)
         if issubclass(kind, bytearray):
-            self._add(name, array_block(np.frombuffer(value, np.uint8)), old=False)
+            self._add(name, array_block(np.frombuffer(value, np.uint8)))
             return []
         if is_tensor(value):
             found = tensor_parts(value, WHOLE_BYTES, MAX_OBJECTS)
             if isinstance(found, Block):
-                self._add(name, found, old=found.values is not None)
+                self._add(name, found)
                 return []
-            self._changed |= "class" in found or ("values" in found and "dtype" in found)
             return list(found.items())
         count = size(value)
         if count is not None:
@@ -276,9 +271,7 @@ class _Walk:
             return list(parts(value))
         if issubclass(kind, (set, frozenset)):
             return self._of_set(value)
-        found = attributes(value)
-        self._changed |= bool(found) and issubclass(kind, (Mapping, Sequence))
-        return list(found.items())
+        return list(attributes(value).items())
 
     def _of_array(self, name: str, array: Any) -> list[tuple[Any, Any]]:
         if not array.dtype.hasobject:
@@ -298,7 +291,6 @@ class _Walk:
         base = set if issubclass(type(value), set) else frozenset
         self._budget.check_objects(base.__len__(value))
         items = list(base.__iter__(value))
-        self._changed |= bool(items)
         texts = sorted(self._plain_text(item) for item in items if type(item) in PLAIN)
         return list(enumerate(texts))
 

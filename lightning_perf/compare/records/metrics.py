@@ -10,7 +10,7 @@ from enum import Enum
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import EpochEnded
-from lightning_perf.statistics.censored import ReachTime
+from lightning_perf.statistics.collapse import ReachTime
 
 ACCURACY_WORDS = frozenset(("acc", "accuracy"))
 LOWER_WORDS = frozenset(

@@ -37,7 +37,6 @@ from lightning_perf.run_files.steps import STEPS
 GIVEN_UP = "its block was given up"
 """The problem of a run that is left out because another run of its block failed."""
 
-
 PROGRESS_RUNS = 1000
 
 CRASHED_AT_START = "it crashed at its start, and left an empty record"
@@ -51,12 +50,12 @@ class RunRecord:
         run_id: Unique name of the run.
         path: The record's file.
         started_unix_s: When it started.
+        outcome: How it ended.
+        error: The error that ended it, if it failed.
         place: Its place in a study; None outside a study.
         facts: The fingerprint: everything that must agree in a fair comparison.
         notes: Observations that need not agree, such as the load.
         epochs: The epochs in order, each with the metrics that were logged by its end; None for nan.
-        outcome: How it ended.
-        error: The error that ended it, if it failed.
         train_time_s: Training time; None if the run was interrupted.
         peak_device_bytes: Peak allocated device memory, or None.
         peak_host_bytes: Peak resident memory of the process, or None.
@@ -76,18 +75,18 @@ class RunRecord:
     run_id: str
     path: Path
     started_unix_s: float
-    place: Place | None
-    facts: Mapping[str, FactValue]
-    notes: Mapping[str, FactValue]
-    epochs: tuple[EpochEnded, ...]
     outcome: Outcome
     error: str | None
-    train_time_s: float | None
-    peak_device_bytes: int | None
-    peak_host_bytes: int | None
-    problems: tuple[str, ...]
-    remarks: tuple[str, ...]
-    steps: StepTimes | None = field(repr=False)
+    place: Place | None = None
+    facts: Mapping[str, FactValue] = field(default_factory=dict)
+    notes: Mapping[str, FactValue] = field(default_factory=dict)
+    epochs: tuple[EpochEnded, ...] = ()
+    train_time_s: float | None = None
+    peak_device_bytes: int | None = None
+    peak_host_bytes: int | None = None
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    steps: StepTimes | None = field(default=None, repr=False)
     steps_problem: str | None = None
     predicted_speedup: tuple[float, float] | None = None
     other_cpu_share: float | None = None
@@ -208,18 +207,8 @@ def _crashed_at_start(path: Path) -> RunRecord:
         run_id=f"no-record-{where}",
         path=path,
         started_unix_s=path.stat().st_mtime,
-        place=None,
-        facts={},
-        notes={},
-        epochs=(),
         outcome=Outcome.FAILED,
         error=CRASHED_AT_START,
-        train_time_s=None,
-        peak_device_bytes=None,
-        peak_host_bytes=None,
-        problems=(),
-        remarks=(),
-        steps=None,
     )
 
 

@@ -49,12 +49,6 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
     return {name: tuple(runs) for name, runs in arms.items()}
 
 
-OPTIONS_NAME = "options.json"
-"""The options of a study, in its folder."""
-
-NOT_OPTIONS = "does not hold the options of a study"
-
-
 def failed_blocks(folder: Path) -> dict[str, frozenset[int]]:
     """Return the blocks in which a run of each arm failed, including runs that left no record."""
     study = read_study(folder)

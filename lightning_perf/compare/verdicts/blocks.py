@@ -23,6 +23,7 @@ from lightning_perf.show.blocks import (
     listing,
     table,
 )
+from lightning_perf.statistics.drift import Drift
 from lightning_perf.statistics.spread import Spread
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
@@ -89,7 +90,7 @@ def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
         rows = ((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows if row.arm == arm)
         yield table(("", refusal.baseline, arm), rows, title)
     yield from listing(notes)
-    yield Line(_what_to_do(refusal))
+    yield Line(way_out(refusal))
 
 
 def _title(comparison: Comparison) -> str:
@@ -161,7 +162,7 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
     for candidate in comparison.candidates:
         for result in candidate.metrics:
             p = result.exact.p
-            change, interval = _change(result, result.estimate)
+            change, interval = change_text(result, result.estimate)
             if paged and result.estimate.value is None:
                 interval = result.estimate.reason or interval
             rows.append(
@@ -170,7 +171,7 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
                     Cell(change, result.estimate.value),
                     interval,
                     Cell(f"{p:.3g}" if p is not None else NOT_AVAILABLE, p),
-                    Cell(_with_interval(*_change(result, result.robust)), result.robust.value),
+                    Cell(_with_interval(*change_text(result, result.robust)), result.robust.value),
                     Cell(_detectable(result), result.detectable),
                 ]
             )
@@ -208,7 +209,7 @@ def gate_table(gates: Sequence[GateResult]) -> Table:
     return table(("", "outcome", "value", "low", "high", "why"), rows, "Gates")
 
 
-def _what_to_do(refusal: Unfair) -> str:
+def way_out(refusal: Unfair) -> str:
     """Return the advice after a refusal: the option that allows the most likely cause."""
     if refusal.advice is not None:
         return refusal.advice
@@ -246,15 +247,23 @@ def _footnotes(comparison: Comparison) -> Iterator[str]:
                 f"{arm.name}: {share.value:.0%} of {share.n} runs collapsed "
                 f"({share.confidence:.0%} interval {share.low:.0%} to {share.high:.0%}).".replace("%", " %")
             )
-    change = comparison.drift.change
-    if change.value is not None and change.low is not None and comparison.drift.p is not None:
-        ends = f"{format_change(1 + change.low)} to {format_change(1 + (change.high or 0))}"
-        size = f"{format_change(1 + change.value)} ({ends}, p = {comparison.drift.p:.2g})"
-        yield f"Drift of the step time from the first run to the last: {size}."
+    if comparison.drift.change.low is not None and comparison.drift.p is not None:
+        yield f"Drift of the step time from the first run to the last: {drift_text(comparison.drift)}."
     count = len(comparison.candidates)
     if count > 1:
         yield f"Per metric, all {count} intervals together hold with {100 * comparison.confidence:.3g} % confidence."
     yield from comparison.notes
+
+
+def drift_text(drift: Drift) -> str:
+    """Return the change from the first run to the last, with its interval."""
+    change = drift.change
+    if change.value is None:
+        return str(change.reason)
+    if change.low is None or change.high is None:
+        return f"{format_change(1 + change.value)} ({change.reason})"
+    ends = f"{format_change(1 + change.low)} to {format_change(1 + change.high)}"
+    return f"{format_change(1 + change.value)} ({ends}{'' if drift.p is None else f', p = {drift.p:.2g}'})"
 
 
 def _goal(arm: Arm, goal: float) -> str:
@@ -295,7 +304,8 @@ def _prediction(arm: str, prediction: Prediction) -> str:
     )
 
 
-def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
+def change_text(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
+    """Return an estimate of a change as text, and its interval."""
     text = format_change if METRICS[result.metric].scale is Scale.RATIO else _points
     if estimate.low is None or estimate.high is None:
         return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from lightning_perf import __version__
-from lightning_perf.compare.records.fairness import hardware_name, host_name
+from lightning_perf.compare.records.fairness import hardware_name
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, reach_time
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.checks import CHECKS, NOTES, busy_lines
@@ -22,8 +22,7 @@ from lightning_perf.compare.verdicts.gates import (
 )
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.verdict import Evidence, describe_verdict
-from lightning_perf.statistics import censored
-from lightning_perf.statistics.collapse import clopper_pearson
+from lightning_perf.statistics.collapse import clopper_pearson, first_to_reach, kaplan_meier_median
 from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.drift import measure_drift
 from lightning_perf.statistics.spread import compare_spread
@@ -53,9 +52,7 @@ def compare_arms(
     """
     facts = Facts(arms, settings or Settings(), failed_blocks or {})
     for check in CHECKS:
-        problem = check(facts)
-        if problem is not None:
-            raise problem
+        check(facts)
     quality = facts.quality
     candidates = [_candidate(facts, name) for name in facts.candidates]
     counted = [point for point in facts.points if point.left_out is None]
@@ -82,7 +79,7 @@ def compare_arms(
         hardware=tuple(dict.fromkeys(device for run in facts.runs if (device := hardware_name(run.facts)) is not None)),
         quality_metric=quality.name if quality is not None else None,
         quality_is=quality.metric if quality is not None else None,
-        machines=tuple(dict.fromkeys(host for run in facts.runs if (host := host_name(run)) is not None)),
+        machines=tuple(dict.fromkeys(str(host) for run in facts.runs if (host := run.facts.get("host.name")))),
         tool_version=__version__,
     )
 
@@ -102,7 +99,7 @@ def _arm(facts: Facts, name: str) -> Arm:
             for metric in METRICS
         },
         reached_goal=sum(time.reached for time in reach) if goal is not None else None,
-        median_time_to_accuracy_s=censored.kaplan_meier_median(reach) if reach else None,
+        median_time_to_accuracy_s=kaplan_meier_median(reach) if reach else None,
     )
 
 
@@ -149,7 +146,7 @@ def _first_to_accuracy(facts: Facts, pair: Pair) -> Probability | None:
     if not pair.blocked or goal is None:
         return None
     base, candidate = ([reach_time(run, facts.quality, goal) for run in runs] for runs in pair.records)
-    return censored.first_to_reach(base, candidate)
+    return first_to_reach(base, candidate)
 
 
 def _check_prediction(facts: Facts, name: str, estimates: Mapping[str, Estimate]) -> Prediction | None:

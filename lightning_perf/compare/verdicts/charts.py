@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.verdicts.blocks import change_text, drift_text
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Plot
 from lightning_perf.show.plots import Trace, band, bars, line, names_axis, points, upright
-from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_ratio
+from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_ratio
 
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Run
@@ -120,7 +121,7 @@ def predictions(comparison: Comparison) -> Iterator[Block]:
     widths, places = [row.high - row.low for _, row in rows], list(range(len(rows)))
     look = {"orientation": "h", "base": [row.low for _, row in rows], "width": 0.5}
     measured = (
-        _interval(comparison, arm, row.measured, place, f"measured: {format_ratio(row.measured.value)}")
+        _interval(comparison, arm, row.measured, place, "measured", format_ratio(row.measured.value))
         for place, (arm, row) in enumerate(rows)
         if row.measured.value is not None
     )
@@ -144,7 +145,8 @@ def time_boxes(comparison: Comparison, name: str) -> Iterator[Block]:
         return
     title = METRICS[name].title
     factor, unit = axis_unit(METRICS[name].unit, max(arm.metrics[name].max or 0.0 for arm in comparison.arms))
-    yield Heading(f"{title[0].upper()}{title[1:]} of every run", definition="box-and-whisker")
+    aside = "box: quartiles and median; whiskers: minimum and maximum"
+    yield Heading(f"{title[0].upper()}{title[1:]} of every run", definition="box-and-whisker", aside=aside)
     axis = {"title": f"{title} of a run ({unit}), lower is better", "measured": True}
     yield Plot(
         f"{title} of every run by arm. The tables have the figures.",
@@ -239,7 +241,9 @@ def run_order(comparison: Comparison) -> Iterator[Block]:
         places, changes = [place for place, _, _ in rows], [100 * change for _, _, change in rows]
         color, look = arm_color(comparison, arm.name), {"look": {"size": 9}}
         traces.append(points(places, changes, texts, color, _symbol(comparison, arm.name), **look))
-    yield Heading("Step time in the order of runs", definition="drift", aside=_drift_text(comparison))
+    what = "drift" if comparison.drift.change.value is None else "drift from the first run to the last"
+    aside = f"{what}: {drift_text(comparison.drift)}"
+    yield Heading("Step time in the order of runs", definition="drift", aside=aside)
     every = {"range": [0.4, len(used) + 0.6], "dtick": None if len(used) > 16 else 1}
     zero = {"zeroline": True, "zerolinecolor": "--ink-soft"}
     yield Plot(
@@ -258,17 +262,6 @@ def run_order(comparison: Comparison) -> Iterator[Block]:
 def arm_legend(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """Return the names and the colours of the arms."""
     return tuple((arm.name, arm_color(comparison, arm.name)) for arm in comparison.arms)
-
-
-def _drift_text(comparison: Comparison) -> str:
-    change, p = comparison.drift.change, comparison.drift.p
-    if change.value is None:
-        return f"drift: {change.reason}"
-    size = f"drift from the first run to the last: {format_change(1 + change.value)}"
-    if change.low is None or change.high is None:
-        return f"{size} ({change.reason})"
-    ends = f"{format_change(1 + change.low)} to {format_change(1 + change.high)}"
-    return f"{size} ({ends}{'' if p is None else f', p = {p:.2g}'})"
 
 
 def _drift_line(comparison: Comparison, count: int) -> Iterable[Trace]:
@@ -311,16 +304,8 @@ def _arm(comparison: Comparison, arm: Arm, metric: str, factor: float, belongs: 
 
 def _interval_of(comparison: Comparison, row: tuple[str, MetricResult], place: int, factor: float) -> Trace:
     arm, result = row
-    metric, found = METRICS[result.metric], result.estimate
-    show = format_change if metric.scale is Scale.RATIO else lambda value: format_points(value, "pt")
-    if result.deterministic:
-        ends = "the same in every run"
-    elif found.low is None or found.high is None:
-        ends = NOT_AVAILABLE
-    else:
-        ends = "the same in every block" if found.low == found.high else f"{show(found.low)} to {show(found.high)}"
-    text = f"{metric.title}: {show(found.value)} ({ends})"
-    return _interval(comparison, arm, found, place, text, factor, certain=result.deterministic)
+    figures, title = "{} ({})".format(*change_text(result, result.estimate)), METRICS[result.metric].title
+    return _interval(comparison, arm, result.estimate, place, title, figures, factor, certain=result.deterministic)
 
 
 def _interval(
@@ -328,12 +313,13 @@ def _interval(
     arm: str,
     found: Estimate,
     place: int,
-    text: str,
+    what: str,
+    figures: str,
     factor: float = 1,
     *,
     certain: bool = False,
 ) -> Trace:
-    """Return a point with its interval, or a hollow point without one."""
+    """Return a point with its interval, or a hollow point without one. Pictures write the figures next to it."""
     color, symbol, value = arm_color(comparison, arm), _symbol(comparison, arm), found.value or 0.0
     known = found.low is not None and found.high is not None
     look: Trace = {"size": 10}
@@ -345,7 +331,7 @@ def _interval(
         ends = {"array": [factor * (found.high - value)], "arrayminus": [factor * (value - found.low)]}
         shape = {"type": "data", "symmetric": False, "color": f"--{color}", "thickness": 2.5, "width": 0}
         bar = {"error_x": ends | shape}
-    return points([factor * value], [place], [text], color, symbol, look=look, **bar)
+    return points([factor * value], [place], [f"{what}: {figures}"], color, symbol, look=look, text=[figures], **bar)
 
 
 def _row_axis(rows: Sequence[tuple[str, MetricResult]]) -> Trace:

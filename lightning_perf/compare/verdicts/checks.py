@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.metrics import METRICS, best_logged
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
 from lightning_perf.compare.verdicts.facts import Facts, without_warm_up
 from lightning_perf.compare.verdicts.gates import ALLOW_WORK
 from lightning_perf.compare.verdicts.refusal import UnfairError
-from lightning_perf.compare.verdicts.work import drift_lines
 from lightning_perf.units import format_duration
 
 FAR_APART_S = 3600.0
 """A note names runs that started further apart than this."""
+
+DRIFT_APART = 0.05
+"""A note says that the steps of one arm become slower within a run than those of the other by at least this share."""
 
 BUSY_SHARE = 0.1
 """Report other processes from this share of the usable processors' time."""
@@ -30,68 +34,63 @@ BUSY_LOAD = 0.5
 """Report the load at the start of a run from this value per processor, if records lack the share of other processes."""
 
 
-def _too_few_arms(facts: Facts) -> CompareError | None:
-    if len(facts.arms) >= 2:
-        return None
-    return CompareError(
-        f"A comparison needs at least two arms, not {len(facts.arms)}. Give a folder of runs for each arm, or the "
-        "folder of a study."
-    )
+def _too_few_arms(facts: Facts) -> None:
+    if len(facts.arms) < 2:
+        raise CompareError(
+            f"A comparison needs at least two arms, not {len(facts.arms)}. Give a folder of runs for each arm, or the "
+            "folder of a study."
+        )
 
 
-def _given_twice(facts: Facts) -> CompareError | None:
+def _given_twice(facts: Facts) -> None:
     counts = Counter(run.path.resolve() for runs in facts.arms.values() for run in runs)
     for path, count in counts.items():
         if count > 1:
-            return CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
+            raise CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
     arms = {name: {run.identity: run.path for run in runs} for name, runs in facts.arms.items()}
     for name, runs in list(arms.items())[1:]:
         for identity in runs.keys() & arms[facts.baseline].keys():
             original = arms[facts.baseline][identity]
-            return CompareError(f"{runs[identity]}: a copy of {original}. Give {name} runs of its own.")
-    return None
+            raise CompareError(f"{runs[identity]}: a copy of {original}. Give {name} runs of its own.")
 
 
-def _without_valid_run(facts: Facts) -> CompareError | None:
+def _without_valid_run(facts: Facts) -> None:
     for name, used in facts.used.items():
         if not used:
             counts = Counter(facts.left_out[name].values())
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            return InvalidRunsError(
+            raise InvalidRunsError(
                 f"{name}: no valid run to compare ({reasons or 'it has no runs'}). Train this arm again."
             )
-    return None
 
 
-def _without_common_block(facts: Facts) -> CompareError | None:
-    if not facts.blocked:
-        return None
+def _without_common_block(facts: Facts) -> None:
     blocks = {name: {run.place.block for run in runs if run.place} for name, runs in facts.used.items()}
     base = facts.baseline
     for name in facts.candidates:
-        if not blocks[name] & blocks[base]:
-            return InvalidRunsError(
+        if facts.blocked and not blocks[name] & blocks[base]:
+            raise InvalidRunsError(
                 f"{name}: no block has valid runs of both {name} and {base}. Run the study again to resume."
             )
-    return None
 
 
-def _unfair(facts: Facts) -> CompareError | None:
+def _unfair(facts: Facts) -> None:
     unfair = {name: check.unfair for name, check in facts.fairness.items() if check.unfair}
-    return UnfairError(facts.baseline, unfair) if unfair else None
+    if unfair:
+        raise UnfairError(facts.baseline, unfair)
 
 
-def _goal_without_accuracy(facts: Facts) -> CompareError | None:
+def _goal_without_accuracy(facts: Facts) -> None:
     quality, settings = facts.quality, facts.settings
-    if quality is None or quality.is_accuracy or (settings.goal, settings.collapse_below) == (None, None):
-        return None
-    return CompareError(
-        f"--goal and --collapse-below need an accuracy, but {quality.name} is a {quality.metric}. "
-        "Leave them out, or name the accuracy with --accuracy METRIC."
-    )
+    needed = settings.goal is not None or settings.collapse_below is not None
+    if needed and quality is not None and not quality.is_accuracy:
+        raise CompareError(
+            f"--goal and --collapse-below need an accuracy, but {quality.name} is a {quality.metric}. "
+            "Leave them out, or name the accuracy with --accuracy METRIC."
+        )
 
 
-CHECKS: tuple[Callable[[Facts], CompareError | None], ...] = (
+CHECKS: tuple[Callable[[Facts], None], ...] = (
     _too_few_arms,
     _given_twice,
     _without_valid_run,
@@ -99,7 +98,7 @@ CHECKS: tuple[Callable[[Facts], CompareError | None], ...] = (
     _unfair,
     _goal_without_accuracy,
 )
-"""The reasons to refuse a comparison. A check may rely on the ones before it."""
+"""The checks that refuse a comparison with a `CompareError`. A check may rely on the ones before it."""
 
 
 def _not_blocked(facts: Facts) -> Iterator[str]:
@@ -176,7 +175,20 @@ def _different_work(facts: Facts) -> Iterator[str]:
         for metric, reason in pair.different_work.items():
             title = METRICS[metric].title
             yield f"The {title} of {name} is not compared: {reason}. If this does not matter, add --allow {ALLOW_WORK}."
-    yield from drift_lines(facts.used)
+
+
+def _slower_during_a_run(facts: Facts) -> Iterator[str]:
+    """Yield a note on steps that become slower during the runs of one arm only."""
+    drifts = {
+        name: float(np.median(known))
+        for name, runs in facts.used.items()
+        if (known := [run.steps.drift for run in runs if run.steps is not None and run.steps.drift is not None])
+    }
+    base = facts.baseline
+    for name in facts.candidates:
+        if {name, base} <= drifts.keys() and abs(drifts[name] - drifts[base]) >= DRIFT_APART:
+            changes = " and ".join(f"{100 * drifts[arm]:+.0f} % in {arm}".replace("-", "−") for arm in (name, base))
+            yield f"Within a run, the step time changes by {changes}. The means hold for runs of this length only."
 
 
 def _quality_of_runs(facts: Facts) -> Iterator[str]:
@@ -219,6 +231,7 @@ NOTES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _only_profiled,
     _profiled_unequally,
     _different_work,
+    _slower_during_a_run,
     _quality_of_runs,
     _single_runs,
 )
@@ -231,7 +244,12 @@ def busy_lines(arms: Mapping[str, Sequence[RunRecord]]) -> tuple[str, ...]:
     The runs include those left out because their times are invalid.
     """
     counted = {name: without_warm_up(runs) for name, runs in arms.items()}
-    return tuple(line for check in LOADS for line in check(counted))
+    return (
+        *_other_processes(counted),
+        *_cpu_quota(counted),
+        *_load_at_start(counted),
+        *_invalid_times(counted),
+    )
 
 
 def _other_processes(counted: Mapping[str, Sequence[RunRecord]]) -> Iterator[str]:
@@ -268,10 +286,6 @@ def _invalid_times(counted: Mapping[str, Sequence[RunRecord]]) -> Iterator[str]:
         problems = "; ".join(dict.fromkeys(problem for seen in found for problem in seen))
         if found:
             yield f"Left out as invalid, {len(found)} of {len(runs)} runs of {name}: {problems}."
-
-
-LOADS = (_other_processes, _cpu_quota, _load_at_start, _invalid_times)
-"""The checks for other load on the machine: other processes, CPU quotas, throttled devices."""
 
 
 def _range(shares: Sequence[float]) -> str:

@@ -22,7 +22,7 @@ from lightning_perf.statistics.spread import Spread
 from lightning_perf.statistics.values import Estimate, Probability
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.plots.save import SavedPlots
+    from lightning_perf.compare.verdicts.plots import SavedPlots
     from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
@@ -303,7 +303,7 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
             MissingExtraError: matplotlib is not installed.
             CompareError: The folder cannot be written.
         """
-        from lightning_perf.compare.plots.save import save_plots
+        from lightning_perf.compare.verdicts.plots import save_plots
 
         return save_plots(self, Path(folder))
 

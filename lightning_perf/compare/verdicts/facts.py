@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lightning_perf.compare.records.fairness import Fairness, check_fairness, fairness_facts
+from lightning_perf.compare.records.fairness import Fairness, check_fairness
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import Run
-from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, ALLOW_WORK, Settings
+from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.compare.verdicts.learned import Learned, has_collapsed, judge_learning, quality_limit
 from lightning_perf.compare.verdicts.pair import Pair, pair_runs
-from lightning_perf.compare.verdicts.work import different_work
 from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.statistics.collapse import CollapseCounts
 
@@ -81,14 +80,15 @@ class Facts:
     @cached_property
     def fairness(self) -> dict[str, Fairness]:
         """The differences between the fingerprints of each candidate and the baseline."""
-        of_arms = {name: [fairness_facts(run) for run in runs] for name, runs in self.used.items()}
+        facts = {name: [run.facts for run in runs] for name, runs in self.used.items()}
+        blocks = {name: [run.place.block for run in runs if run.place] for name, runs in self.used.items()}
         return {
             name: check_fairness(
-                of_arms[self.baseline],
-                of_arms[name],
+                facts[self.baseline],
+                facts[name],
                 treatment=self.treatment,
                 allow=self.settings.allow,
-                blocked=self.blocked,
+                blocks=(blocks[self.baseline], blocks[name]) if self.blocked else None,
             )
             for name in self.candidates
         }
@@ -131,19 +131,16 @@ class Facts:
     def pairs(self) -> dict[str, Pair]:
         """The runs of each candidate next to those of the baseline."""
         base, candidates = self.baseline, self.candidates
-        pairs = {
+        return {
             name: pair_runs(
                 (self.points_of[base], self.points_of[name]),
                 (self.used[base], self.used[name]),
                 blocked=self.blocked,
                 confidence=1 - (1 - self.settings.confidence) / len(candidates),
-                independent=ALLOW_SESSIONS in self.settings.allow,
+                allow=self.settings.allow,
             )
             for name in candidates
         }
-        if ALLOW_WORK in self.settings.allow:
-            return pairs
-        return {name: replace(pair, different_work=different_work(*pair.records)) for name, pair in pairs.items()}
 
     @cached_property
     def learned(self) -> dict[str, Learned]:
@@ -252,11 +249,5 @@ def _unit(run: RunRecord, blocked: bool) -> _Unit:
 def _did_not_finish(run: RunRecord, runs: Sequence[RunRecord]) -> bool:
     if run.outcome is not Outcome.INTERRUPTED:
         return run.outcome is Outcome.FAILED
-    again = (other for other in runs if other.started_unix_s > run.started_unix_s)
-    return run.place is None or not any(_same_attempt(run, other) for other in again)
-
-
-def _same_attempt(run: RunRecord, other: RunRecord) -> bool:
-    if run.place is None or other.place is None:
-        return False
-    return (run.place.block, run.place.attempt) == (other.place.block, other.place.attempt)
+    place, again = run.place, [other.place for other in runs if other.started_unix_s > run.started_unix_s]
+    return place is None or (place.block, place.attempt) not in [(p.block, p.attempt) for p in again if p is not None]

@@ -1,16 +1,17 @@
-"""Pair the runs of two arms, and compare them in one metric."""
+"""Pair the runs of two arms, check that they did the same work, and compare them in one metric."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
+from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, ALLOW_WORK
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.location import (
@@ -50,6 +51,12 @@ NOT_COMPARABLE = "not comparable"
 FAR = 3.5 * 1.4826
 """A block is far from the others beyond so many median absolute deviations (Iglewicz and Hoaglin, 1993)."""
 
+SAME_SHARE = 0.01
+"""Samples per step and epochs that differ by a larger share make times incomparable."""
+
+SAME_SAMPLES = 0.1
+"""The same for the samples of all steps, which are less certain: the warm-up is not counted."""
+
 Values = list[float | None]
 
 
@@ -65,12 +72,12 @@ class Pair:
         different_work: Metrics that do not compare the same work, with the reason.
     """
 
-    points: tuple[list[Run], ...]
-    records: tuple[list[RunRecord], ...]
+    points: tuple[Sequence[Run], ...]
+    records: tuple[Sequence[RunRecord], ...]
     blocked: bool
     confidence: float
     sessions: tuple[list[int], list[int]] | None
-    different_work: Mapping[str, str] = field(default_factory=dict)
+    different_work: Mapping[str, str]
 
     def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
         """Return one value per run, for both arms.
@@ -142,29 +149,62 @@ class Pair:
 
 
 def pair_runs(
-    points: tuple[Sequence[Run], Sequence[Run]],
-    records: tuple[Sequence[RunRecord], Sequence[RunRecord]],
+    points: tuple[Sequence[Run], ...],
+    records: tuple[Sequence[RunRecord], ...],
     *,
     blocked: bool,
     confidence: float,
-    independent: bool,
+    allow: Collection[str] = (),
 ) -> Pair:
-    """Pair the runs of two arms by block, or put them in the order of their start.
+    """Pair the runs of two arms by block, or put them in the order of their start."""
+    sessions = None
+    if blocked:
+        common = set.intersection(*({point.block for point in of_arm} for of_arm in points))
+        points = tuple(
+            sorted((p for p in of_arm if p.block in common), key=lambda p: p.block or 0) for of_arm in points
+        )
+        records = tuple(sorted((run for run in of_arm if _block(run) in common), key=_block) for of_arm in records)
+    else:
+        records = tuple(sorted(of_arm, key=lambda run: run.started_unix_s) for of_arm in records)
+        sessions = None if ALLOW_SESSIONS in allow else find_sessions(*records)
+    work = {} if ALLOW_WORK in allow else different_work(*records)
+    return Pair(points, records, blocked, confidence, sessions, work)
 
-    With `independent`, runs outside of blocks count as independent even if they are from one session.
-    """
-    if not blocked:
-        in_order = tuple(sorted(of_arm, key=lambda run: run.started_unix_s) for of_arm in records)
-        sessions = None if independent else find_sessions(*in_order)
-        return Pair(tuple(map(list, points)), in_order, blocked, confidence, sessions)
-    common = set.intersection(*({point.block for point in of_arm} for of_arm in points))
-    return Pair(
-        tuple(sorted((p for p in of_arm if p.block in common), key=lambda p: p.block or 0) for of_arm in points),
-        tuple(sorted((run for run in of_arm if _block(run) in common), key=_block) for of_arm in records),
-        blocked,
-        confidence,
-        None,
-    )
+
+def different_work(baseline: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> Mapping[str, str]:
+    """Return the metrics that do not compare the same work, with the reason."""
+    reasons: dict[str, str] = {}
+    for metric, what, amount, share in _WORK:
+        means = [_mean(amount, runs) for runs in (baseline, candidate)]
+        if metric in reasons or means[0] is None or means[1] is None:
+            continue
+        if abs(math.log(means[1] / means[0])) > math.log1p(share):
+            first, second = (f"{mean:.4g}" for mean in means)
+            reasons[metric] = f"the runs have {second} {what}, those of the baseline {first}"
+    return reasons
+
+
+def _samples_per_step(run: RunRecord) -> float | None:
+    steps = run.steps
+    return steps.samples_per_second * steps.mean_ns / 1e9 if steps is not None and steps.samples_per_second else None
+
+
+def _samples(run: RunRecord) -> float | None:
+    of_step = _samples_per_step(run)
+    return run.epochs[-1].steps * of_step or None if run.epochs and of_step is not None else None
+
+
+_WORK: tuple[tuple[str, str, Callable[[RunRecord], float | None], float], ...] = (
+    ("step_time", "samples per step", _samples_per_step, SAME_SHARE),
+    ("train_time", "epochs", lambda run: float(len(run.epochs)) or None, SAME_SHARE),
+    ("train_time", "samples", _samples, SAME_SAMPLES),
+)
+"""Per row a metric, the name of an amount that its times depend on, the amount, and by which share it may differ."""
+
+
+def _mean(amount: Callable[[RunRecord], float | None], runs: Sequence[RunRecord]) -> float | None:
+    known = [value for run in runs if (value := amount(run)) is not None]
+    return sum(known) / len(known) if known and len(known) == len(runs) else None
 
 
 def _block(run: RunRecord) -> int:

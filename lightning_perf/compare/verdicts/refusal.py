@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
-from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import Document, PageDocument
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block
 
+_Judged = TypeVar("_Judged")
+
 SCHEMA_VERSION = 1
 
 
 class UnfairError(CompareError):
-    """The arms differ in more than the setting being tested.
+    """The arms differ in more than the setting being tested. Its `refusal` is the document with the differences.
 
     Args:
         baseline: Name of the baseline.
@@ -31,21 +33,14 @@ class UnfairError(CompareError):
     def __init__(
         self, baseline: str, differences: Mapping[str, tuple[Difference, ...]], advice: str | None = None
     ) -> None:
-        facts = sorted({difference.fact for rows in differences.values() for difference in rows})
-        super().__init__(f"The runs differ in more than the setting being tested: {', '.join(facts)}.")
-        self.baseline = baseline
-        self.differences = differences
-        self.advice = advice
-
-    @property
-    def refusal(self) -> Unfair:
-        """The document of the refused comparison, with the unfair differences."""
-        rows = (
+        rows = tuple(
             UnfairRow(arm, difference.fact, difference.baseline, difference.candidate)
-            for arm, differences in self.differences.items()
-            for difference in differences
+            for arm, of_arm in differences.items()
+            for difference in of_arm
         )
-        return Unfair(str(self), self.baseline, tuple(rows), advice=self.advice)
+        facts = ", ".join(sorted({row.fact for row in rows}))
+        super().__init__(f"The runs differ in more than the setting being tested: {facts}.")
+        self.refusal = Unfair(str(self), baseline, rows, advice=advice)
 
 
 @dataclass(frozen=True)
@@ -120,6 +115,16 @@ class Unfair(PageDocument):
         from lightning_perf.compare.verdicts.page import unfair_parts
 
         return unfair_parts(self)
+
+
+def or_refusal(judge: Callable[[], _Judged]) -> _Judged | Unfair | InvalidRuns:
+    """Return the outcome of a judgement, or its refusal as a document too."""
+    try:
+        return judge()
+    except UnfairError as error:
+        return error.refusal
+    except InvalidRunsError as error:
+        return InvalidRuns(str(error))
 
 
 @dataclass(frozen=True)

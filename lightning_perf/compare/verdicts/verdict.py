@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lightning_perf.compare.records.metrics import METRICS
@@ -125,8 +125,18 @@ _Outcome = tuple[VerdictKind, str, str | None]
 
 def describe_verdict(evidence: Evidence) -> Verdict:
     """Describe a candidate's results: the headline, the details and the next step."""
-    kind, headline, next_step = next(found for rule in OUTCOMES if (found := rule(evidence)) is not None)
-    return Verdict(kind, headline, tuple(line for detail in DETAILS for line in detail(evidence)), next_step)
+    kind, headline, next_step = (
+        _unfinished(evidence) or _diverged(evidence) or _learns_less_reliably(evidence) or _by_times(evidence)
+    )
+    details = (
+        *_total_details(evidence),
+        *evidence.busy,
+        *_learned_details(evidence),
+        *_unfinished_details(evidence),
+        *_certainty_details(evidence),
+        *_fast_steps_details(evidence),
+    )
+    return Verdict(kind, headline, details, next_step)
 
 
 def _unfinished(evidence: Evidence) -> _Outcome | None:
@@ -169,28 +179,12 @@ def _learns_less_reliably(evidence: Evidence) -> _Outcome | None:
     )
 
 
-def _without_times(evidence: Evidence) -> _Outcome | None:
-    if evidence.time is not None:
-        return None
-    return VerdictKind.INCONCLUSIVE, f"Inconclusive: {evidence.no_times}.", None
-
-
-def _by_times(evidence: Evidence) -> _Outcome | None:
+def _by_times(evidence: Evidence) -> _Outcome:
     time, kind = evidence.time, evidence.kind
     if time is None:
-        return None
+        return VerdictKind.INCONCLUSIVE, f"Inconclusive: {evidence.no_times}.", None
     headline = _headline(kind, evidence.baseline, evidence.candidate, time, evidence.equivalence)
     return kind, headline, _next(evidence, time)
-
-
-OUTCOMES: tuple[Callable[[Evidence], _Outcome | None], ...] = (
-    _unfinished,
-    _diverged,
-    _learns_less_reliably,
-    _without_times,
-    _by_times,
-)
-"""The first rule that applies gives the verdict."""
 
 
 def _total_details(evidence: Evidence) -> Iterator[str]:
@@ -217,10 +211,6 @@ def _total_details(evidence: Evidence) -> Iterator[str]:
             f"{n} runs may miss slow runs of {evidence.candidate} if they are fewer than {share:.0f} % "
             f"({100 * time.estimate.confidence:.3g} % confidence)."
         )
-
-
-def _busy_details(evidence: Evidence) -> Iterator[str]:
-    yield from evidence.busy
 
 
 def _learned_details(evidence: Evidence) -> Iterator[str]:
@@ -304,17 +294,6 @@ def _fast_steps_details(evidence: Evidence) -> Iterator[str]:
     )
 
 
-DETAILS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
-    _total_details,
-    _busy_details,
-    _learned_details,
-    _unfinished_details,
-    _certainty_details,
-    _fast_steps_details,
-)
-"""The sentences below the headline."""
-
-
 def _of_baseline(evidence: Evidence, counts: CollapseCounts) -> str:
     return f"{evidence.baseline}: {counts.baseline} of {counts.of_baseline}"
 
@@ -365,8 +344,9 @@ def _next(evidence: Evidence, time: MetricResult) -> str | None:
         needed = _blocks_for(time)
         if needed is None:
             return "The difference is too small against the spread for a study of reasonable size to detect."
+        few = f" (the spread is uncertain with {time.estimate.n} blocks)" if time.estimate.n < EXACT_BLOCKS else ""
         return (
-            f"If the difference is as large as it looks{_roughly(time.estimate.n)}, a new study with {needed} blocks "
+            f"If the difference is as large as it looks{few}, a new study with {needed} blocks "
             "detects it with 80 % power. Start a new study instead of adding blocks to this one: adding blocks until "
             "a result appears finds differences that do not exist."
         )
@@ -388,7 +368,3 @@ def _blocks_for(time: MetricResult) -> int | None:
     sd = math.log1p(time.detectable) / effect
     needed = blocks_needed(abs(math.log(time.estimate.value)) / sd, confidence=time.estimate.confidence)
     return max(EXACT_BLOCKS, needed) if needed is not None else None
-
-
-def _roughly(blocks: int) -> str:
-    return f" (the spread is uncertain with {blocks} blocks)" if blocks < EXACT_BLOCKS else ""

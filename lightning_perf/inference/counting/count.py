@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -153,6 +154,20 @@ class _Row:
     bytes_moved: int = 0
     uncounted: set[str] = field(default_factory=set)
 
+    def result(self) -> LayerCount:
+        return LayerCount(
+            path=self.path,
+            kind=self.kind,
+            calls=self.calls,
+            output_shape=self.output_shape,
+            macs=self.flops // 2,
+            flops=self.flops,
+            parameters=self.parameters,
+            bytes_moved=self.bytes_moved,
+            arithmetic_intensity=self.flops / self.bytes_moved if self.bytes_moved else None,
+            uncounted=tuple(sorted(self.uncounted)),
+        )
+
 
 @dataclass
 class _Call:
@@ -183,7 +198,14 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.buffers = {id(tensor): tensor for tensor in module.buffers()}
         self.used: dict[int, Tensor] = {}
 
-    def enter(self, path: str, inputs: Any) -> None:
+    def follow(self, module: nn.Module, hooks: ExitStack) -> None:
+        """Count from the start to the end of each module's forward."""
+        for path, child in module.named_modules():
+            enter = partial(self.enter, path)
+            hooks.callback(child.register_forward_pre_hook(enter, with_kwargs=True, prepend=True).remove)
+            hooks.callback(child.register_forward_hook(self.leave).remove)
+
+    def enter(self, path: str, _: nn.Module, *inputs: Any) -> None:
         if self.calls:
             self.calls[-1].has_children = True
         row = self.rows[path]
@@ -192,7 +214,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         row.calls += 1
         self.calls.append(_Call(row, _size(inputs)))
 
-    def leave(self, output: Any) -> None:
+    def leave(self, _: nn.Module, __: Any, output: Any) -> None:
         call = self.calls.pop()
         tensors = _tensors(output)
         call.row.output_shape = tuple(tensors[0].shape) if tensors else ()
@@ -218,7 +240,11 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _book(self, call: _Call, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         inputs = _tensors((args, kwargs))
         for tensor in inputs:
-            self._book_state(call, tensor)
+            key = id(tensor)
+            if key in self.parameters and key not in self.used:
+                call.row.parameters += tensor.numel()
+            if key in self.parameters or key in self.buffers:
+                call.used[key] = self.used[key] = tensor
         if formula := find_formula(func):
             call.row.flops += int(formula(*args, **kwargs, out_val=result))
         elif not is_free(func):
@@ -226,34 +252,6 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if moves_data(func):
             call.moved = True
             call.operator_bytes += _size(inputs) + _size(result)
-
-    def _book_state(self, call: _Call, tensor: Tensor) -> None:
-        key = id(tensor)
-        if key not in self.parameters and key not in self.buffers:
-            return
-        call.used[key] = tensor
-        if key not in self.used:
-            self.used[key] = tensor
-            if key in self.parameters:
-                call.row.parameters += tensor.numel()
-
-
-@contextmanager
-def _followed(module: nn.Module, ledger: _Ledger) -> Iterator[None]:
-    """Report each start and end of a module's forward to the ledger."""
-
-    def enter(path: str) -> Callable[..., None]:
-        return lambda _, inputs, keywords: ledger.enter(path, (inputs, keywords))
-
-    handles = []
-    for path, child in module.named_modules():
-        handles.append(child.register_forward_pre_hook(enter(path), with_kwargs=True, prepend=True))
-        handles.append(child.register_forward_hook(lambda _, __, output: ledger.leave(output)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
@@ -264,15 +262,11 @@ def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
     device = parameters[0].device if parameters else torch.device("meta")
     inputs = torch.zeros(shape, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32, device=device)
     ledger = _Ledger(module)
-    with (
-        torch.no_grad(),
-        _unfused(),
-        _followed(module, ledger),
-        ledger,
-    ):
+    with torch.no_grad(), _unfused(), ExitStack() as hooks, ledger:
+        ledger.follow(module, hooks)
         output = module(inputs)
     outputs = _tensors(output)
-    layers = tuple(_layer(row) for row in ledger.order if row.bytes_moved or row.flops or row.uncounted)
+    layers = tuple(row.result() for row in ledger.order if row.bytes_moved or row.flops or row.uncounted)
     flops = sum(layer.flops for layer in layers)
     bytes_moved = sum(layer.bytes_moved for layer in layers)
     total = sum(tensor.numel() for tensor in parameters)
@@ -303,21 +297,6 @@ def _unfused() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
         torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
-
-
-def _layer(row: _Row) -> LayerCount:
-    return LayerCount(
-        path=row.path,
-        kind=row.kind,
-        calls=row.calls,
-        output_shape=row.output_shape,
-        macs=row.flops // 2,
-        flops=row.flops,
-        parameters=row.parameters,
-        bytes_moved=row.bytes_moved,
-        arithmetic_intensity=row.flops / row.bytes_moved if row.bytes_moved else None,
-        uncounted=tuple(sorted(row.uncounted)),
-    )
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -1,8 +1,9 @@
-"""`Count`: operations, parameters and bytes of a forward pass by layer. Reading it needs no torch."""
+"""The counts of a forward pass by layer, and the shortest possible time for them. Reading them needs no torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,158 @@ class Count:
     def uncounted(self) -> tuple[LayerCount, ...]:
         """Layers with operators without a known formula; if there are any, `flops` is too low."""
         return tuple(layer for layer in self.layers if layer.uncounted)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Peak rates of a device.
+
+    Attributes:
+        device: Name of the device.
+        dtype: Type of the arithmetic, e.g. ``float32``.
+        threads: CPU threads that share the work; None on a GPU.
+        flops_per_s: Floating-point operations per second.
+        bandwidth_bytes_per_s: Memory traffic, read and written, in bytes per second.
+        source: Origin of the rates.
+        convolution_flops_per_s: Floating-point operations per second of all layers except linear ones, if it differs:
+            PyTorch computes FP32 convolutions in TF32 by default, but not FP32 matrix products. None if it is the same.
+    """
+
+    device: str
+    dtype: str
+    threads: int | None
+    flops_per_s: float
+    bandwidth_bytes_per_s: float
+    source: str
+    convolution_flops_per_s: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether the rates were measured, and are not those of a table."""
+        return self.source.startswith("measured")
+
+    def highest(self, other: Peaks) -> Peaks:
+        """Return the higher rates of two measurements: other load only makes them lower."""
+        return replace(
+            self if self.flops_per_s >= other.flops_per_s else other,
+            bandwidth_bytes_per_s=max(self.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s),
+        )
+
+    def flops_per_s_of(self, kind: str) -> float:
+        """Return the peak rate of a layer, given the name of its class.
+
+        Convolutions, recurrent layers and attention have TF32 switches of their own, so only linear layers certainly
+        run as matrix products. For any other layer the result is the faster rate, so that the bound remains a bound.
+
+        Example:
+            >>> peaks = Peaks("A100 40GB", "float32", None, 19.5e12, 1555e9, "an example", 156e12)
+            >>> peaks.flops_per_s_of("Linear") / 1e12, peaks.flops_per_s_of("Conv2d") / 1e12
+            (19.5, 156.0)
+        """
+        if self.convolution_flops_per_s is None or "Linear" in kind:
+            return self.flops_per_s
+        if "Conv" in kind:
+            return self.convolution_flops_per_s
+        return max(self.flops_per_s, self.convolution_flops_per_s)
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """The shortest possible time of one layer alone, with its tensors in memory.
+
+    Attributes:
+        path: As in `LayerCount`.
+        kind: Name of the class.
+        compute_ms: FLOPs divided by the peak rate.
+        memory_ms: Bytes moved divided by the bandwidth.
+        bound_ms: The larger of the two, because arithmetic and memory traffic overlap.
+        limit: The larger of the two, by name.
+    """
+
+    path: str
+    kind: str
+    compute_ms: float
+    memory_ms: float
+    bound_ms: float
+    limit: Literal["compute", "memory"]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The shortest possible time of a forward pass (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
+
+    It is a lower bound, not a forecast: real kernels reach only a part of either peak, and calls have overhead.
+    Measured latencies are several times longer, and models rank differently by the bound than by the clock. Algorithms
+    with fewer multiplications (Winograd's convolutions), arithmetic of other types (int8 against a float32 peak) and
+    skipped weights can beat it.
+
+    Attributes:
+        peaks: Peak rates of the device.
+        layers: The bound of each layer alone.
+        compute_ms: FLOPs of each layer divided by the layer's peak rate, summed.
+        memory_ms: Bytes that any execution must move, weights, input and output once, divided by the bandwidth.
+        bound_ms: The larger of the two.
+        layer_by_layer_ms: Sum of the layers' bounds. It is the shortest time if each layer reads and writes memory, as
+            eager execution does with tensors larger than the caches. With smaller tensors, measured latencies may be
+            below it.
+    """
+
+    peaks: Peaks
+    layers: tuple[LayerBound, ...]
+    compute_ms: float
+    memory_ms: float
+    bound_ms: float
+    layer_by_layer_ms: float
+
+    def efficiency(self, latency_ms: float) -> float:
+        """Return the share of the peak that a measured latency reaches: the bound divided by the latency.
+
+        Args:
+            latency_ms: Measured time of the same forward pass.
+
+        Raises:
+            ValueError: The latency is not above 0.
+        """
+        if not latency_ms > 0:
+            raise ValueError(f"a latency must be above 0, got {latency_ms}")
+        return self.bound_ms / latency_ms
+
+
+def bound_latency(count: Count, peaks: Peaks) -> Roofline:
+    """Return the shortest possible time of a forward pass.
+
+    Args:
+        count: The counts of the forward pass.
+        peaks: Peak rates of the device, for the type of arithmetic that the model uses.
+
+    Raises:
+        ValueError: A peak is not above 0.
+
+    Example:
+        >>> layer = LayerCount("fc", "Linear", 1, (1, 10), 1000, 2000, 110, 4000, 0.5)
+        >>> count = Count((1, 100), (1, 10), (layer,), 1000, 2000, 110, 0, 440, 4000, 880, 0.5)
+        >>> bound = bound_latency(count, Peaks("a device", "float32", 1, 1e6, 1e6, "an example"))
+        >>> bound.compute_ms, bound.memory_ms, bound.bound_ms, bound.layer_by_layer_ms
+        (2.0, 0.88, 2.0, 4.0)
+        >>> bound.layers[0].limit, bound.efficiency(latency_ms=8.0)
+        ('memory', 0.25)
+    """
+    if not (peaks.flops_per_s > 0 and peaks.bandwidth_bytes_per_s > 0):
+        raise ValueError(f"peak rates must be above 0, got {peaks}")
+
+    layers = []
+    for layer in count.layers:
+        compute_ms = 1e3 * layer.flops / peaks.flops_per_s_of(layer.kind)
+        memory_ms = 1e3 * layer.bytes_moved / peaks.bandwidth_bytes_per_s
+        limit: Literal["compute", "memory"] = "compute" if compute_ms > memory_ms else "memory"
+        layers.append(LayerBound(layer.path, layer.kind, compute_ms, memory_ms, max(compute_ms, memory_ms), limit))
+    compute_ms = sum(layer.compute_ms for layer in layers)
+    memory_ms = 1e3 * count.compulsory_bytes / peaks.bandwidth_bytes_per_s
+    return Roofline(
+        peaks=peaks,
+        layers=tuple(layers),
+        compute_ms=compute_ms,
+        memory_ms=memory_ms,
+        bound_ms=max(compute_ms, memory_ms),
+        layer_by_layer_ms=sum(layer.bound_ms for layer in layers),
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from lightning_perf.inference.counting.roofline import Peaks
+from lightning_perf.inference.counting.document import Peaks
 from lightning_perf.inference.model.subject import cpu_threads, finish
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.hardware import find_device
@@ -50,7 +51,9 @@ def find_peaks(
             name = str(dtype).removeprefix("torch.")
             has_tf32 = dtype == torch.float32 and torch.version.hip is None
             tf32 = row.flops_per_s.get("tf32", rate) if has_tf32 else rate
-            product, convolution = (tf32 if precision == "tf32" else rate for precision in _fp32_precisions())
+            backends: Any = torch.backends
+            settings = backends.cuda.matmul, backends.cudnn.conv
+            product, convolution = (tf32 if setting.fp32_precision == "tf32" else rate for setting in settings)
             return Peaks(
                 properties.name,
                 name,
@@ -79,7 +82,10 @@ def measure_peaks(
     half = working_set // 2 // dtype.itemsize
     with torch.inference_mode(), cpu_threads(threads):
         random = torch.Generator(device).manual_seed(SEED)  # leaves the process's own generator alone
-        rates = {side: 2 * side**3 / _product_s(side, dtype, device, random) for side in sides}
+        rates = {}
+        for side in sides:
+            left, right, out = (torch.randn(side, side, dtype=dtype, device=device, generator=random) for _ in range(3))
+            rates[side] = 2 * side**3 / _best_s(partial(torch.mm, left, right, out=out), device)
         source, target = torch.ones(half, dtype=dtype, device=device), torch.ones(half, dtype=dtype, device=device)
         copy_s = _best_s(lambda: target.copy_(source), device)
         dot_s = _best_s(lambda: torch.dot(source, target), device)
@@ -92,17 +98,6 @@ def measure_peaks(
         bandwidth_bytes_per_s=2 * half * dtype.itemsize / min(copy_s, dot_s),
         source=f"measured here: a product of random {side}×{side} matrices; the faster of a copy and a dot product",
     )
-
-
-def _product_s(side: int, dtype: torch.dtype, device: torch.device, random: torch.Generator) -> float:
-    left, right, product = (torch.randn(side, side, dtype=dtype, device=device, generator=random) for _ in range(3))
-    return _best_s(lambda: torch.mm(left, right, out=product), device)
-
-
-def _fp32_precisions() -> tuple[str, str]:
-    """Return the precisions of FP32 matrix products and convolutions in this process, e.g. ``tf32``."""
-    backends: Any = torch.backends
-    return backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision
 
 
 def _best_s(call: Callable[[], object], device: torch.device) -> float:

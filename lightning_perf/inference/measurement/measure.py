@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +95,11 @@ class Latency:
     throughput: float
     speedup: Estimate | None
 
+    @property
+    def slow_ms(self) -> float:
+        """The 90th percentile, or the median if there are too few calls for it."""
+        return self.p50_ms if self.p90_ms is None else self.p90_ms
+
 
 def take_turns(
     timers: Mapping[str, Timer],
@@ -122,8 +127,8 @@ def take_turns(
 
 def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: int) -> Latency:
     """Summarise the timed calls of a variant; the baseline itself has no baseline."""
-    walls = _joined([turn.wall_ns for turn in rounds])
-    devices = _joined([turn.device_ns for turn in rounds])
+    walls = np.concatenate([turn.wall_ns for turn in rounds])
+    devices = np.concatenate([turn.device_ns for turn in rounds])
     p10, p50, p90, p99 = (float(value) / 1e6 for value in np.percentile(walls, (10, 50, 90, 99)))
     return Latency(
         threads=threads,
@@ -133,7 +138,7 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
         p50_ms=p50,
         p90_ms=p90 if len(walls) >= P90_CALLS else None,
         p99_ms=p99 if len(walls) >= P99_CALLS else None,
-        cpu_ms=float(np.median(_joined([turn.cpu_ns for turn in rounds]))) / 1e6,
+        cpu_ms=float(np.median(np.concatenate([turn.cpu_ns for turn in rounds]))) / 1e6,
         device_ms=float(np.median(devices)) / 1e6 if len(devices) else None,
         throughput=batch * len(walls) / (float(walls.sum()) / 1e9),
         speedup=speedup(rounds, baseline) if baseline is not None else None,
@@ -142,12 +147,5 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
 
 def speedup(rounds: Rounds, baseline: Rounds) -> Estimate:
     """Return the speed-up of one variant over another, from their median times in the same rounds."""
-    return walsh_ratio(_medians_ns(rounds), _medians_ns(baseline))
-
-
-def _medians_ns(rounds: Rounds) -> list[float]:
-    return [float(np.median(turn.wall_ns)) for turn in rounds]
-
-
-def _joined(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([value for part in parts for value in part], dtype=np.int64)
+    times, base = ([float(np.median(turn.wall_ns)) for turn in turns] for turns in (rounds, baseline))
+    return walsh_ratio(times, base)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import InferenceError
 
 
@@ -44,6 +45,51 @@ def shape_text(shape: tuple[int, ...]) -> str:
         '(n, 3, 224, 224)'
     """
     return f"({', '.join(map(str, ('n', *shape)))})"
+
+
+SAME = 1e-3
+"""Largest allowed difference of two calls with the same inputs, as a share of the largest output. Sums over several
+threads vary by less; randomness changes outputs by much more."""
+
+
+def check_subject(subject: Subject) -> Tensor:
+    """Run the original twice, check that it can be studied, and return its outputs, ``(n, …)``."""
+    module, name = subject.module, type(subject.module).__name__
+    before = subject.inputs.clone()
+    try:
+        with torch.inference_mode():
+            outputs = module(subject.inputs.clone())
+            given = subject.inputs.clone()
+            again = module(given)
+    except Exception as error:
+        raise InferenceError(
+            f"{name} does not take inputs of shape {shape_text(subject.input_shape)} and type {subject.inputs.dtype} "
+            f"({reason_of(error)}). Check the data, or --shape. Variants have one float32 input: wrap a model with "
+            "several inputs, or with token IDs, in a module that derives them from one such tensor."
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise InferenceError(
+            f"{name} returns a {type(outputs).__name__}, not one tensor. Wrap it in a module that returns its logits."
+        )
+    if outputs.ndim == 0 or len(outputs) != len(before):
+        raise InferenceError(
+            f"{name} returns the shape {tuple(outputs.shape)} for a batch of {len(before)}. Return one row per input."
+        )
+    if not torch.isfinite(outputs).all():
+        raise InferenceError(f"{name} returns NaN or infinite outputs for these inputs. Check weights and data.")
+    if not torch.equal(given, before):
+        raise InferenceError(
+            f"{name} changes its inputs in place, so a second call would see other values. "
+            "Use operations that return a new tensor, e.g. div instead of div_."
+        )
+    if float((again - outputs).abs().max()) > SAME * float(outputs.abs().max()):
+        raise InferenceError(
+            f"{name} returns other outputs for the same inputs, in eval mode, so nothing can be compared with it. "
+            "Remove random numbers from its forward, e.g. a dropout without training=self.training."
+        )
+    if outputs.dtype != torch.float32:
+        raise InferenceError(f"{name} returns {outputs.dtype}. Convert the model to float32.")
+    return outputs
 
 
 def choose_device(name: str) -> str:

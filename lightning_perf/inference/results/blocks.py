@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lightning_perf.inference.counting.document import Count
-from lightning_perf.inference.counting.roofline import LayerBound, Peaks, Roofline
+from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
@@ -54,23 +54,13 @@ def sweep_blocks(sweep: Sweep) -> Iterator[Block]:
     """Yield the table of the backbones, and remarks on the figures."""
     rows: list[TableRow] = []
     for row in sweep.rows:
-        latency = row.latency
-        if latency is None:
-            continue
-        macs = ("≥ " if row.uncounted else "") + _scaled(row.macs)
-        speed = Cell("1×", 1.0) if latency.speedup is None else latency.speedup.value
-        rows.append(
-            (
-                row.name,
-                Cell(_scaled(row.parameters), row.parameters),
-                Cell(macs, row.macs),
-                latency.p50_ms,
-                latency.p90_ms,
-                Cell(format_count(float(f"{latency.throughput:.3g}")), latency.throughput),
-                speed,
-                row.efficiency,
-            )
-        )
+        if (latency := row.latency) is not None:
+            parameters = Cell(_scaled(row.parameters), row.parameters)
+            macs = Cell(("≥ " if row.uncounted else "") + _scaled(row.macs), row.macs)
+            throughput = Cell(format_count(float(f"{latency.throughput:.3g}")), latency.throughput)
+            speed = Cell("1×", 1.0) if latency.speedup is None else latency.speedup.value
+            times_ms = latency.p50_ms, latency.p90_ms
+            rows.append((row.name, parameters, macs, *times_ms, throughput, speed, row.efficiency))
     heads = ("backbone", "params", "MACs", "median", "p90", "inputs/s", "speed", "of peak")
     kinds = "name figure figure milliseconds milliseconds figure ratio share"
     yield table(heads, rows, sweep_title(sweep), kinds)
@@ -80,7 +70,7 @@ def sweep_blocks(sweep: Sweep) -> Iterator[Block]:
 def sweep_title(sweep: Sweep) -> str:
     """Return the conditions of a sweep."""
     shape = "×".join(map(str, sweep.input_shape))
-    threads = "" if sweep.peaks.threads is None else f", {sweep.threads} thread{'s' if sweep.threads > 1 else ''}"
+    threads = "" if sweep.peaks.threads is None else f", {count_of(sweep.threads, 'thread')}"
     return f"Untrained backbones, float32, input {shape}, batch {sweep.batch}, {sweep.machine.device}{threads}"
 
 
@@ -113,21 +103,17 @@ def _tradeoff_table(tradeoff: Tradeoff) -> Table:
     cell = tradeoff.cells[0]
     rows: list[TableRow] = []
     for row, latency in tradeoff.measured(cell):
+        share = drop = Cell(NOT_AVAILABLE)
+        if row.accuracy is not None:
+            share = Cell(f"{100 * row.accuracy.share:.1f} %", row.accuracy.share)
+            drop = Cell(f"{_signed(row.accuracy.drop_points)} pt", row.accuracy.drop_points)
+        fast, small = row.variant in cell.front, row.variant in cell.size_front
+        best = "both" if fast and small else "time" if fast else "size" if small else ""
         speedup = 1.0 if latency.speedup is None else latency.speedup.value
-        rows.append(
-            (
-                row.variant,
-                latency.p50_ms,
-                speedup,
-                _accuracy(row.accuracy),
-                _drop(row.accuracy),
-                row.size_bytes,
-                _unbeaten(cell, row),
-            )
-        )
+        rows.append((row.variant, latency.p50_ms, speedup, share, drop, row.size_bytes, best))
     heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "best in")
     kinds = "name milliseconds ratio figure figure bytes figure"
-    return table(heads, rows, f"Trade-off: {_where(cell)}", kinds)
+    return table(heads, rows, f"Trade-off: {cell.conditions}", kinds)
 
 
 def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
@@ -135,34 +121,14 @@ def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
     on_device = tradeoff.machine.device_type != "cpu"
     rows: list[TableRow] = []
     for row in tradeoff.rows:
-        latency = row.latency(cell.threads, cell.batch)
-        if latency is None:
-            continue
-        rows.append(
-            (
-                row.variant,
-                latency.calls,
-                latency.p10_ms,
-                latency.p50_ms,
-                latency.p90_ms,
-                latency.p99_ms,
-                (latency.device_ms if on_device else latency.cpu_ms),
-                Cell(_interval(latency.speedup), 1.0 if latency.speedup is None else latency.speedup.value),
-                latency.throughput,
-            )
-        )
-    heads = (
-        "variant",
-        "calls",
-        "p10",
-        "p50",
-        "p90",
-        "p99",
-        "device" if on_device else "CPU",
-        "speed-up, interval",
-        "inputs/s",
-    )
-    title = f"Latency: {_where(cell)}; the original against itself: {_interval(cell.noise)}"
+        if (latency := row.latency(cell.threads, cell.batch)) is not None:
+            times_ms = latency.p10_ms, latency.p50_ms, latency.p90_ms, latency.p99_ms
+            busy_ms = latency.device_ms if on_device else latency.cpu_ms
+            speedup = Cell(_interval(latency.speedup), 1.0 if latency.speedup is None else latency.speedup.value)
+            rows.append((row.variant, latency.calls, *times_ms, busy_ms, speedup, latency.throughput))
+    time = "device" if on_device else "CPU"
+    heads = ("variant", "calls", "p10", "p50", "p90", "p99", time, "speed-up, interval", "inputs/s")
+    title = f"Latency: {cell.conditions}; the original against itself: {_interval(cell.noise)}"
     kinds = "name count" + " milliseconds" * 5 + " figure count"
     definitions = {"speed-up, interval": "speed-up"}
     return table(heads, rows, title, kinds, definition="latency", definitions=definitions, extra=("calls", "p10"))
@@ -172,10 +138,12 @@ def accuracy_table(tradeoff: Tradeoff) -> Table:
     """Return accuracy with its intervals, and the difference from the original's outputs, which needs no labels."""
     rows: list[TableRow] = []
     for row in tradeoff.rows:
-        if row.reload is None:
-            continue
-        error = f"{row.output_error:.1e}" if row.output_error is not None else NOT_AVAILABLE
-        rows.append([row.variant, *_judged(row.accuracy), Cell(error, row.output_error), _reloaded(row.reload)])
+        if row.reload is not None:
+            error = Cell(NOT_AVAILABLE if row.output_error is None else f"{row.output_error:.1e}", row.output_error)
+            difference = row.reload.max_difference
+            differs = difference > row.reload.tolerance
+            reloaded = Cell(f"differs by {difference:.1e}" if differs else "the same", difference, troubled=differs)
+            rows.append((row.variant, *_judged(row.accuracy), error, reloaded))
     heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error", "after loading")
     return table(
         heads,
@@ -186,13 +154,6 @@ def accuracy_table(tradeoff: Tradeoff) -> Table:
         definitions={name: name.replace(" ", "-") for name in ("agreement", "output error", "after loading")},
         extra=("after loading",),
     )
-
-
-def _reloaded(reload: results.Reload) -> Cell:
-    """Return whether a fresh process gives the same outputs."""
-    differs = reload.max_difference > reload.tolerance
-    text = f"differs by {reload.max_difference:.1e}" if differs else "the same"
-    return Cell(text, reload.max_difference, troubled=differs)
 
 
 def _judged(accuracy: Accuracy | None) -> TableRow:
@@ -213,21 +174,13 @@ def _judged(accuracy: Accuracy | None) -> TableRow:
 def cold_table(tradeoff: Tradeoff) -> Table:
     """Return the build time of each variant, and the load time and memory of a fresh process."""
     on_device = tradeoff.machine.device_type != "cpu"
-    rows = (
-        (
-            row.variant,
-            row.parameters,
-            row.size_bytes,
-            row.packed_bytes,
-            1e9 * row.build_s if row.build_s is not None else None,
-            row.cold.load_ms,
-            row.cold.first_call_ms,
-            row.cold.peak_rss_bytes,
-            row.cold.peak_device_bytes,
-        )
-        for row in tradeoff.rows
-        if row.cold is not None
-    )
+    rows: list[TableRow] = []
+    for row in tradeoff.rows:
+        if (cold := row.cold) is not None:
+            build_ns = None if row.build_s is None else 1e9 * row.build_s
+            sizes = row.parameters, row.size_bytes, row.packed_bytes
+            memory = cold.peak_rss_bytes, cold.peak_device_bytes
+            rows.append((row.variant, *sizes, build_ns, cold.load_ms, cold.first_call_ms, *memory))
     heads = ("variant", "parameters", "files", "packed", "build", "load", "first call", "memory", "on device")
     kinds = "name count bytes bytes duration milliseconds milliseconds bytes bytes"
     shown = None if on_device else -1
@@ -244,50 +197,45 @@ def cold_table(tradeoff: Tradeoff) -> Table:
 def layer_table(count: Count, roofline: Roofline | None, top: int) -> Table:
     """Return the layers with the most arithmetic."""
     layers = sorted(count.layers, key=lambda layer: -layer.flops)[:top]
-    bounds = {} if roofline is None else {bound.path: bound for bound in roofline.layers}
-    rows = (
-        (
-            layer.path or "(the model)",
-            layer.kind,
-            "×".join(map(str, layer.output_shape)),
-            layer.calls,
-            layer.parameters,
-            Cell(format_flops(layer.macs).replace("FLOPs", "MACs"), layer.macs),
-            layer.flops,
-            _share(layer.flops, count),
-            layer.bytes_moved,
-            _intensity(layer.arithmetic_intensity),
-            *_bound(bounds.get(layer.path)),
-            ", ".join(layer.uncounted),
+    bounds = {} if roofline is None else {bound.path: (bound.bound_ms, bound.limit) for bound in roofline.layers}
+    rows: list[TableRow] = []
+    for layer in layers:
+        share = layer.flops / count.flops if count.flops else None
+        intensity = layer.arithmetic_intensity
+        rows.append(
+            (
+                layer.path or "(the model)",
+                layer.kind,
+                "×".join(map(str, layer.output_shape)),
+                layer.calls,
+                layer.parameters,
+                Cell(format_macs(layer.macs), layer.macs),
+                layer.flops,
+                Cell(format_share(share), share, bar=share),
+                layer.bytes_moved,
+                Cell(NOT_AVAILABLE if intensity is None else f"{intensity:.1f}", intensity),
+                *bounds.get(layer.path, (None, "")),
+                ", ".join(layer.uncounted),
+            )
         )
-        for layer in layers
-    )
-    extra = ("output", "calls", "MACs", "least time", "bound by", "not counted")
+    heads = (
+        "layer", "kind", "output", "calls", "parameters", "MACs", "FLOPs", "share", "moved", "FLOPs/B",
+        "least time", "bound by", "not counted",
+    )  # fmt: skip
     return table(
-        (
-            "layer", "kind", "output", "calls", "parameters", "MACs", "FLOPs", "share", "moved", "FLOPs/B",
-            "least time", "bound by", "not counted",
-        ),
+        heads,
         rows,
         f"Layers with the most arithmetic ({len(layers)} of {len(count.layers)})",
         "code figure figure count count figure flops share bytes figure milliseconds figure figure",
         definition="macs",
         definitions={"moved": "bytes-moved", "FLOPs/B": "bytes-moved", "least time": "least-time"},
-        extra=extra,
-    )  # fmt: skip
+        extra=("output", "calls", "MACs", "least time", "bound by", "not counted"),
+    )
 
 
-def _share(flops: float, count: Count) -> Cell:
-    share = flops / count.flops if count.flops else None
-    return Cell(format_share(share), share, bar=share)
-
-
-def _bound(bound: LayerBound | None) -> TableRow:
-    return (None, "") if bound is None else (bound.bound_ms, bound.limit)
-
-
-def _intensity(flops_per_byte: float | None) -> Cell:
-    return Cell(NOT_AVAILABLE if flops_per_byte is None else f"{flops_per_byte:.1f}", flops_per_byte)
+def format_macs(macs: float) -> str:
+    """Format a number of multiply-accumulates."""
+    return format_flops(macs).replace("FLOPs", "MACs")
 
 
 def _count_line(tradeoff: Tradeoff, count: Count) -> str:
@@ -295,7 +243,7 @@ def _count_line(tradeoff: Tradeoff, count: Count) -> str:
     intensity = count.arithmetic_intensity
     line = (
         f"{format_count(count.parameters)} parameters ({format_bytes(count.size_bytes)}), "
-        f"{format_flops(count.macs).replace('FLOPs', 'MACs')} = {format_flops(count.flops)} per input"
+        f"{format_macs(count.macs)} = {format_flops(count.flops)} per input"
     )
     if intensity is not None:
         line += f", {intensity:.1f} FLOPs per byte moved"
@@ -303,20 +251,21 @@ def _count_line(tradeoff: Tradeoff, count: Count) -> str:
     if bound is None:
         return f"{line}."
     peaks = bound.peaks
-    rates = f"{format_flop_rate(peaks.flops_per_s)}{_of_convolutions(peaks)}"
     line += (
-        f". At {rates} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
+        f". At {peak_rate(peaks)} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
         f"({peaks.source}) it takes at least {format_milliseconds(bound.bound_ms)}"
     )
     latency = tradeoff.rows[0].latency(tradeoff.cells[0].threads, tradeoff.cells[0].batch)
     if latency is not None:
         line += f"; the original takes {format_ratio(latency.p50_ms / bound.bound_ms)} that"
-    return f"{line} ({_where(tradeoff.cells[0])})."
+    return f"{line} ({tradeoff.cells[0].conditions})."
 
 
-def _of_convolutions(peaks: Peaks) -> str:
+def peak_rate(peaks: Peaks) -> str:
+    """Return the rate of arithmetic, and that of convolutions if it differs."""
     rate = peaks.convolution_flops_per_s
-    return "" if rate is None else f" (convolutions {format_flop_rate(rate)})"
+    convolutions = "" if rate is None else f" (convolutions {format_flop_rate(rate)})"
+    return format_flop_rate(peaks.flops_per_s) + convolutions
 
 
 def _footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
@@ -332,10 +281,6 @@ def _footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
     return (*lines, *tradeoff.notes)
 
 
-def _where(cell: results.Cell) -> str:
-    return f"batch {cell.batch}, {cell.threads} thread{'' if cell.threads == 1 else 's'}"
-
-
 def _interval(estimate: Estimate | None) -> str:
     """Format a ratio with its interval; the ratio of the baseline to itself is 1 by definition."""
     if estimate is None or estimate.value is None:
@@ -346,22 +291,7 @@ def _interval(estimate: Estimate | None) -> str:
     return f"{format_ratio(estimate.value)} ({low}–{high})"
 
 
-def _accuracy(accuracy: Accuracy | None) -> Cell:
-    return Cell(NOT_AVAILABLE) if accuracy is None else Cell(f"{100 * accuracy.share:.1f} %", accuracy.share)
-
-
-def _drop(accuracy: Accuracy | None) -> Cell:
-    if accuracy is None:
-        return Cell(NOT_AVAILABLE)
-    return Cell(f"{_signed(accuracy.drop_points)} pt", accuracy.drop_points)
-
-
 def _signed(points: float) -> str:
     """Format a drop in points; a variant that is better than the original has a minus sign."""
     text = f"{points:.2f}"
     return "0" if float(text) == 0 else text.replace("-", "−")
-
-
-def _unbeaten(cell: results.Cell, row: results.Row) -> str:
-    fast, small = row.variant in cell.front, row.variant in cell.size_front
-    return "both" if fast and small else "time" if fast else "size" if small else ""

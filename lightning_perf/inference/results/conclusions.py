@@ -101,17 +101,17 @@ def condition_notes(machine: Machine, rows: Sequence[Row], cells: Sequence[Cell]
             f"Other processes were using this machine: load average {machine.load_before:.2f} before the measurement."
         )
     for cell in cells:
-        where = f"batch {cell.batch}, {cell.threads} thread{'s' if cell.threads > 1 else ''}"
         latency = rows[0].latency(cell.threads, cell.batch)
         if machine.device_type == "cpu" and cell.threads == 1 and latency is not None and latency.cpu_ms > 0:
             waited = latency.p50_ms / latency.cpu_ms
             if waited > WAITED:
                 notes.append(
-                    f"{where}: calls took {waited:.2f} times their CPU time because they waited for a processor."
+                    f"{cell.conditions}: calls took {waited:.2f} times their CPU time because they waited for a "
+                    "processor."
                 )
         if cell.tie > NOISY:
             notes.append(
-                f"{where}: two measurements of the original differ by up to {100 * cell.tie:.0f} %. Smaller "
+                f"{cell.conditions}: two measurements of the original differ by up to {100 * cell.tie:.0f} %. Smaller "
                 "differences between variants are noise. Measure on a quiet machine, or with more --seconds."
             )
     return tuple(notes)
@@ -130,50 +130,52 @@ def recommend(
     max_latency_ms: float | None,
     max_accuracy_drop_points: float | None,
     doubt: str | None = None,
-) -> Recommendation:
-    """Choose the variant to deploy.
+) -> Recommendation | None:
+    """Choose the variant to deploy; None without limits.
 
     With a limit on the accuracy drop, this is the fastest variant within the limits. Among variants with equal latency
     within the noise, it is the most accurate one, then the smallest. With a limit on the latency only, it is the most
     accurate variant within the limit, then the fastest. The limit on latency is one of the p90. A variant with ruined
     outputs is never chosen, and nothing is if `doubt` says why accuracy means nothing.
     """
-    if doubt is not None:
-        return Recommendation(max_latency_ms, max_accuracy_drop_points, None, doubt)
-    measured = measured_rows(rows, cell.threads, cell.batch)
-    if max_accuracy_drop_points is not None and not any(row.accuracy for row, _ in measured):
+    if max_latency_ms is None and max_accuracy_drop_points is None:
+        return None
+    variant, reason = None, doubt
+    if doubt is None:
+        variant, reason = _choose(
+            measured_rows(rows, cell.threads, cell.batch), cell.tie, max_latency_ms, max_accuracy_drop_points
+        )
+    return Recommendation(max_latency_ms, max_accuracy_drop_points, variant, reason or "")
+
+
+def _choose(
+    measured: Sequence[tuple[Row, Latency]], tie: float, max_latency_ms: float | None, max_drop: float | None
+) -> tuple[str | None, str]:
+    """Return the best variant, and why it is the best, or why there is none."""
+    if max_drop is not None and not any(row.accuracy for row, _ in measured):
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)
-    ruined, measured = ruin_notes([row for row, _ in measured]), [p for p in measured if ruin_of(p[0]) is None]
+    ruined = ruin_notes([row for row, _ in measured])
+    measured = [(row, latency) for row, latency in measured if ruin_of(row) is None]
     if ruined and not measured:
-        return Recommendation(max_latency_ms, max_accuracy_drop_points, None, ruined[0])
+        return None, ruined[0]
     kept = [
         (row, latency)
         for row, latency in measured
-        if _slow_ms(latency) <= _limit(max_latency_ms) and _drop(row) <= _limit(max_accuracy_drop_points)
+        if latency.slow_ms <= _limit(max_latency_ms) and _drop(row) <= _limit(max_drop)
     ]
     if not kept:
-        reason = _nearest(measured, max_latency_ms, max_accuracy_drop_points)
-        return Recommendation(max_latency_ms, max_accuracy_drop_points, None, reason)
-    if max_accuracy_drop_points is None:
+        return None, _nearest(measured, max_latency_ms, max_drop)
+    if max_drop is None:
         row, latency = min(kept, key=lambda pair: (-_correct(pair[0]), pair[1].p50_ms))
     else:
         fastest_ms = min(latency.p50_ms for _, latency in kept)
-        tied = [pair for pair in kept if pair[1].p50_ms <= fastest_ms * (1 + cell.tie)]
+        tied = [pair for pair in kept if pair[1].p50_ms <= fastest_ms * (1 + tie)]
         row, latency = min(tied, key=lambda pair: (-_correct(pair[0]), pair[0].size_bytes or 0, pair[1].p50_ms))
-    return Recommendation(
-        max_latency_ms,
-        max_accuracy_drop_points,
-        row.variant,
-        _praise(row, latency, max_accuracy_drop_points),
-    )
+    return row.variant, _praise(row, latency, max_drop)
 
 
 def _limit(given: float | None) -> float:
     return math.inf if given is None else given
-
-
-def _slow_ms(latency: Latency) -> float:
-    return latency.p90_ms if latency.p90_ms is not None else latency.p50_ms
 
 
 def _drop(row: Row) -> float:
@@ -185,7 +187,7 @@ def _correct(row: Row) -> int:
 
 
 def _praise(row: Row, latency: Latency, max_drop: float | None) -> str:
-    p50, p90 = format_milliseconds(latency.p50_ms), _slow_text(latency)
+    p50, p90 = format_milliseconds(latency.p50_ms), format_milliseconds(latency.slow_ms)
     parts = [f"p50 {p50}, p90 {p90} with batch {latency.batch}"]
     if latency.speedup is not None and latency.speedup.value is not None:
         times = format_ratio(latency.speedup.value).removesuffix("×")
@@ -206,29 +208,22 @@ def _praise(row: Row, latency: Latency, max_drop: float | None) -> str:
 def _nearest(measured: Sequence[tuple[Row, Latency]], max_latency_ms: float | None, max_drop: float | None) -> str:
     if not measured:
         return "No variant was measured."
-    fastest = min(measured, key=lambda pair: _slow_ms(pair[1]))
-    if max_latency_ms is not None and _slow_ms(fastest[1]) > max_latency_ms:
+    fastest, fastest_latency = min(measured, key=lambda pair: pair[1].slow_ms)
+    fastest_text = format_milliseconds(fastest_latency.slow_ms)
+    if max_latency_ms is not None and fastest_latency.slow_ms > max_latency_ms:
         return (
             f"No variant has a p90 latency of at most {format_milliseconds(max_latency_ms)}: the fastest, "
-            f"{fastest[0].variant}, has {_slow_text(fastest[1])}."
+            f"{fastest.variant}, has {fastest_text}."
         )
     accurate = [pair for pair in measured if _drop(pair[0]) <= _limit(max_drop)]
     if not accurate:
-        best = min(measured, key=lambda pair: _drop(pair[0]))
-        return (
-            f"No variant is within the limit on accuracy: the nearest, {best[0].variant}, has "
-            f"{_points(_drop(best[0]))}."
-        )
-    row, latency = min(accurate, key=lambda pair: _slow_ms(pair[1]))
+        best = min((row for row, _ in measured), key=_drop)
+        return f"No variant is within the limit on accuracy: the nearest, {best.variant}, has {_points(_drop(best))}."
+    row, latency = min(accurate, key=lambda pair: pair[1].slow_ms)
     return (
         f"No variant is within both limits: the fastest within the limit on accuracy, {row.variant}, has a p90 of "
-        f"{_slow_text(latency)}; {fastest[0].variant} has {_slow_text(fastest[1])} and "
-        f"{_points(_drop(fastest[0]))}."
+        f"{format_milliseconds(latency.slow_ms)}; {fastest.variant} has {fastest_text} and {_points(_drop(fastest))}."
     )
-
-
-def _slow_text(latency: Latency) -> str:
-    return format_milliseconds(_slow_ms(latency))
 
 
 def _points(drop: float) -> str:

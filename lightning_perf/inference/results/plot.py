@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from lightning_perf.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from lightning_perf.inference.results.sweep import Sweep
@@ -71,29 +71,29 @@ MOST_NAMES = 10
 
 def save_plot(figure: Figure, path: Path) -> None:
     """Save a plot; the suffix of the file names the format."""
-    from lightning_perf.compare.plots.style import drawing
+    from lightning_perf.show.pictures import image
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = io.BytesIO()
-        with drawing():
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower())
-        write_named_file(path, stream.getvalue())
+        write_named_file(path, image(figure, path.suffix.lstrip(".").lower()))
     except (OSError, ValueError) as error:
         raise InferenceError(f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
 
 
-def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
-    """Draw the variants of one batch size and number of threads; of the first if not given."""
+def draw_tradeoff(tradeoff: Tradeoff) -> Figure:
+    """Draw the variants with the first batch size and number of threads."""
     import_extra("matplotlib", "infer")
-    from lightning_perf.compare.plots.style import drawing, new_figure
+    from lightning_perf.show.pictures import drawing, new_figure
 
-    cell = cell or tradeoff.cells[0]
+    cell = tradeoff.cells[0]
     shown = tradeoff.measured(cell)
     if not shown:
         raise InferenceError("There is nothing to draw: no variant was measured. Their rows show the reasons.")
     has_accuracy = all(row.accuracy is not None for row, _ in shown)
-    points = [(row, latency, _height(row, n, has_accuracy)) for n, (row, latency) in enumerate(shown)]
+    points = [
+        (row, latency, 100 * row.accuracy.share if has_accuracy and row.accuracy is not None else -float(number))
+        for number, (row, latency) in enumerate(shown)
+    ]
     largest = max(row.size_bytes or 1 for row, _ in shown)
     with drawing():
         figure = new_figure(5.6)
@@ -110,19 +110,16 @@ def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
     return figure
 
 
-def _height(row: Row, number: int, has_accuracy: bool) -> float:
-    return 100 * row.accuracy.share if has_accuracy and row.accuracy is not None else -float(number)
-
-
 def _draw_row(
     axes: Axes, row: Row, latency: Latency, height: float, cell: Cell, largest: int, *, is_original: bool
 ) -> None:
     colour = ORIGINAL if is_original else BEST if row.variant in cell.front else OTHER
-    slow = latency.p90_ms if latency.p90_ms is not None else latency.p50_ms
-    axes.plot([latency.p10_ms, slow], [height, height], color=colour, lw=1.5, zorder=3, solid_capstyle="butt")
+    axes.plot(
+        [latency.p10_ms, latency.slow_ms], [height, height], color=colour, lw=1.5, zorder=3, solid_capstyle="butt"
+    )
     if row.accuracy is not None:
         ends = [100 * row.accuracy.low, 100 * row.accuracy.high]
-        axes.plot([latency.p50_ms, latency.p50_ms], ends, color=colour, lw=0.7, alpha=0.5, zorder=2)
+        axes.plot([latency.p50_ms] * 2, ends, color=colour, lw=0.7, alpha=0.5, zorder=2)
     area = max(LEAST_AREA, AREA * (row.size_bytes or 1) / largest)
     axes.scatter([latency.p50_ms], [height], s=area, color=colour, alpha=0.45, lw=0, zorder=3)
     axes.scatter([latency.p50_ms], [height], s=10, color=colour, zorder=4)
@@ -143,15 +140,10 @@ def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) 
 
 
 def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, largest: int) -> None:
-    from matplotlib import ticker
-
-    from lightning_perf.compare.plots.style import short_name
+    from lightning_perf.show.pictures import short_name
 
     axes.set_xscale("log")
-    formatter = ticker.FuncFormatter(lambda value, _: format_duration(1e6 * value))
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(formatter)
-    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    _set_ticks(axes.xaxis, lambda value: format_duration(1e6 * value))
     axes.margins(x=0.18, y=0.12)
     axes.set_xlabel("latency per call: median, bar from p10 to p90 (logarithmic)")
     if has_accuracy:
@@ -163,17 +155,25 @@ def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, larg
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    threads = f"{cell.threads} thread{'' if cell.threads == 1 else 's'}"
     shape = "×".join(map(str, tradeoff.input_shape))
     title = short_name(tradeoff.model)
     where = short_name(tradeoff.machine.device)
     axes.set_title(
-        f"{title}: batch {cell.batch}, {threads}, inputs {shape} float32, {where}\n"
+        f"{title}: {cell.conditions}, inputs {shape} float32, {where}\n"
         f"area: size of the files, at most {format_bytes(largest)}; "
         f"blue: best trade-offs; red: the original; A/A noise {100 * cell.tie:.1f} %",
         fontsize=10,
         loc="left",
     )
+
+
+def _set_ticks(axis: Axis, text: Callable[[float], str]) -> None:
+    """Label 1, 2 and 5 times the powers of ten on a logarithmic axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
@@ -193,9 +193,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
     The area of a point shows its size; the bar goes from the 10th to the 90th percentile of the calls.
     """
     import_extra("matplotlib", "infer")
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    from lightning_perf.compare.plots.style import FAINT, drawing, hide_frame, new_figure, short_name
+    from lightning_perf.show.pictures import FAINT, drawing, hide_frame, new_figure, short_name
 
     rows = [row for row in sweep.rows if row.latency is not None and row.macs]
     if not rows:
@@ -211,8 +209,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
         for row, x in zip(rows, macs, strict=True):
             latency = row.latency
             assert latency is not None
-            high = latency.p50_ms if latency.p90_ms is None else latency.p90_ms
-            axes.plot([x, x], [latency.p10_ms, high], color="#0072B2", linewidth=1.5, alpha=0.6, zorder=2)
+            axes.plot([x, x], [latency.p10_ms, latency.slow_ms], color="#0072B2", linewidth=1.5, alpha=0.6, zorder=2)
             axes.scatter(
                 [x], [latency.p50_ms], s=20 + 4 * (row.size_bytes or 0) / 2**20, color="#0072B2", alpha=0.5, zorder=3
             )
@@ -220,9 +217,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
+            _set_ticks(axis, "{:g}".format)
         axes.margins(x=0.15, y=0.1)
         hide_frame(axes, grid="both")
         axes.set_xlabel("multiply-accumulates of the batch (G)")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightning_perf.documents import Format, TextDocument
-from lightning_perf.inference.counting.roofline import Peaks
+from lightning_perf.inference.counting.document import Peaks
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Effort, Latency
 from lightning_perf.inference.results.tradeoff import Machine, PlottedDocument

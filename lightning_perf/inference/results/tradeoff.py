@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lightning_perf.documents import Format, PageDocument, SavedDocument
-from lightning_perf.inference.counting.document import Count
-from lightning_perf.inference.counting.roofline import Roofline
+from lightning_perf.inference.counting.document import Count, Roofline
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.accuracy import Accuracy
 from lightning_perf.inference.measurement.measure import Effort, Latency
+from lightning_perf.report.labels import count_of
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
@@ -129,12 +129,15 @@ class Row:
     latencies: tuple[Latency, ...] = ()
     provenance: dict[str, str] | None = None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has the weights of the original and computes in float32."""
+        return not self.transforms and (self.provenance or {}).get("dtype") == "float32"
+
     def latency(self, threads: int, batch: int) -> Latency | None:
         """Return the latency for this number of threads and this batch size, or None."""
-        for latency in self.latencies:
-            if (latency.threads, latency.batch) == (threads, batch):
-                return latency
-        return None
+        found = (each for each in self.latencies if (each.threads, each.batch) == (threads, batch))
+        return next(found, None)
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,11 @@ class Cell:
     tie: float
     front: tuple[str, ...]
     size_front: tuple[str, ...]
+
+    @property
+    def conditions(self) -> str:
+        """Batch size and number of threads, as text."""
+        return f"batch {self.batch}, {count_of(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)

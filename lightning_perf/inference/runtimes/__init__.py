@@ -1,1 +1,1 @@
-"""Runtimes that execute a model, one per module."""
+"""Runtimes that execute a model."""

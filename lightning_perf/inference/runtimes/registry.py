@@ -5,14 +5,16 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.runtimes.aot_inductor import AotInductor
 from lightning_perf.inference.runtimes.base import Runtime
-from lightning_perf.inference.runtimes.channels_last import ChannelsLast, ChannelsLastFused
-from lightning_perf.inference.runtimes.compiled import Compile
-from lightning_perf.inference.runtimes.eager import Eager
-from lightning_perf.inference.runtimes.half_precision import Bf16, Fp16
-from lightning_perf.inference.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeInt8, OnnxRuntimeInt8Dynamic
-from lightning_perf.inference.runtimes.openvino import OpenVino, OpenVinoInt8
+from lightning_perf.inference.runtimes.eager import Bf16, ChannelsLast, ChannelsLastFused, Eager, Fp16
+from lightning_perf.inference.runtimes.inductor import AotInductor, Compile
+from lightning_perf.inference.runtimes.onnx_runtimes import (
+    OnnxRuntime,
+    OnnxRuntimeInt8,
+    OnnxRuntimeInt8Dynamic,
+    OpenVino,
+    OpenVinoInt8,
+)
 from lightning_perf.inference.runtimes.tensorrt import TensorRtFp16, TensorRtInt8
 from lightning_perf.inference.runtimes.torchao_int8 import Int8Pt2e, Int8WeightOnly
 
@@ -36,6 +38,8 @@ RUNTIMES: tuple[Runtime, ...] = (
 )
 """All runtimes, the baseline first."""
 
+RUNTIME_NAMES = tuple(runtime.name for runtime in RUNTIMES)
+
 
 def find_runtime(name: str) -> Runtime:
     """Find a runtime by its name.
@@ -44,9 +48,8 @@ def find_runtime(name: str) -> Runtime:
         >>> find_runtime("onnxruntime-int8").summary
         'ONNX Runtime, int8 weights and activations, calibrated'
     """
-    names = {runtime.name: runtime for runtime in RUNTIMES}
-    if name in names:
-        return names[name]
-    near = get_close_matches(name, names, n=1)
+    if name in RUNTIME_NAMES:
+        return RUNTIMES[RUNTIME_NAMES.index(name)]
+    near = get_close_matches(name, RUNTIME_NAMES, n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
-    raise InferenceError(f"Unknown runtime {name!r}. {hint}Choose from {', '.join(names)}.")
+    raise InferenceError(f"Unknown runtime {name!r}. {hint}Choose from {', '.join(RUNTIME_NAMES)}.")

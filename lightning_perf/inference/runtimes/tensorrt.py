@@ -10,15 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_perf.inference.errors import VariantError, missing_package, package_versions, require, variant_errors
+from lightning_perf.inference.errors import VariantError, missing_package, package_versions, variant_errors
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
-from lightning_perf.inference.runtimes.onnx_files import (
-    INPUT_NAME,
-    OUTPUT_NAME,
-    write_onnx,
-    write_qdq_onnx,
-)
+from lightning_perf.inference.runtimes.export import INPUT_NAME, OUTPUT_NAME, write_onnx, write_qdq_onnx
 
 ENGINE_FILE = "model.engine"
 
@@ -36,9 +31,6 @@ def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> Non
 
     The network is strongly typed: each layer computes in its type in the file. TensorRT 11 supports nothing else
     (builder flags for types and calibrators were removed); TensorRT 10 needs a flag for it.
-
-    Args:
-        input_shape: Shape of one input, without the batch.
     """
     with variant_errors("TensorRT cannot build an engine"):
         import tensorrt
@@ -108,6 +100,7 @@ class TensorRtFp16(Runtime):
 
     name = "tensorrt-fp16"
     summary = "TensorRT, float16"
+    input_dtype = torch.float16
 
     def missing(self, device: torch.device) -> str | None:
         """Return why TensorRT cannot run: the device is not an NVIDIA GPU, or TensorRT is not installed."""
@@ -116,46 +109,31 @@ class TensorRtFp16(Runtime):
         return missing_package("tensorrt", package="tensorrt")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export in float16 and build the engine.
-
-        Raises:
-            VariantError: A package or a GPU is missing, or the model cannot be exported or built.
-        """
-        require(self.missing(subject.device))
+        """Export and build the engine."""
         with TemporaryDirectory() as scratch:
-            model = Path(scratch, "float16.onnx")
-            write_onnx(subject, model, torch.float16)
+            model = Path(scratch, "model.onnx")
+            settings = self._write_onnx(subject, model)
             build_engine(model, folder / ENGINE_FILE, subject.input_shape)
-        return {"dtype": "float16", "max_batch": str(MAX_BATCH), **package_versions("onnx", "onnxscript", "tensorrt")}
+        return {**settings, "max_batch": str(MAX_BATCH), **package_versions("onnx", "onnxscript", "tensorrt")}
+
+    def _write_onnx(self, subject: Subject, path: Path) -> Mapping[str, str]:
+        write_onnx(subject, path, torch.float16)
+        return {"dtype": "float16"}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
         """Load the engine."""
-        return load_engine(folder / ENGINE_FILE, device, torch.float16)
+        return load_engine(folder / ENGINE_FILE, device, self.input_dtype)
 
 
 class TensorRtInt8(TensorRtFp16):
-    """Runs the model with calibrated int8 weights and activations, as an engine for this GPU and version of TensorRT.
+    """Runs the model with calibrated int8 weights and activations.
 
     ONNX Runtime's quantizer finds the ranges on the CPU, because TensorRT 11 has no calibrators.
     """
 
     name = "tensorrt-int8"
     summary = "TensorRT, int8 weights and activations, calibrated"
+    input_dtype = torch.float32
 
-    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export, calibrate, quantize and build the engine.
-
-        Raises:
-            VariantError: A package, a GPU or the calibration inputs are missing, or the model cannot be exported,
-                quantized or built.
-        """
-        require(self.missing(subject.device))
-        with TemporaryDirectory() as scratch:
-            model = Path(scratch, "int8.onnx")
-            settings = write_qdq_onnx(subject, model, for_tensorrt=True)
-            build_engine(model, folder / ENGINE_FILE, subject.input_shape)
-        return {**settings, "max_batch": str(MAX_BATCH), **package_versions("tensorrt")}
-
-    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Load the engine."""
-        return load_engine(folder / ENGINE_FILE, device, torch.float32)
+    def _write_onnx(self, subject: Subject, path: Path) -> Mapping[str, str]:
+        return write_qdq_onnx(subject, path, for_tensorrt=True)

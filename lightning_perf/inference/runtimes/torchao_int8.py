@@ -10,23 +10,12 @@ import torch
 from torch import nn
 
 from lightning_perf.errors import reason_of
-from lightning_perf.inference.errors import (
-    VariantError,
-    missing_package,
-    package_versions,
-    quietly,
-    variant_errors,
-)
+from lightning_perf.inference.errors import VariantError, missing_package, package_versions, quietly, variant_errors
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
-from lightning_perf.inference.runtimes.compiled import compiled_call, missing_inductor_tools
-from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
-from lightning_perf.inference.runtimes.torch_export import (
-    CALIBRATION_BATCH,
-    export_program,
-    require_calibration,
-    tracing,
-)
+from lightning_perf.inference.runtimes.eager import Eager, module_call, save_module
+from lightning_perf.inference.runtimes.export import CALIBRATION_BATCH, export_program, require_calibration, tracing
+from lightning_perf.inference.runtimes.inductor import compiled_call, missing_inductor_tools
 
 PROGRAM_FILE = "program.pt2"
 
@@ -50,11 +39,7 @@ class Int8Pt2e(Runtime):
         return missing_package("torchao", extra="infer") or missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export, calibrate, convert and write the program, which is compiled at its first call.
-
-        Raises:
-            VariantError: There are no calibration inputs, or the model cannot be exported or quantized.
-        """
+        """Export, calibrate, convert and write the program, which is compiled at its first call."""
         require_calibration(subject)
         # Trace the bytecode: if traced by running, torchvision's ResNets fail in the quantizer.
         program = export_program(copy.deepcopy(subject.module), subject.inputs, strict=True)
@@ -103,11 +88,10 @@ def _drop_unused_weights(module: torch.fx.GraphModule) -> None:
                     del tensors[name]
 
 
-class Int8WeightOnly(Runtime):
+class Int8WeightOnly(Eager):
     """Keeps the weights of linear layers in int8 and widens them for each product; convolutions stay unchanged.
 
-    It saves memory. It saves time only if reading the weights dominates: large linear layers and small batches. The
-    file is a pickle of the whole module, like the file of `Eager`. The number of threads is torch's own.
+    It saves memory. It saves time only if reading the weights dominates: large linear layers and small batches.
     """
 
     name = "int8-weight-only"
@@ -119,8 +103,9 @@ class Int8WeightOnly(Runtime):
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Quantize the linear layers and write the module."""
-        linear = _count(subject.module, nn.Linear)
-        convolutions = _count(subject.module, nn.modules.conv._ConvNd)
+        layers = list(subject.module.modules())
+        linear = sum(isinstance(layer, nn.Linear) for layer in layers)
+        convolutions = sum(isinstance(layer, nn.modules.conv._ConvNd) for layer in layers)
         if linear == 0:
             raise VariantError(
                 f"torchao's weight-only int8 covers linear layers, and the model has none ({convolutions} convolutions "
@@ -142,11 +127,7 @@ class Int8WeightOnly(Runtime):
             **package_versions("torchao"),
         }
 
-    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:
         """Read the module."""
         with quietly():  # unpickling imports torchao, which prints warnings
-            return module_call(load_module(folder, device))
-
-
-def _count(module: nn.Module, kind: type[nn.Module]) -> int:
-    return sum(isinstance(layer, kind) for layer in module.modules())
+            return super().load(folder, device, threads)

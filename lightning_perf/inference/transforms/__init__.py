@@ -1,1 +1,1 @@
-"""Transforms that change a model's weights or layers before a runtime executes it, one per module."""
+"""Transforms that change a model's weights or layers before a runtime executes it."""

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from torch import nn
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.transforms.base import Transform
-from lightning_perf.inference.transforms.distillation import Distil, StudentBaseline
-from lightning_perf.inference.transforms.pruning import Prune, Sparsify
-from lightning_perf.inference.transforms.separable import Separable
-from lightning_perf.inference.transforms.weight_sharing import Share
+from lightning_perf.inference.transforms.base import Distil, Transform
+from lightning_perf.inference.transforms.layers import Prune, Separable
+from lightning_perf.inference.transforms.weights import Share, Sparsify
 
 TRANSFORM_NAMES = (
     "prune-25",
@@ -42,22 +40,20 @@ def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | 
         >>> find_transform("share-5bit").summary
         'k-means leaves 32 distinct weights per layer: smaller when compressed, not faster'
     """
-    students = students or {}
     for pattern, most, make in _NUMBERED:
         if match := re.fullmatch(pattern, name):
             number = int(match[1])
             if not 1 <= number <= most:
                 raise InferenceError(f"{name}: the number must be from 1 to {most}, got {number}.")
             return make(number)
-    if name == "separable":
-        return Separable()
-    if name == "distil":
-        return Distil()
-    student = name.removeprefix("distil-")
-    if student != name and student in students:
-        return Distil(student, students[student])
-    student = name.removeprefix("alone-")
-    if student != name and student in students:
-        return StudentBaseline(student, students[student])
-    names = [*TRANSFORM_NAMES, *(f"{how}-{student}" for student in students for how in ("distil", "alone"))]
+    plain: list[Transform] = [Separable(), Distil()]
+    taught = [
+        Distil(student, make_student, has_teacher=has_teacher)
+        for student, make_student in (students or {}).items()
+        for has_teacher in (True, False)
+    ]
+    for transform in (*plain, *taught):
+        if transform.name == name:
+            return transform
+    names = [*TRANSFORM_NAMES, *(transform.name for transform in taught)]
     raise InferenceError(f"Unknown transform {name!r}. Choose from {', '.join(names)}.")

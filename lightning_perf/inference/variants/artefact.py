@@ -25,38 +25,30 @@ if TYPE_CHECKING:
     from lightning_perf.inference.variants.worker import Origin
 
 
-class CheckedCall:
-    """Calls a variant and raises an error for a wrong input or output.
+def checked_call(call: Call, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Call:
+    """Return a call of a variant that raises an error for a wrong input or output.
 
     Compiled packages do not check shapes: one that AOTInductor compiled for batch 1 silently returns a single row for a
-    batch of 2.
-
-    Args:
-        input_shape: Shape of one input, without the batch dimension.
-        output_shape: Shape of one output, without the batch dimension.
+    batch of 2. The shapes are those of one input and one output, without the batch dimension.
     """
 
-    def __init__(self, call: Call, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> None:
-        self._call = call
-        self.input_shape = input_shape
-        self.output_shape = output_shape
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Run the variant."""
-        if tuple(inputs.shape[1:]) != self.input_shape or inputs.ndim == 0:
+    def checked(inputs: Tensor) -> Tensor:
+        if tuple(inputs.shape[1:]) != input_shape or inputs.ndim == 0:
             raise InferenceError(
-                f"The inputs have shape {tuple(inputs.shape)}, but the variant takes {shape_text(self.input_shape)}."
+                f"The inputs have shape {tuple(inputs.shape)}, but the variant takes {shape_text(input_shape)}."
             )
         if inputs.dtype != torch.float32:
             raise InferenceError(f"The inputs are {inputs.dtype}, but the variant takes torch.float32. Call .float().")
-        outputs = self._call(inputs)
-        wanted_shape = (len(inputs), *self.output_shape)
+        outputs = call(inputs)
+        wanted_shape = (len(inputs), *output_shape)
         if tuple(outputs.shape) != wanted_shape or outputs.dtype != torch.float32:
             raise InferenceError(
                 f"For a batch of {len(inputs)}, the variant returned {tuple(outputs.shape)} of {outputs.dtype} instead "
                 f"of {wanted_shape} of torch.float32. It does not support this batch size."
             )
         return outputs
+
+    return checked
 
 
 FORMAT_VERSION = 1
@@ -112,6 +104,11 @@ class Artefact:
         return sum(self.files.values())
 
 
+def library_versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed libraries that affect speed and outputs, by name."""
+    return {name.partition(".")[2]: str(version) for name, version in version_facts().items() if version is not None}
+
+
 def save_artefact(
     folder: Path,
     subject: Subject,
@@ -119,30 +116,27 @@ def save_artefact(
     *,
     output_shape: tuple[int, ...],
     provenance: Mapping[str, str] | None = None,
-) -> Artefact:
+) -> None:
     """Write the description of a built variant, so that `load_artefact` can load it."""
     artefact = Artefact(
         format_version=FORMAT_VERSION,
         tool_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        variant=origin.variant,
-        runtime=origin.runtime,
-        transforms=origin.transforms,
-        source=origin.source,
+        **msgspec.structs.asdict(origin),
         device=subject.device.type,
         threads=subject.threads,
         input_shape=subject.input_shape,
         output_shape=output_shape,
         dtype="float32",
-        labels=origin.labels,
-        files=_files(folder),
-        provenance=dict(provenance or {}),
-        versions={
-            name.partition(".")[2]: str(version) for name, version in version_facts().items() if version is not None
+        files={
+            path.relative_to(folder).as_posix(): path.stat().st_size
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.name != ARTEFACT_FILE
         },
+        provenance=dict(provenance or {}),
+        versions=library_versions(),
     )
     write_document(folder / ARTEFACT_FILE, artefact)
-    return artefact
 
 
 def read_artefact(folder: Path) -> Artefact:
@@ -211,15 +205,7 @@ def load_artefact(folder: Path, device: torch.device | str = "cpu", threads: int
     runtime = find_runtime(artefact.runtime)
     if reason := runtime.missing(device):
         raise VariantError(reason)
-    return CheckedCall(runtime.load(folder, device, threads), artefact.input_shape, artefact.output_shape)
-
-
-def _files(folder: Path) -> dict[str, int]:
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ARTEFACT_FILE
-    }
+    return checked_call(runtime.load(folder, device, threads), artefact.input_shape, artefact.output_shape)
 
 
 class _Head(msgspec.Struct):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import FineTune, Transform
-from lightning_perf.inference.variants.build import save_subject
 
 
 @dataclass(frozen=True)
@@ -72,41 +71,55 @@ class Chains:
         self._fine_tune = fine_tune
         self._work = work
         self._on_progress = on_progress
-        self._modules: dict[tuple[str, ...], nn.Module | VariantError] = {(): subject.module}
-        self._files: dict[tuple[tuple[str, ...], int], Path] = {}
+        self._modules: dict[str, nn.Module | VariantError] = {"": subject.module}
+        self._files: dict[tuple[str, int], Path] = {}
 
-    def module(self, transforms: tuple[Transform, ...]) -> nn.Module:
-        """Return the changed model."""
-        key = tuple(transform.name for transform in transforms)
-        if key not in self._modules:
-            self._modules[key] = self._apply(transforms)
-        made = self._modules[key]
+    def module(self, transforms: Sequence[Transform]) -> nn.Module:
+        """Return the changed model, or raise the `VariantError` of the transform that cannot be applied."""
+        chain = _name(transforms)
+        if chain not in self._modules:
+            self._modules[chain] = self._apply(transforms)
+        made = self._modules[chain]
         if isinstance(made, VariantError):
             raise made
         return made
 
-    def subject_file(self, transforms: tuple[Transform, ...], threads: int) -> Path:
-        """Return a file with the changed model as a `Subject`, for the process that builds the variant.
-
-        Raises:
-            VariantError: A transform cannot be applied, or its result cannot be saved.
-        """
-        key = (tuple(transform.name for transform in transforms), threads)
+    def subject_file(self, transforms: Sequence[Transform], threads: int) -> Path:
+        """Return a file with the changed model as a `Subject`, for the process that builds the variant."""
+        key = _name(transforms), threads
         if key not in self._files:
+            subject = replace(self._subject, module=self.module(transforms), threads=threads)
             path = self._work / f"subject{len(self._files)}.pt"
-            save_subject(replace(self._subject, module=self.module(transforms), threads=threads), path)
+            _save_subject(subject, path)
             self._files[key] = path
         return self._files[key]
 
-    def _apply(self, transforms: tuple[Transform, ...]) -> nn.Module | VariantError:
+    def _apply(self, transforms: Sequence[Transform]) -> nn.Module | VariantError:
         *before, last = transforms
         try:
-            module = self.module(tuple(before))
+            module = self.module(before)
             if reason := last.missing():
                 return VariantError(reason)
-            self._on_progress(f"Changing the model: {'+'.join(transform.name for transform in transforms)}")
+            self._on_progress(f"Changing the model: {_name(transforms)}")
             return last.apply(module, self._subject, self._fine_tune)
         except VariantError as error:
             return error
         except Exception as error:  # libraries and training code may raise anything; the other variants continue
             return VariantError(f"{last.name} failed ({reason_of(error)})")
+
+
+def _name(transforms: Sequence[Transform]) -> str:
+    return "+".join(transform.name for transform in transforms)
+
+
+def _save_subject(subject: Subject, path: Path) -> None:
+    homeless = sorted({type(m).__name__ for m in subject.module.modules() if type(m).__module__ == "__main__"})
+    if homeless:
+        raise VariantError(
+            f"{', '.join(homeless)} is defined in the main script, which a fresh process cannot import. "
+            "Move the class to a module."
+        )
+    try:
+        torch.save(subject, path)
+    except Exception as error:  # pickling runs code of the model's, which may raise anything
+        raise VariantError(f"the model cannot be saved as a whole ({reason_of(error)})") from error

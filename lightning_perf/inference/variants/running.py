@@ -1,19 +1,22 @@
-"""`Running`: a built variant that runs in a fresh process."""
+"""Build variants, and run built ones, each in a process of its own."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.inference.errors import VariantError, worker_errors
+from lightning_perf.inference.errors import InferenceError, VariantError, worker_errors
 from lightning_perf.inference.measurement.measure import Time, Timed
-from lightning_perf.inference.results.tradeoff import ColdStart, Reload
-from lightning_perf.inference.variants.artefact import Artefact
-from lightning_perf.inference.variants.build import BuiltVariant, start_worker
-from lightning_perf.inference.variants.worker import Predict, Predicted, Ready, WorkOrder
+from lightning_perf.inference.results.tradeoff import Reload
+from lightning_perf.inference.variants.artefact import ARTEFACT_FILE, Artefact, read_artefact
+from lightning_perf.inference.variants.worker import BuildOrder, Built, Origin, Predict, Predicted, Ready, WorkOrder
 from lightning_perf.workers.channel import M, Message
+from lightning_perf.workers.process import WorkerProcess
 
 RELOAD_TOLERANCE = 1e-3
 """Largest allowed difference of outputs between two processes, as a share of the largest output. On a CPU, the same
@@ -31,21 +34,61 @@ _COARSE = ("int8", "fp16", "bf16")
 TURN_TIMEOUT_S = 600.0
 
 
+@dataclass(frozen=True)
+class BuiltVariant:
+    """An artefact, with its outputs in the process that built it.
+
+    Attributes:
+        outputs: ``.npy`` file of its outputs on the subject's inputs.
+    """
+
+    artefact: Artefact
+    folder: Path
+    outputs: Path
+    seconds: float
+
+
+def build_variant(
+    origin: Origin, subject: Path, folder: Path, work: Path, *, threads: int, timeout_s: float
+) -> BuiltVariant:
+    """Build a variant from the file of a subject, after its transforms.
+
+    An existing artefact in `folder` is replaced once the new one is complete. `work` is for temporary files.
+    """
+    if folder.exists() and not (folder / ARTEFACT_FILE).is_file():
+        raise InferenceError(f"{folder} exists and is not an exported variant. Give another --out, or move it away.")
+    staging = folder.with_name(f".{folder.name}.building")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        staging.mkdir(parents=True)
+    except OSError as error:
+        raise InferenceError(f"{staging.parent} cannot be written ({error.strerror}). Give another --out.") from error
+    outputs = work / f"{folder.name}.outputs.npy"
+    order = BuildOrder(str(subject), str(staging), str(outputs), origin)
+    try:
+        with worker_errors(), _start_worker("build", order, threads) as worker:
+            built = worker.receive(Built, timeout_s=timeout_s)
+        shutil.rmtree(folder, ignore_errors=True)
+        staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return BuiltVariant(read_artefact(folder), folder, outputs, built.seconds)
+
+
 class Running:
-    """Loads an artefact in a process of its own."""
+    """Loads an artefact in a process of its own. `cold` has the time and memory that it took."""
 
     def __init__(self, built: BuiltVariant, inputs: Path, device: str, threads: int, timeout_s: float) -> None:
         self._built = built
         self._inputs = inputs
         self._timeout_s = timeout_s
         with worker_errors():
-            self._worker = start_worker("run", WorkOrder(str(built.folder), device, threads, str(inputs)), threads)
+            self._worker = _start_worker("run", WorkOrder(str(built.folder), device, threads, str(inputs)), threads)
             try:
-                ready = self._worker.receive(Ready, timeout_s=timeout_s)
+                self.cold = self._worker.receive(Ready, timeout_s=timeout_s).cold
             except BaseException:
                 self._worker.kill()
                 raise
-        self.cold = ColdStart(ready.load_ms, ready.first_call_ms, ready.peak_rss_bytes, ready.peak_device_bytes)
 
     def predict(self, inputs: Path) -> NDArray[np.float32]:
         """Return the outputs for all inputs in a ``.npy`` file."""
@@ -71,6 +114,14 @@ class Running:
         with worker_errors():
             self._worker.send(request)
             return self._worker.receive(reply, timeout_s=timeout_s)
+
+
+def _start_worker(task: str, order: Message, threads: int) -> WorkerProcess:
+    """Start a task of `variants.worker`, with this process's search path: the model's module may be on it."""
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    return WorkerProcess(
+        f"lightning_perf.inference.variants.worker:{task}", order, path=sys.path, environment=environment
+    )
 
 
 def compare_reload(found: NDArray[np.float32], built: NDArray[np.float32], artefact: Artefact) -> Reload:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.runtimes.base import Runtime
-from lightning_perf.inference.runtimes.registry import find_runtime
+from lightning_perf.inference.runtimes.registry import RUNTIME_NAMES, find_runtime
 from lightning_perf.inference.transforms.base import Transform
 from lightning_perf.inference.transforms.registry import find_transform
 
@@ -66,6 +66,16 @@ class Variant:
     transforms: tuple[Transform, ...]
     runtime: Runtime
 
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Names of the transforms."""
+        return tuple(transform.name for transform in self.transforms)
+
+    @property
+    def summary(self) -> str:
+        """Description of its parts."""
+        return "; ".join([*(transform.summary for transform in self.transforms), self.runtime.summary])
+
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
     """Parse the name of a variant.
@@ -80,18 +90,20 @@ def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | N
             f"Variant {text!r}: a part is empty. Join transforms and a runtime with +, e.g. prune-50+eager."
         )
     *before, last = parts
-    runtime, problem = _find_runtime(last)
-    if runtime is None:
-        before, runtime = parts, find_runtime(BASELINE)
+    problem = ""
+    try:
+        runtime = find_runtime(last)
+    except InferenceError as error:  # the last part is a transform, or a mistake
+        before, runtime, problem = parts, find_runtime(BASELINE), f" {error}"
     transforms = []
-    for position, name in enumerate(before):
-        if _find_runtime(name)[0] is not None:
+    for position, name in enumerate(before, 1):
+        if name in RUNTIME_NAMES:
             raise InferenceError(f"Variant {text}: {name} is a runtime. Give one runtime, as the last part.")
         try:
             transforms.append(find_transform(name, students))
         except InferenceError as error:
-            might_be_runtime = problem if problem is not None and position == len(before) - 1 else ""
-            raise InferenceError(f"Variant {text}: {might_be_runtime} {error}".replace("  ", " ")) from None
+            might_be_runtime = problem if position == len(before) else ""
+            raise InferenceError(f"Variant {text}:{might_be_runtime} {error}") from None
     names = [transform.name for transform in transforms] + [runtime.name]
     return Variant("+".join(names), tuple(transforms), runtime)
 
@@ -110,10 +122,3 @@ def parse_variants(
     """
     variants = {variant.name: variant for variant in (parse_variant(name, students) for name in (BASELINE, *names))}
     return tuple(variants.values())
-
-
-def _find_runtime(name: str) -> tuple[Runtime | None, InferenceError | None]:
-    try:
-        return find_runtime(name), None
-    except InferenceError as error:
-        return None, error

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Time
+from lightning_perf.inference.results.tradeoff import ColdStart
 from lightning_perf.workers.channel import Channel, Message
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -57,12 +57,9 @@ class WorkOrder(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The artefact is loaded and has run once, on one input. Memory may be None: not all systems report it."""
+    """The artefact is loaded and has run once, on one input."""
 
-    load_ms: float
-    first_call_ms: float
-    peak_rss_bytes: int | None
-    peak_device_bytes: int | None
+    cold: ColdStart
 
 
 class Predict(Message, frozen=True):
@@ -134,9 +131,10 @@ def run(channel: Channel) -> None:
         call(inputs[:1].to(device))
         finish(device)
         called = time.perf_counter()
-        channel.send(
-            Ready(1e3 * (loaded - began), 1e3 * (called - loaded), _peak_rss_bytes(), _peak_device_bytes(device))
-        )
+        # Only torch's own memory: other runtimes do not report theirs.
+        device_bytes = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+        cold = ColdStart(1e3 * (loaded - began), 1e3 * (called - loaded), _peak_rss_bytes(), device_bytes)
+        channel.send(Ready(cold))
         batches: dict[int, Tensor] = {}
         while True:
             request: Predict | Time = channel.receive(Predict, Time)
@@ -144,21 +142,15 @@ def run(channel: Channel) -> None:
                 np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
                 channel.send(Predicted())
             else:
-                if request.batch not in batches:
-                    batches[request.batch] = _batch(inputs, request.batch).to(device)
+                if request.batch not in batches:  # real inputs, from the first again if they run out
+                    rows = torch.arange(request.batch) % len(inputs)
+                    batches[request.batch] = inputs[rows].contiguous().to(device)
                 channel.send(time_calls(call, batches[request.batch], device, request))
 
 
 def describe_error(error: BaseException) -> str:
     """Return the reason that an error gives for a variant's row."""
     return str(error) if isinstance(error, (VariantError, InferenceError)) else reason_of(error)
-
-
-def _batch(inputs: Tensor, size: int) -> Tensor:
-    """Return a batch of real inputs of this size, repeating them from the first if they run out."""
-    import torch
-
-    return inputs[torch.arange(size) % len(inputs)].contiguous()
 
 
 def _peak_rss_bytes() -> int | None:
@@ -175,10 +167,3 @@ def _peak_rss_bytes() -> int | None:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _peak_device_bytes(device: torch.device) -> int | None:
-    """Return the peak memory that torch reserved on the device, without the memory of other runtimes."""
-    import torch
-
-    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
-from lightning_perf.trace.description import Batch, DeviceSettings
+from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.workers.channel import Message
 
 FUSED, THREADS = "fused", "threads"
@@ -72,7 +72,7 @@ class Task(Message, frozen=True):
     memory_bytes: int
     optimizer: OptimizerTask | None = None
     batch: Batch | None = None
-    on: DeviceSettings = DeviceSettings()
+    on: Settings = Settings()
 
 
 class Begin(Message, frozen=True):

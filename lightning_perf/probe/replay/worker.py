@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_perf.machine.environment import ALLOCATOR_VARIABLES
 from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task, TransferTimes
-from lightning_perf.trace.description import DeviceSettings
+from lightning_perf.trace.description import Settings
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
@@ -67,7 +67,7 @@ def _leave_out_dynamo() -> None:
     sys.modules[stand_in.__name__] = torch._dynamo = stand_in
 
 
-def set_up_device(on: DeviceSettings) -> None:
+def set_up_device(on: Settings) -> None:
     """Choose the device that the training used, if it is here, and give torch the training's settings."""
     import torch
 

@@ -1,60 +1,50 @@
-"""How the device was used: efficiency, launches, idle time, casts, memory and communication."""
+"""How the device was used: efficiency, launches, idle time, waits of the host, casts and communication."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from lightning_perf.analysis.host.launches import Launches
+from lightning_perf.analysis.core.arrays import Series
+from lightning_perf.analysis.host.launches import Launches, QueueDepth
 from lightning_perf.analysis.host.sync_points import SyncPoints
 from lightning_perf.analysis.kernels.efficiency import Efficiency
-from lightning_perf.analysis.model.memory import DeviceMemory
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import Communication
 from lightning_perf.analysis.steps.idle import Idle
-from lightning_perf.findings.savings import each
-from lightning_perf.report.labels import GAP_LABELS, MEMORY_LABELS, PHASE_LABELS
-from lightning_perf.report.sentences import batch_sentences
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, table
+from lightning_perf.findings.savings import counted, each
+from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
+from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Figure, Figures, Heading, Line, Part, Plot, table
+from lightning_perf.show.plots import area, time_axis
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import format_bytes, format_count, format_duration, format_flop_rate, format_share
 
 LONGEST_GAPS = 3
 
 
-def device_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
-    """Yield the sections that the recording supports. Sections of the device need device work."""
-    of_what = each(analysis)
-    marked = analysis.breakdown.marked
-    if analysis.efficiency is not None and analysis.efficiency.devices:
-        yield Heading("Use of the device")
-        yield from _efficiency(analysis.efficiency)
-    if analysis.launches is not None and analysis.launches.calls:
-        yield Heading(f"Launches, {of_what}")
-        yield from map(Line, _launches(analysis.launches))
-    if analysis.idle is not None and analysis.idle.idle_ns:
-        idle = analysis.idle
-        time = format_duration(idle.idle_ns / max(idle.steps, 1))
-        yield Heading(f"Device idle: {time} {of_what}, {format_share(idle.share)}")
-        yield from _idle(idle, idle_labels(operators=analysis.operators is not None), marked=marked)
-    if analysis.sync_points is not None and analysis.sync_points.points:
-        waits = analysis.sync_points
-        time = format_duration(waits.wait_ns / max(waits.steps, 1))
-        yield Heading(f"Waits of the host for the device: {time} {of_what}")
-        yield sync_table(waits)
-    if analysis.autocast is not None and analysis.autocast.count:
-        yield Heading(f"Casts between floating types, {of_what}")
-        yield from map(Line, cast_sentences(analysis.autocast))
-    if analysis.communication is not None:
-        yield Heading(f"Communication, {of_what}")
-        yield from _communication(analysis.communication, max(analysis.breakdown.averaged_steps, 1), top)
-    if analysis.memory is not None:
-        yield Heading("Memory")
-        for device in analysis.memory.devices:
-            yield from _device_memory(device, marked, top)
+def device_parts(rank: RankAnalysis, top: int) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part that the recording supports, its tables cut to their first rows."""
+    of_what = each(rank)
+    parts: dict[str, Iterable[Block]] = {}
+    if rank.launches is not None and rank.launches.calls:
+        parts["launches"] = _launches(rank.launches, of_what)
+    if rank.idle is not None and rank.idle.idle_ns:
+        # Without recorded operators, the other work of the host is unknown.
+        unknown = {} if rank.operators is not None else {"host_other": "not recorded (no operators)"}
+        parts["idle"] = _idle(rank.idle, of_what, GAP_LABELS | unknown)
+        parts["gaps"] = _gaps(rank, rank.idle, GAP_LABELS | unknown, top)
+    if rank.sync_points is not None and rank.sync_points.points:
+        parts["sync"] = _sync_points(rank.sync_points, of_what)
+    if rank.autocast is not None:
+        parts["casts"] = _casts(rank.autocast, of_what)
+    if rank.communication is not None:
+        parts["communication"] = _communication(rank, rank.communication, of_what, top)
+    return parts
 
 
-def _efficiency(efficiency: Efficiency) -> Iterator[Block]:
+def efficiency_section(efficiency: Efficiency) -> Iterator[Block]:
+    """Yield how busy and how full each device was. The page shows these figures in its tiles."""
+    yield Heading("Use of the device")
     for device in efficiency.devices:
         facts = [f"busy {format_share(device.busy)}"]
         if device.sm_efficiency is not None:
@@ -71,48 +61,90 @@ def _efficiency(efficiency: Efficiency) -> Iterator[Block]:
         yield Line(f"No MFU: {efficiency.mfu_missing}", "quiet")
 
 
-def _launches(launches: Launches) -> Iterator[str]:
-    steps = max(launches.steps, 1)
-    short = launches.short_kernels / launches.kernels if launches.kernels else None
-    yield (
-        f"{format_count(launches.calls / steps)} launch calls take {format_duration(launches.call_ns / steps)}, "
-        f"{format_duration(launches.exposed_ns / steps)} of it exposed"
+def _launches(found: Launches, of_what: str) -> Iterator[Block]:
+    steps = max(found.steps, 1)
+    delay, queue, graphs, bound = found.delay, found.queue, found.graphs, found.launch_bound
+    yield Heading(f"Launches, {of_what}", definition="launch-call")
+    if bound is not None:
+        text = f"aunch-bound: the device waits {format_share(bound.share)} of the time for the host to issue work."
+        yield Line(f"L{text}", "bad") if bound.bound else Line(f"Not l{text}", "good")
+    ends = f"p90 {format_duration(delay.p90_ns)}, p99 {format_duration(delay.p99_ns)}" if delay else ""
+    exposed = f"{format_duration(found.exposed_ns / steps)} exposed"
+    short = f"of {format_count(found.kernels / steps)}, {format_duration(found.short_kernel_ns / steps)}"
+    figures = [
+        Figure("Launch calls", format_count(found.calls / steps), definition="launch-call"),
+        Figure("Time in launch calls", format_duration(found.call_ns / steps), exposed, "launch-time"),
+        Figure("Launch to start", format_duration(delay.p50_ns if delay else None), ends, "launch-delay"),
+        Figure("Short kernels", format_count(found.short_kernels / steps), short, "short-kernels"),
+        Figure("Outrun kernels", format_count(found.outrun_kernels / steps), definition="outrun-kernels"),
+    ]
+    if queue is not None:
+        deepest = f"at most {format_count(queue.max)}"
+        figures.insert(3, Figure("Queue depth", format_count(queue.mean), deepest, "queue-depth"))
+        figures.insert(4, Figure("Queue empty", format_share(queue.empty_share), "of the time", "queue-depth"))
+    if graphs is not None:
+        kernels = f"{counted(graphs.kernels_per_graph, 'kernel')} each"
+        figures.append(Figure("Graph launches", format_count(graphs.calls / steps), kernels, "graph-launch"))
+    yield Figures(tuple(figures))
+    if bound is not None and bound.waiting_ns:
+        yield Heading("Time that the device waits for the host to issue work", 4)
+        times = (
+            ("in launch calls", bound.launch_ns, "kernel_launch"),
+            ("in operators", bound.operator_ns, "host_compute"),
+            ("in Python in between", bound.python_ns, "host_other"),
+        )
+        yield _times("Waiting for the host", times, steps, alone=True)
+    if queue is not None and queue.series.time_ns:
+        yield Heading("Queue depth over time", 4)
+        yield _queue(queue)
+    if queue is not None and len(queue.streams) > 1:
+        yield table(
+            ("stream", "items", "mean depth", "greatest", "empty"),
+            (
+                (f"device {row.device}, stream {row.stream}", row.items / steps, row.mean, row.max, row.empty_share)
+                for row in queue.streams
+            ),
+            kinds="name count count count share",
+        )
+
+
+def _times(title: str, parts: Iterable[tuple[str, float, str]], steps: int, *, alone: bool = False) -> Bar:
+    """Return a bar of times, which are sums over some steps."""
+    shown = (
+        Part(label, time_ns, format_duration(time_ns / steps), color) for label, time_ns, color in parts if time_ns
     )
-    yield f"{format_count(launches.kernels / steps)} kernels, {format_share(short)} of them shorter than 10 µs"
-    if launches.delay is not None:
-        delay = launches.delay
-        yield f"From launch to start: {format_duration(delay.p50_ns)} (p50), {format_duration(delay.p99_ns)} (p99)"
-    if launches.queue is not None:
-        queue = launches.queue
-        yield (
-            f"Queue: {format_count(queue.mean)} launches deep on average, {queue.max} at most, "
-            f"empty {format_share(queue.empty_share)} of the time"
-        )
-    if launches.graphs is not None:
-        graphs = launches.graphs
-        kernels = format_count(graphs.kernels / steps)
-        yield f"{format_count(graphs.calls / steps)} graph launches start {kernels} kernels"
-    if launches.launch_bound is not None:
-        bound = launches.launch_bound
-        yield (
-            f"The device waits for launches {format_share(bound.share)} of the time: "
-            f"{'launch-bound' if bound.bound else 'not launch-bound'}"
-        )
+    return Bar(title, tuple(shown), alone=alone)
 
 
-def idle_table(idle: Idle, labels: Mapping[str, str]) -> Table:
-    """Return the idle time by the host's activity, with the name of each activity."""
+def _queue(queue: QueueDepth) -> Plot:
+    unit, size_ns = time_axis(queue.series.time_ns[-1])
+    return Plot(
+        f"Queue depth over the recording, on average {format_count(queue.mean)}",
+        (area(*curve(queue.series, size_ns, 1), "accent", units=(unit, "queued")),),
+        {
+            "xaxis": {"title": f"{unit} since the start of the recording"},
+            "yaxis": {"title": "queued", "rangemode": "tozero"},
+        },
+        height=220,
+    )
+
+
+def curve(series: Series, size_ns: float, size: float) -> tuple[list[float], list[float]]:
+    """Return the times and the values of a series in the units of its chart."""
+    return [round(time / size_ns, 6) for time in series.time_ns], [round(value / size, 6) for value in series.value]
+
+
+def _idle(idle: Idle, of_what: str, labels: Mapping[str, str]) -> Iterator[Block]:
     steps = max(idle.steps, 1)
-    return table(
+    facts = f"{format_duration(idle.idle_ns / steps)} {of_what}, {format_share(idle.share)}, "
+    facts += f"in {counted(idle.gaps / steps, 'gap')}; the median gap is {format_duration(idle.median_gap_ns)}"
+    yield Heading("Device idle", definition="device-idle", aside=facts)
+    times = ((labels[row.name], row.total_ns, row.name) for row in idle.classes)
+    yield _times("Host activity while the device was idle", times, steps)
+    yield table(
         ("while the host was", "time", "share", "gaps", "remedy"),
         (
-            (
-                Cell(labels[row.name], color=row.name),
-                row.total_ns / steps,
-                row.share,
-                row.gaps / steps,
-                row.remedy,
-            )
+            (Cell(labels[row.name], color=row.name), row.total_ns / steps, row.share, row.gaps / steps, row.remedy)
             for row in idle.classes
             if row.total_ns
         ),
@@ -121,23 +153,27 @@ def idle_table(idle: Idle, labels: Mapping[str, str]) -> Table:
     )
 
 
-def idle_labels(*, operators: bool) -> Mapping[str, str]:
-    """Return the names of the host's activities. Without recorded operators, its other work is unknown."""
-    return GAP_LABELS if operators else GAP_LABELS | {"host_other": "not recorded (no operators)"}
+def _gaps(rank: RankAnalysis, idle: Idle, labels: Mapping[str, str], top: int) -> Iterator[Block]:
+    """Yield the longest gaps. Their steps are known if the recording marks them."""
+    rows = []
+    for gap in idle.longest if top == EVERY_ROW else idle.longest[:LONGEST_GAPS]:
+        start, length = gap.start_ns, gap.length_ns
+        # Three times its length is in view.
+        place = f"#view=timeline&time.from={start - length}&time.to={start + 2 * length}&time.at={start + length // 2}"
+        cause, where = Cell(labels[gap.cause], color=gap.cause), gap.python or gap.operator or gap.annotation or ""
+        step = gap.step if rank.breakdown.marked else None
+        rows.append((length, cause, where, step, Cell(format_duration(start), start, link=place), gap.after or ""))
+    if rows:
+        yield Heading("Longest gaps")
+        heads = ("length", "while", "in", "step", "at", "ended by")
+        yield table(heads, rows, kinds="duration text code count duration code", extra=("at", "ended by"))
 
 
-def _idle(idle: Idle, labels: Mapping[str, str], *, marked: bool) -> Iterator[Block]:
-    yield idle_table(idle, labels)
-    for gap in idle.longest[:LONGEST_GAPS]:
-        place = gap.python or gap.operator or gap.annotation
-        text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {labels[gap.cause]}"
-        yield Line(f"Long gap: {text}{f', in {place}' if place else ''}", "quiet")
-
-
-def sync_table(waits: SyncPoints) -> Table:
-    """Return the places where the host waits for the device."""
+def _sync_points(waits: SyncPoints, of_what: str) -> Iterator[Block]:
     steps = max(waits.steps, 1)
-    return table(
+    time = f"{format_duration(waits.wait_ns / steps)} {of_what}"
+    yield Heading("Waits of the host for the device", definition="sync-point", aside=time)
+    yield table(
         ("in", "phase", "calls", "wait", "device\nidle after", "saving\nat most"),
         (
             (
@@ -152,42 +188,87 @@ def sync_table(waits: SyncPoints) -> Table:
     )
 
 
-def cast_sentences(autocast: AutocastTax) -> Iterator[str]:
+def _casts(tax: AutocastTax, of_what: str) -> Iterator[Block]:
     """Yield the number and the time of casts, and how many of them repeat others."""
-    steps = max(autocast.steps, 1)
-    of = "device compute" if autocast.on_device else "the step"
-    time = format_duration(autocast.time_ns / steps)
-    yield f"{format_count(autocast.count / steps)} casts take {time}, {format_share(autocast.share)} of {of}"
-    if autocast.repeated_weight_casts:
-        time = format_duration(autocast.repeated_weight_ns / steps)
-        yield f"{format_count(autocast.repeated_weight_casts / steps)} cast a weight again, {time}"
-    if autocast.round_trips:
-        time = format_duration(autocast.round_trip_ns / steps)
-        yield f"{format_count(autocast.round_trips / steps)} go to FP32 and back, {time}"
-
-
-def _communication(communication: Communication, steps: int, top: int) -> Iterator[Block]:
-    if communication.steps:
-        yield Line(
-            f"{format_duration(communication.communication_ns / steps)} in collectives: "
-            f"{format_duration(communication.overlapped_ns / steps)} overlapped by compute, "
-            f"{format_duration(communication.exposed_ns / steps)} exposed"
-        )
-    if communication.collectives:
-        yield collective_table(communication, steps, top)
+    steps = max(tax.steps, 1)
+    yield Heading(f"Casts between floating-point types, {of_what}", definition="autocast-tax")
+    if tax.missing or not tax.count:
+        yield Line(f"Not known: {tax.missing}." if tax.missing else "No casts.", "quiet")
         return
-    for host in communication.host_collectives[:top]:
-        calls = host.calls / steps
-        counted = f"{format_count(calls)} {'call' if calls == 1 else 'calls'}"
-        yield Line(f"{host.name}: {counted}, {format_duration(host.total_ns / steps)} on the host")
+    of = "device compute" if tax.on_device else "the step"
+    yield Figures(
+        (
+            Figure("Casts", format_count(tax.count / steps)),
+            Figure("Time", format_duration(tax.time_ns / steps), f"{format_share(tax.share)} of {of}"),
+            *(
+                Figure(label, format_count(count / steps), format_duration(time_ns / steps))
+                for label, count, time_ns in (
+                    ("Repeated casts of a weight", tax.repeated_weight_casts, tax.repeated_weight_ns),
+                    ("To FP32 and back", tax.round_trips, tax.round_trip_ns),
+                )
+                if count
+            ),
+        )
+    )
+    yield table(
+        ("from – to", "casts", "time"),
+        (
+            (f"{cast.source.upper()} – {cast.target.upper()}", cast.count / steps, cast.time_ns / steps)
+            for cast in tax.casts
+        ),
+        kinds="name count duration",
+    )
 
 
-def collective_table(communication: Communication, steps: int, top: int) -> Table:
-    """Return the collectives on the device by cost."""
+def _communication(rank: RankAnalysis, found: Communication, of_what: str, top: int) -> Iterator[Block]:
+    steps = max(rank.breakdown.averaged_steps, 1)
+    several = (rank.metadata.world_size or 1) > 1 and rank.rank is not None
+    title = f"Communication of rank {rank.rank}" if several else "Communication"
+    yield Heading(f"{title}, {of_what}", definition="communication-time")
+    if found.steps:
+        share = "" if found.exposed_share is None else f"{format_share(found.exposed_share)} of the step"
+        whole, hidden, exposed = (
+            format_duration(time_ns / steps)
+            for time_ns in (found.communication_ns, found.overlapped_ns, found.exposed_ns)
+        )
+        yield Figures(
+            (
+                Figure("In collectives", whole, definition="communication-time"),
+                Figure("Overlapped", hidden, definition="communication-time"),
+                Figure("Exposed", exposed, share, "communication"),
+            )
+        )
+        parts = (("overlapped", found.overlapped_ns, "overlapped"), ("exposed", found.exposed_ns, "communication"))
+        yield _times("Communication", parts, steps)
+        if top == EVERY_ROW:
+            yield from _sent(found)
+    if found.collectives:
+        yield from _collectives(found, steps, top)
+        return
+    rows = ((row.name, row.calls / steps, row.total_ns / steps) for row in found.host_collectives[:top])
+    yield table(("collective on the host", "calls", "time"), rows, kinds="code count duration")
+
+
+def _sent(found: Communication) -> Iterator[Line]:
+    """Yield the data that each collective sends, with all its sizes together; nothing if no size is recorded."""
+    sums: dict[str, tuple[int, int]] = {}
+    for row in found.collectives:
+        if row.bytes is not None:
+            size, calls = sums.get(row.name, (0, 0))
+            sums[row.name] = size + row.bytes * row.calls, calls + row.calls
+    texts = [
+        f"{name} {format_bytes(size)} ({size:,} bytes) in {count_of(calls, 'call')}"
+        for name, (size, calls) in sums.items()
+    ]
+    if texts:
+        yield Line(f"Sent in all averaged steps: {', '.join(texts)}.", "quiet")
+
+
+def _collectives(communication: Communication, steps: int, top: int) -> Iterator[Block]:
     rows = (
         (
             f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}",
-            "" if row.group is None else f"{row.group}{f', {row.ranks} ranks' if row.ranks else ''}",
+            ", ".join([row.group or "", *([count_of(row.ranks, "rank")] if row.group and row.ranks else [])]),
             row.bytes,
             row.calls / steps,
             None if row.bytes is None else row.bytes * row.calls / steps,
@@ -203,44 +284,10 @@ def collective_table(communication: Communication, steps: int, top: int) -> Tabl
     )
     heads = ("collective", "group", "size", "calls", "sent", "time", "mean", "minimum", "maximum")
     rates = ("bandwidth", "bus bandwidth", "of the shortest")
-    return table(
+    yield table(
         (*heads, *rates),
         rows,
         kinds="code text bytes count bytes" + " duration" * 4 + " bandwidth" * 3,
         definitions={rates[0]: "algorithm-bandwidth", rates[1]: "bus-bandwidth", rates[2]: "bus-bandwidth"},
         extra=("group", "sent", "time", "maximum", rates[0], rates[2]),
     )
-
-
-def _device_memory(memory: DeviceMemory, marked: bool, top: int) -> Iterator[Block]:
-    name = "Host" if memory.device is None else f"Device {memory.device}"
-    facts = [f"peak {'' if memory.absolute else 'at least '}{format_bytes(memory.peak_allocated_bytes)} in tensors"]
-    if memory.peak_step is not None and marked:
-        facts[0] += f" (step {memory.peak_step})"
-    if memory.peak_reserved_bytes is not None:
-        facts.append(f"{format_bytes(memory.peak_reserved_bytes)} reserved")
-    if memory.total_bytes is not None:
-        facts.append(f"of {format_bytes(memory.total_bytes)}")
-    yield Line(f"{name}: {' · '.join(facts)}")
-    if not memory.parts:
-        return
-    whole = sum(part.bytes for part in memory.parts)
-    yield table(
-        ("at the peak", "size", "share"),
-        ((part.category, part.bytes, part.bytes / whole) for part in memory.parts),
-        kinds="name bytes share",
-    )
-    rows: list[TableRow] = []
-    for row in (memory.alive or ())[:top]:
-        place = " in ".join(filter(None, (row.operator and kernel_text(row.operator), row.module)))
-        rows.append(
-            (
-                place or ("(no operator)" if row.phase is not None else "(before the recording)"),
-                MEMORY_LABELS[row.category],
-                PHASE_LABELS[row.phase] if row.phase is not None else "",
-                row.blocks,
-                row.bytes,
-            )
-        )
-    yield table(("held by", "for", "phase", "blocks", "size"), rows, kinds="name figure figure count bytes")
-    yield from map(Line, batch_sentences(memory))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from lightning_perf.analysis.comparability import Comparability
 from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff, MemoryDiff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
-from lightning_perf.report.labels import CATEGORY_LABELS
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
 from lightning_perf.show.blocks import (
     Block,
@@ -28,7 +29,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import bars, names_axis, of_total, time_axis
 from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_count, format_duration, format_rate, format_ratio
+from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio
 
 if TYPE_CHECKING:
     from lightning_perf.report.compared import Compared
@@ -37,6 +38,9 @@ MOST_ROWS = 10_000
 """Rows of a table on the page, which bound its size."""
 
 MOST_BARS = 12
+
+NOTABLE_SHARE = 0.01
+"""From this share of a table's whole time on, a change is coloured."""
 
 STYLES: dict[str, Style] = {
     "faster": "good",
@@ -49,42 +53,50 @@ STYLES: dict[str, Style] = {
 
 def diff_blocks(compared: Compared, top: int) -> Iterator[Block]:
     """Yield the blocks of a comparison of two recordings, its tables cut to their first rows."""
-    diff, checked = compared.diff, compared.comparability
+    checked, changes = compared.comparability, _all_changes(compared, top)
     if checked.mismatches:
         yield from _mismatches(checked)
     yield _headline(compared)
     yield from _remarks(compared)
     yield from map(note, compared.notes)
-    yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
-    yield Details("Figures", tuple(_figures(compared, top)))
+    yield from changes.pop("diff_categories")
+    yield Details("Figures", tuple(chain.from_iterable(changes.values())))
 
 
 def diff_parts(compared: Compared) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of the page of two recordings."""
-    checked, diff = compared.comparability, compared.diff
+    checked = compared.comparability
     return {
         "mismatches": [Heading("Not comparable"), *_mismatches(checked)] if checked.mismatches else [],
         "step": [*_step(compared), *map(note, compared.notes)],
-        "categories": _categories(diff.categories),
-        "diff_categories": _changes("By category", diff.categories, "category", "step-time-breakdown", CATEGORY_LABELS),
-        "diff_operators_device": _changes(
-            "Operators, device self time", diff.operators_device, "operator", "device-self-time", charted=True
-        ),
-        "diff_kernels": _changes("Kernels, copies and memsets", diff.kernels, "kernel", "kernel", charted=True),
-        "diff_operators_host": _changes(
-            "Operators, host self time", diff.operators_host, "operator", "host-self-time", charted=True
-        ),
-        "memory": (block for memory in compared.memory for block in _memory(memory)),
-        "diff_fit": []
-        if compared.fit is None
-        else [
-            *_changes(
-                "Time of the whole fit", compared.fit.groups, "part", "time-of-the-whole-fit", of_what="of the fit"
-            ),
-            *_fit_sentences(compared.fit),
-        ],
-        "compilation": _compilation(compared),
+        "categories": _categories(compared.diff.categories),
+        **_all_changes(compared, MOST_ROWS),
     }
+
+
+def _all_changes(compared: Compared, top: int) -> dict[str, Iterable[Block]]:
+    """Return the parts that the console and the page have in common."""
+    diff, fit, whole = compared.diff, compared.fit, len(CATEGORY_LABELS)
+    parts: dict[str, Iterable[Block]] = {
+        "diff_categories": _changes(
+            "By category", diff.categories, "category", "step-time-breakdown", whole, CATEGORY_LABELS
+        )
+    }
+    for part, title, changes, noun, definition in (
+        ("operators_device", "Operators, device self time", diff.operators_device, "operator", "device-self-time"),
+        ("operators_host", "Operators, host self time", diff.operators_host, "operator", "host-self-time"),
+        ("kernels", "Kernels, copies and memsets", diff.kernels, "kernel", "kernel"),
+    ):
+        parts[f"diff_{part}"] = _changes(title, changes, noun, definition, top)
+    parts["memory"] = (block for memory in compared.memory for block in _memory(memory))
+    if fit is not None:
+        title, definition = "Time of the whole fit", "time-of-the-whole-fit"
+        table_of_fit = _changes(title, fit.groups, "part", definition, len(fit.groups.rows), {}, of_what="of the fit")
+        parts["diff_fit"] = chain(table_of_fit, _fit_sentences(fit))
+    if compared.compilation is not None:
+        summary = Line(compared.compilation.summary)
+        parts["compilation"] = [Heading("Compilation", definition="compilation"), summary]
+    return parts
 
 
 def _categories(changes: DiffTable) -> Iterator[Block]:
@@ -116,30 +128,34 @@ def _changes(
     changes: DiffTable | None,
     noun: str,
     definition: str,
+    top: int,
     labels: dict[str, str] | None = None,
     *,
-    charted: bool = False,
     of_what: str = "per step",
 ) -> Iterator[Block]:
-    """Yield a table of changes, with its largest ones as bars."""
+    """Yield a table of changes. Of names without labels, such as those of operators, the largest ones are also bars."""
     rows = [row for row in changes.rows if row.before_ns or row.after_ns] if changes is not None else []
     if changes is None or not rows:
         return
     yield Heading(title, definition=definition, aside=f"{_signed(changes.change_ns)} {of_what} in total")
     shown = [row for row in rows if row.verdict != "same"][:MOST_BARS]
-    if charted and len(shown) > 1:
-        yield _largest(shown, noun, comparable=all(row.verdict != "incomparable" for row in rows))
-    if len(rows) > MOST_ROWS:
-        yield note(f"This table lists the {MOST_ROWS:,} largest of {len(rows):,} changes.")
-    yield changes_table(changes, noun, labels)
+    if labels is None and len(shown) > 1:
+        yield _largest(shown, changes, noun)
+    yield changes_table(changes, noun, labels, top)
+    hint = f": this table lists the {MOST_ROWS:,} largest of all changes" if top == MOST_ROWS else ""
+    yield from rest(len(rows) - top, "", hint)
 
 
-def _largest(rows: Sequence[DiffRow], noun: str, *, comparable: bool) -> Plot:
+def _largest(rows: Sequence[DiffRow], changes: DiffTable, noun: str) -> Plot:
+    comparable = all(row.verdict != "incomparable" for row in changes.rows)
     texts = [
         f"{_name(row)}\n{_signed(row.change_ns)}: {format_duration(row.before_ns)} → {format_duration(row.after_ns)}"
         for row in rows
     ]
-    colors = [("high" if row.change_ns > 0 else "good") if comparable else "ink-soft" for row in rows]
+    colors = [
+        ("high" if row.change_ns > 0 else "good") if comparable and _is_notable(row, changes) else "ink-soft"
+        for row in rows
+    ]
     title = f"change in ms per step{' (left is faster)' if comparable else ''}"
     lengths = [row.change_ns / 1e6 for row in rows]
     return Plot(
@@ -150,35 +166,31 @@ def _largest(rows: Sequence[DiffRow], noun: str, *, comparable: bool) -> Plot:
     )
 
 
-def changes_table(changes: DiffTable, noun: str, labels: dict[str, str] | None = None, title: str = "") -> Table:
-    """Return the changes of a table for a page, the largest first."""
-    rows = [row for row in changes.rows if row.before_ns or row.after_ns][:MOST_ROWS]
+def changes_table(
+    changes: DiffTable, noun: str, labels: dict[str, str] | None = None, top: int = MOST_ROWS, title: str = ""
+) -> Table:
+    """Return the changes of a table, the largest first."""
+    rows = [row for row in changes.rows if row.before_ns or row.after_ns][:top]
+    names = [_name(row) if top == MOST_ROWS else kernel_text(_name(row)) for row in rows]
     most = max((abs(row.change_ns) for row in rows), default=0.0) or 1.0
     counted = any(row.before_calls is not None or row.after_calls is not None for row in rows)
+    calls = ("calls\nbefore", "calls\nafter") if counted else ()
     return table(
-        (noun, "before", "after", "change", "ratio", *(("calls before", "calls after") if counted else ()), "outcome"),
+        (noun, "before", "after", "change", "ratio", *calls, "outcome"),
         (
             (
-                _name(row) if labels is None else Cell(labels.get(row.name or "", _name(row)), color=_color(row.name)),
+                name if labels is None else Cell(labels.get(row.name or "", name), color=_color(row.name)),
                 row.before_ns,
                 row.after_ns,
                 Cell(_signed(row.change_ns), row.change_ns, bar=abs(row.change_ns) / most),
                 row.ratio,
                 *((row.before_calls, row.after_calls) if counted else ()),
-                _outcome(row),
+                _outcome(row, changes),
             )
-            for row in rows
+            for name, row in zip(names, rows, strict=True)
         ),
         title,
-        " ".join(
-            (
-                "code" if labels is None else "name",
-                *["duration"] * 3,
-                "ratio",
-                *(["count"] * 2 if counted else ()),
-                "text",
-            )
-        ),
+        f"{'code' if labels is None else 'name'} duration duration duration ratio{' count' * len(calls)} text",
     )
 
 
@@ -195,15 +207,23 @@ def _signed(time_ns: float) -> str:
     return f"{'+' if time_ns > 0 else ''}{format_duration(time_ns)}"
 
 
-def _outcome(row: DiffRow) -> Cell:
-    return Cell("") if row.verdict == "incomparable" else Cell(row.verdict, style=STYLES[row.verdict])
+def _is_notable(row: DiffRow, changes: DiffTable) -> bool:
+    """Return whether a change is large enough to be coloured: smaller ones are often noise."""
+    return abs(row.change_ns) >= NOTABLE_SHARE * max(changes.before_ns, changes.after_ns)
+
+
+def _outcome(row: DiffRow, changes: DiffTable) -> Cell:
+    if row.verdict == "incomparable":
+        return Cell("")
+    return Cell(row.verdict, style=STYLES[row.verdict] if _is_notable(row, changes) else "quiet")
 
 
 def _headline(compared: Compared) -> Line:
-    step = compared.diff.step
+    step = compared.step
     if compared.comparability.mismatches:
         return Line(f"{compared.headline}. Neither is called faster.")
-    ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
+    average = "median" if compared.usual_step is not None else "mean"
+    ratio = f" ({average}, {format_ratio(step.ratio)})" if step.ratio is not None else ""
     return Line((f"{compared.headline}{ratio}: ", Span(step.verdict, STYLES[step.verdict])))
 
 
@@ -212,10 +232,13 @@ def _remarks(compared: Compared) -> Iterator[Line]:
     diff, checked = compared.diff, compared.comparability
     if checked.throughput is not None:
         yield Line(throughput_sentence(checked.throughput))
+    recorded = f"{diff.before_steps:,} and {count_of(diff.after_steps, 'recorded step')}"
+    if compared.usual_step is not None:
+        means = f"The step time is without the profiler. The changes below are means of {recorded}."
+    else:
+        means = f"Means of {recorded}."
     yield Line(
-        f"Means of {diff.before_steps} and {diff.after_steps} steps. One pair of recordings shows what changed, but "
-        "cannot show that it would change again.",
-        "quiet",
+        f"{means} One pair of recordings shows what changed, but cannot show that it would change again.", "quiet"
     )
     if checked.unchecked:
         yield Line(f"Not recorded by both, so not checked: {', '.join(checked.unchecked)}.", "quiet")
@@ -225,35 +248,13 @@ def _remarks(compared: Compared) -> Iterator[Line]:
 
 def _step(compared: Compared) -> Iterator[Block]:
     """Yield the outcome for the step time, and the figures that it comes from."""
-    step = compared.diff.step
+    step = compared.step
     yield Heading("Step time", definition="difference-of-two-runs")
     yield replace(_headline(compared), style="strong")
     yield Line(f"{format_duration(step.before_ns)} in {', '.join(compared.before)}", label="Before")
     yield Line(f"{format_duration(step.after_ns)} in {', '.join(compared.after)}", label="After")
     yield Line(_signed(step.change_ns), label="Change")
     yield from _remarks(compared)
-
-
-def _figures(compared: Compared, top: int) -> Iterator[Block]:
-    diff = compared.diff
-    for title, changes in (
-        ("Operators, device self time", diff.operators_device),
-        ("Operators, host self time", diff.operators_host),
-        ("Device work", diff.kernels),
-    ):
-        if changes is not None and changes.rows:
-            yield from _section(title, changes, top, {})
-    for memory in compared.memory:
-        yield from _memory(memory)
-    if compared.fit is not None:
-        yield from _fit(compared.fit)
-    yield from _compilation(compared)
-
-
-def _compilation(compared: Compared) -> Iterator[Block]:
-    if compared.compilation is not None:
-        yield Heading("Compilation", definition="compilation")
-        yield Line(compared.compilation.summary)
 
 
 def _mismatches(checked: Comparability) -> Iterator[Block]:
@@ -271,21 +272,15 @@ def _memory(memory: MemoryDiff) -> Iterator[Block]:
     parts = [(part.category, part.before_bytes, part.after_bytes) for part in memory.parts]
     rows: list[TableRow] = []
     for category, before, after in (*parts, ("all", memory.before_bytes, memory.after_bytes)):
-        sign = "+" if after > before else "-" if after < before else ""
-        change = Cell(f"{sign}{format_bytes(abs(after - before))}", after - before)
+        change = Cell(f"{'+' if after > before else ''}{format_bytes(after - before)}", after - before)
         rows.append((category, before, after, change))
     yield table(("", "before", "after", "change"), rows, kinds="name bytes bytes figure")
-
-
-def _fit(fit: FitDiff) -> Iterator[Block]:
-    yield from _section("Time of the whole fit", fit.groups, len(fit.groups.rows), {})
-    yield from _fit_sentences(fit)
 
 
 def _fit_sentences(fit: FitDiff) -> Iterator[Line]:
     sentences = []
     if fit.steps_before != fit.steps_after:
-        sentences.append(f"The fits have {fit.steps_before:,} and {fit.steps_after:,} steps.")
+        sentences.append(f"The fits have {fit.steps_before:,} and {count_of(fit.steps_after, 'step')}.")
     if fit.first_step_before_ns is not None and fit.first_step_after_ns is not None:
         first, second = format_duration(fit.first_step_before_ns), format_duration(fit.first_step_after_ns)
         sentences.append(f"Time to the first step: {first} before, {second} after.")
@@ -303,32 +298,3 @@ def _prediction(check: AmpCheck) -> Line:
     return Line(
         f"Mixed precision was predicted to be {low} to {high} as fast. It is {format_ratio(check.measured)}: {held}."
     )
-
-
-def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -> Iterator[Block]:
-    yield Heading(title)
-    rows = [row for row in changes.rows if row.before_ns or row.after_ns]
-    yield table(
-        ("", "before", "after", "change", "ratio", "calls", ""),
-        (
-            (
-                kernel_text("(no operator)" if row.name is None else labels.get(row.name, row.name)),
-                row.before_ns,
-                row.after_ns,
-                Cell(_signed(row.change_ns), row.change_ns),
-                row.ratio,
-                _calls(row),
-                _outcome(row),
-            )
-            for row in rows[:top]
-        ),
-        kinds="name duration duration figure ratio figure figure",
-    )
-    yield from rest(len(rows) - top, "")
-
-
-def _calls(row: DiffRow) -> str:
-    if row.before_calls is None and row.after_calls is None:
-        return ""
-    before, after = (NOT_AVAILABLE if n is None else format_count(n) for n in (row.before_calls, row.after_calls))
-    return before if before == after else f"{before} → {after}"

@@ -8,7 +8,7 @@ from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, L
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.precision_charts import snr_chart
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, TableRow, rest, table
-from lightning_perf.units import NOT_AVAILABLE, format_share
+from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
 
 LAYER_RECIPES = ("fp16", "bf16", "fp8", "fp8-delayed", "mxfp8", "nvfp4")
 LAYER_FACTS = ("worst product in FP8", "sizes that do not fit FP8", "rows", "inputs", "outputs")
@@ -78,7 +78,7 @@ def forecast_page(forecast: Forecast) -> Iterator[Block]:
     yield table(
         ("layer", "tensor", "format", "flushed to zero", "saturated", "changed by over 12.5 %"),
         (
-            (layer.name, tensor.tensor, each.format, *map(_barred, (each.flushed, each.saturated, each.coarse)))
+            (layer.name, tensor.tensor, each.format, each.flushed, each.saturated, each.coarse)
             for layer, tensor, each in sorted(rounded, key=lambda row: -row[2].flushed)
         ),
         "Rounding of weights, activations and gradients",
@@ -98,12 +98,8 @@ def _advice(forecast: Forecast) -> Iterator[Block]:
     yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
 
 
-def _barred(share: float) -> Cell:
-    return Cell(format_share(share), share, bar=share)
-
-
 def _decibels(ratio_db: float | None, digits: int = 0) -> Cell:
-    return Cell(NOT_AVAILABLE if ratio_db is None else f"{ratio_db:.{digits}f}", ratio_db)
+    return Cell(NOT_AVAILABLE if ratio_db is None else with_minus(f"{ratio_db:.{digits}f}"), ratio_db)
 
 
 def _of(number: int, recipe: RecipeForecast) -> Cell:

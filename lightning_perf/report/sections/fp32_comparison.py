@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
+from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.precision_charts import shadow_charts
 from lightning_perf.run_files.numerics.precision import (
@@ -29,7 +30,7 @@ from lightning_perf.show.blocks import (
     rest,
     table,
 )
-from lightning_perf.units import NOT_AVAILABLE, format_share
+from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
 
 MAX_ORIGINS = 3
 MAX_POINTS = 8
@@ -75,7 +76,7 @@ def first_steps(drift: NumericsDrift) -> Iterator[Line]:
     """Yield how far the first steps are from those in FP32."""
     beyond = drift.beyond_seed_noise
     yield Line(
-        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
+        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {_loss(drift.mixed_end)}, in FP32 "
         f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
         "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
         "warning" if beyond else "plain",
@@ -94,7 +95,7 @@ def _error(layer: LayerDrift) -> float:
 
 
 def _loss(value: float | None) -> str:
-    return "NaN or infinite" if value is None else f"{value:.4g}"
+    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")
 
 
 def shadow_page(drift: ShadowDrift) -> Iterator[Block]:
@@ -151,4 +152,4 @@ def _layers(drift: ShadowDrift, top: int) -> Table:
 
 
 def _number(value: float | None, pattern: str) -> Cell:
-    return Cell(NOT_AVAILABLE if value is None else format(value, pattern), value)
+    return Cell(NOT_AVAILABLE if value is None else with_minus(format(value, pattern)), value)

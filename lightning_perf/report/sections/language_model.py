@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning_perf.analysis.model.attention import Attention, AttentionKind
-from lightning_perf.analysis.model.language_model import LanguageModel
+from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
 from lightning_perf.analysis.model.recompute import Recompute
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.savings import each, share_of_step, whole
+from lightning_perf.findings.savings import counted, each, share_of_step, whole
 from lightning_perf.show.blocks import Block, Heading, Line, listing, rest, table
 from lightning_perf.units import format_count, format_duration, format_flops, format_rate, format_ratio, format_share
 
@@ -36,7 +35,7 @@ def _language_model(model: LanguageModel) -> Iterator[Block]:
 
 
 def _tokens(model: LanguageModel) -> str:
-    facts = [f"{format_count(model.tokens_per_step)} tokens per step"]
+    facts = [f"{counted(model.tokens_per_step, 'token')} per step"]
     if model.tokens_per_second is not None:
         facts.append(f"{format_rate(model.tokens_per_second, 'tokens')} under the profiler")
     if model.padding is not None:
@@ -70,7 +69,7 @@ def _attention(attention: Attention, top: int) -> Iterator[Block]:
 
 def _inputs(kind: AttentionKind) -> str:
     facts = [f"{'×'.join(map(str, kind.query))} queries"] if kind.query else []
-    facts += [f"{kind.keys} keys"] if kind.keys else []
+    facts += [counted(kind.keys, "key")] if kind.keys else []
     facts += [kind.type.removeprefix("c10::")] if kind.type else []
     facts += ["causal"] if kind.causal else []
     facts += ["with a mask"] if kind.mask else []

@@ -1,67 +1,333 @@
-"""The parts of a report's page."""
+"""The parts of a report's page, with those of its first view: verdict, findings, key figures, captures and traces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from lightning_perf.analysis.kernels.arithmetic import Arithmetic
+from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.captured import Captured
+from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
 from lightning_perf.report.sections.compilation import compilation_page
+from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
 from lightning_perf.report.sections.fp32_comparison import shadow_page
-from lightning_perf.report.sections.overview_page import overview_parts, summary
+from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
-from lightning_perf.report.sections.rank_page import rank_parts
-from lightning_perf.report.sections.ranks_page import ranks_parts
-from lightning_perf.report.sections.report import out_of_memory_blocks, trust_block
-from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Line, Table, table
+from lightning_perf.report.sections.rank import rank_parts
+from lightning_perf.report.sections.ranks import ranks_parts
+from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
+from lightning_perf.report.verdict import saving_range, saving_text
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Block,
+    Card,
+    Cell,
+    Details,
+    Figure,
+    Figures,
+    Heading,
+    Line,
+    Listing,
+    Span,
+    note,
+    table,
+)
 from lightning_perf.statistics.ranks import Ratio
-from lightning_perf.units import NOT_AVAILABLE, format_duration, format_ratio
+from lightning_perf.trace.description import Processor
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    format_bytes,
+    format_duration,
+    format_flop_rate,
+    format_rate,
+    format_ratio,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
 
+UNKNOWN_SHARE = 0.5
+"""From this share of compute on that may run on Tensor Cores, their share is unknown."""
+
+_OF_OVERVIEW = (
+    "attention-math compile-cost cudagraph-skips graph-breaks growing-steps long-validation padding periodic-steps "
+    "recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger worker-memory worker-restarts"
+)
+
+VIEWS = {
+    "timeline": (
+        "the timeline",
+        "cold-start cpu-page-faults cpu-pauses debug-settings host-work input-bound stop-flags",
+    ),
+    "operators": ("the operators", "cpu-bf16 cpu-channels-last cpu-overhead cpu-threads thread-contention"),
+    "kernels": (
+        "the kernels",
+        "channels-last cudnn-benchmark pageable-copies small-kernels tensor-cores tf32-off unfused-optimizer",
+    ),
+    "launches": ("launches and idle time", "launch-bound queued-stalls sync-points"),
+    "memory": (
+        "the memory",
+        "activations allocator fragmentation leak memory-full memory-growth memory-spare optimizer-state",
+    ),
+    "distributed": ("the ranks", "data-parallel exposed-communication rank-imbalance"),
+    "precision": ("the precision", "autocast-tax half-precision"),
+    "overview": ("the overview", _OF_OVERVIEW),
+}
+"""The view with the figures behind the findings of each rule."""
+
+_CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[a-z_]+)*=[\w\"'.]*[\w\"']")
+"""Calls and settings in a sentence, as ``DataLoader(…, num_workers=4)``."""
+
+
+PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
+    "fit_time": fit_time_page,
+    "compilation": compilation_page,
+    "step_times": step_times_section,
+    "fp8": functools.partial(fp8_section, top=EVERY_ROW),
+    "shadow": shadow_page,
+    "forecast": forecast_page,
+}
+"""Parts of the page with the names of the fields of a report that they show."""
+
 
 def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a report's page. The name of a part of one rank ends with the rank's row."""
-    parts = {**overview_parts(report), **ranks_parts(report)}
+    parts = {**_overview(report), **ranks_parts(report)}
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
-        parts["windows"] = _windows(report.trust)
+        parts["windows"] = _windows(report.trust) if report.trust.windows else []
     if report.out_of_memory:
         parts["out_of_memory"] = out_of_memory_blocks(report.out_of_memory)
-    if report.fit_time is not None:
-        parts["fit_time"] = fit_time_page(report.fit_time)
-    if report.compilation is not None:
-        parts["compilation"] = compilation_page(report.compilation)
-    if report.step_times is not None:
-        parts["step_times"] = step_times_section(report.step_times)
     if report.precision is not None:
         parts |= precision_pages(report.precision)
-    if report.fp8 is not None:
-        parts["fp8"] = fp8_section(report.fp8, EVERY_ROW)
-    if report.shadow is not None:
-        parts["shadow"] = shadow_page(report.shadow)
-    if report.forecast is not None:
-        parts["forecast"] = forecast_page(report.forecast)
+    parts |= {name: page(shown) for name, page in PAGES.items() if (shown := getattr(report, name)) is not None}
     for row, rank in enumerate(report.ranks):
-        parts[f"summary.{row}"] = summary(report, rank)
+        parts[f"summary.{row}"] = _summary(report, rank)
         parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank).items()}
     return parts
 
 
+def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
+    """Return the blocks of the parts of the first view that are about the whole report."""
+    found: dict[str, Iterable[Block]] = {
+        "verdict": _verdict(report),
+        "notes": map(note, report.notes),
+        "findings": _findings("More findings", "finding", report, report.findings[1:], 2),
+        "fit_findings": _findings(
+            "Findings of the whole fit",
+            "time-of-the-whole-fit",
+            report,
+            report.fit_findings,
+            len(report.findings) + 1,
+        ),
+        "captures": _captures(report.captures),
+    }
+    if report.held_back:
+        found["held_back"] = held_back_blocks(report.held_back)
+    if report.sources:
+        title = Heading("Traces", aside=f"made by lightning_perf {report.tool_version}")
+        found["sources"] = [title, Listing(tuple(Line((Span(source, "command"),)) for source in report.sources))]
+    return found
+
+
+def _verdict(report: PerfReport) -> Iterator[Block]:
+    """Yield the verdict. If it rests on the first finding, that one is shown in full, without repeating its text."""
+    verdict = report.verdict
+    yield Line(verdict.where, label="Where", label_style="strong")
+    before, found, _ = verdict.why.partition(report.findings[0].title) if report.findings else (verdict.why, "", "")
+    if not found:
+        yield Line(verdict.why, label="Why", label_style="strong")
+        yield Line(verdict.next, "good", label="Next", label_style="strong")
+        return
+    if before.strip():
+        yield Line(before.strip(), label="Why", label_style="strong")
+    yield _card(report, report.findings[0], 1, folded=False)
+
+
+def _findings(
+    title: str, definition: str, report: PerfReport, findings: Sequence[Finding], first: int
+) -> Iterator[Block]:
+    if findings:
+        yield Heading(title, definition=definition)
+        yield from (_card(report, finding, number) for number, finding in enumerate(findings, start=first))
+
+
+def _card(report: PerfReport, finding: Finding, number: int, *, folded: bool = True) -> Card:
+    lead = None if report.lead is None else report.ranks[report.lead]
+    several = lead is not None and (lead.metadata.world_size or 1) > 1
+    warning = [Line(finding.warning, "warning")] if finding.warning else []
+    whole, blocks = finding.step_ms, [*warning, *map(Line, finding.evidence), _action(finding.action)]
+    summary = ""
+    if finding.saving_low_ms is not None and finding.saving_high_ms is not None:
+        ends = (finding.saving_low_ms / whole, finding.saving_high_ms / whole) if whole else None
+        blocks.append(Line(saving_text(finding, lead).removesuffix("."), "strong", range=ends))
+        blocks += [Line(finding.model, "quiet")] if finding.model else []
+        summary = f"saves {saving_range(finding, lead)}"
+    rank = next((row for row, each in enumerate(report.ranks) if each.rank == finding.rank), None)
+    view, words = next(
+        ((name, text) for name, (text, rules) in VIEWS.items() if finding.kind in rules.split()), ("", "")
+    )
+    state = f"#view={view}{'' if rank is None else f'&rank={rank}'}"
+    blocks.append(Line((*((Span(f"See {words}", link=state), " ") if view else ()), rule_link(finding))))
+    aside = f"rank {finding.rank}" if several and finding.rank is not None else ""
+    title = f"{number}. {finding.title}"
+    if folded:
+        return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside, summary or " ")
+    return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside)
+
+
+def _action(text: str) -> Line:
+    """Return the fix of a finding, its calls and settings as code."""
+    spans: list[str | Span] = [Span("Fix: ", "strong")]
+    start = 0
+    for found in _CODE.finditer(text):
+        spans += [text[start : found.start()], Span(found.group(), "command")]
+        start = found.end()
+    return Line((*spans, text[start:]), "good")
+
+
+def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
+    """Yield where one rank was recorded, and its key figures."""
+    times, efficiency = rank.breakdown, rank.efficiency
+    devices = efficiency.devices if times.has_device and efficiency is not None else ()
+    device = devices[0] if devices else None
+    which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
+    yield Line(" · ".join(_recorded(report, rank, None if device is None else device.ordinal)), "quiet")
+    figures = [
+        _step_time(report, rank),
+        Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
+        Figure(
+            f"{'CU' if is_amd(rank.metadata) else 'SM'} efficiency",
+            format_share(device.sm_efficiency if device else None),
+            which,
+            "sm-efficiency",
+        ),
+        Figure("Occupancy", format_share(device.occupancy if device else None), which, "occupancy"),
+        Figure(matrix_units(rank.metadata), *_tensor_cores(rank.arithmetic), "tensor-cores"),
+    ]
+    if efficiency is not None:
+        covered = efficiency.flops_coverage
+        part = "" if covered is None or covered >= 1 else f"covers {format_share(covered)} of product time"
+        figures.append(Figure("FLOP/s", format_flop_rate(efficiency.flops_per_s), part, "flops"))
+        figures.append(Figure("MFU", format_share(efficiency.mfu), definition="mfu"))
+    peak = next((each for each in rank.memory.devices if each.device is not None), None) if rank.memory else None
+    if peak is not None:
+        whole = f"of {format_bytes(peak.total_bytes)}" if peak.total_bytes else "" if peak.absolute else "at least"
+        figures.append(Figure("Peak memory", format_bytes(peak.peak_allocated_bytes), whole, "peak-memory"))
+    if report.step_times is not None:
+        tokens = report.step_times.tokens_per_second
+        rate = format_rate(report.step_times.samples_per_second, "samples")
+        more = format_rate(tokens, "tokens") if tokens else ""
+        figures.append(Figure("Throughput", rate, more, "throughput"))
+    yield Figures(tuple(figures))
+    if efficiency is not None and efficiency.mfu is None and efficiency.mfu_missing and times.has_device:
+        yield Line(f"No MFU: {efficiency.mfu_missing}.", "quiet")
+
+
+def _step_time(report: PerfReport, rank: RankAnalysis) -> Figure:
+    """Return the median step without the profiler, if it is known, else the mean of the recorded steps."""
+    usual = report.step_times.of_rank(rank.rank) if report.step_times is not None else None
+    wall, steps = rank.breakdown.wall, rank.breakdown.averaged_steps
+    if not rank.breakdown.marked:
+        return Figure("Recording", format_duration(wall.mean_ns), definition="step")
+    if usual is not None:
+        note = f"median of {usual.steps:,} without the profiler"
+        return Figure("Step time", format_duration(usual.p50_ns), note, "step-timer")
+    spread = f", ± {format_duration(wall.sd_ns)}" if wall.sd_ns is not None else ""
+    mean = f"mean of {steps:,} recorded{spread}" if steps > 1 else "one recorded"
+    return Figure("Step time", format_duration(wall.mean_ns), mean, "step")
+
+
+def _recorded(report: PerfReport, rank: RankAnalysis, ordinal: int | None) -> Iterator[str]:
+    times, metadata = rank.breakdown, rank.metadata
+    names = dict.fromkeys(device.name for device in metadata.devices if device.name)
+    if times.has_device:
+        yield from [", ".join(names)] if names else []
+        # Under HIP, kernels can have ordinals without a described device.
+        described = next((each for each in metadata.devices if each.ordinal == ordinal), None)
+        if described is None and len(names) == 1:
+            described = metadata.devices[0]
+        found = architecture(metadata, described) if described is not None else None
+        yield from [found] if found else []
+    else:
+        yield _host(metadata.processor)
+    if (metadata.world_size or 1) > 1:
+        yield f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}"
+    yield count_of(len(times.steps), "recorded step") if times.marked else "no step marks"
+    yield f"{format_duration(rank.recording_ns)} recorded"
+
+
+def _host(processor: Processor | None) -> str:
+    if processor is None or not processor.name:
+        return "Recorded on the host only"
+    instructions = f" with {', '.join(processor.bf16)}" if processor.bf16 else ""
+    return f"Recorded on the host only: {processor.name}{instructions}"
+
+
+def _tensor_cores(arithmetic: Arithmetic | None) -> tuple[str, str]:
+    """Return the share of compute on Tensor Cores. Kernels with names that do not show it count as unknown."""
+    if arithmetic is None or not arithmetic.compute_ns or arithmetic.tensor_core_share is None:
+        return NOT_AVAILABLE, ""
+    unknown, share = (
+        arithmetic.tensor_core_unknown_ns / arithmetic.compute_ns,
+        format_share(arithmetic.tensor_core_share),
+    )
+    if unknown > UNKNOWN_SHARE:
+        return "unknown", f"{share} of compute is known to run on them"
+    return share, f"of compute{f', {format_share(unknown)} unknown' if unknown else ''}"
+
+
+def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
+    if captures:
+        yield Heading("Captures", definition="capture", aside="recorded outside of the schedule")
+    for capture in captures:
+        facts = []
+        if capture.slowdown is not None:
+            usual, limit = format_duration(capture.slowdown.usual_ns), format_duration(capture.slowdown.limit_ns)
+            facts.append(f"usual {usual}, limit {limit}")
+        step = format_duration(capture.step_ns)
+        recorded = f"{count_of(capture.recorded_steps, 'step')} recorded, {step} each"
+        facts.append(recorded if capture.recorded_steps else "no complete step recorded")
+        if capture.rank is not None:
+            several = f" of {len(capture.ranks)}" if len(capture.ranks) > 1 else ""
+            facts.append(f"rank {capture.rank}{several}")
+        diff = capture.diff
+        tables = []
+        if diff is not None:
+            tables = [
+                changes_table(changes, noun, labels, title=title)
+                for changes, noun, labels, title in (
+                    (diff.categories, "category", CATEGORY_LABELS, "By category"),
+                    (diff.kernels, "kernel", None, "Kernels"),
+                    (diff.operators_host, "operator", None, "Operators on the host"),
+                )
+                if changes is not None
+            ]
+        yield Card(
+            f"Step {capture.step:,}",
+            capture.trigger.value,
+            "command" if capture.slowdown is None else "warning",
+            (
+                *map(Line, capture.evidence),
+                *((Details("Differences from the scheduled window", tuple(tables)),) if tables else ()),
+                Line((Span(capture.folder, "command"),), "quiet"),
+            ),
+            " · ".join(facts),
+        )
+
+
 def _windows(trust: Trust) -> Iterator[Block]:
     """Yield the effect of each window of the profiler on the run."""
-    if trust.windows:
-        yield _window_table(trust)
-    if trust.windows and trust.analysis_ns is not None:
-        yield Line(f"The analysis took {format_duration(trust.analysis_ns)}.", "quiet")
-
-
-def _window_table(trust: Trust) -> Table:
     back = {True: "yes", False: "no", None: "unknown"}
-    return table(
+    yield table(
         ("steps", "step before", "inside", "after", "inside / before", "after / before", "recovered", "cost"),
         (
             (
@@ -81,6 +347,8 @@ def _window_table(trust: Trust) -> Table:
         "name duration duration duration figure figure text duration",
         definition="profiler-cost",
     )
+    if trust.analysis_ns is not None:
+        yield Line(f"The analysis took {format_duration(trust.analysis_ns)}.", "quiet")
 
 
 def _ratio(ratio: Ratio | None) -> Cell:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
+from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
@@ -18,7 +18,7 @@ from lightning_perf.run_files.numerics.precision import (
     UnderflowTable,
 )
 from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share, with_minus
 
 MAX_KEPT = 6
 
@@ -130,7 +130,7 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
     shown = rows if top == EVERY_ROW else [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
     yield table(
         ("layer", "computed in", "subnormal", "zero", "median", "headroom"),
-        (_layer(row, barred=top == EVERY_ROW) for row in shown),
+        map(_layer, shown),
         kinds="code figure figure share figure figure",
         definitions={"subnormal": "subnormal-share", "zero": "zero-share", "headroom": "scale-headroom"},
     )
@@ -138,16 +138,16 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
         yield Line(f"{found.advice.text}.", "strong")
 
 
-def _layer(row: LayerUnderflow, *, barred: bool) -> TableRow:
-    headroom = NOT_AVAILABLE if row.headroom_doublings is None else f"{row.headroom_doublings}×"
-    median = NOT_AVAILABLE if row.median_exponent is None else f"2^{row.median_exponent}"
+def _layer(row: LayerUnderflow) -> TableRow:
+    headroom = NOT_AVAILABLE if row.headroom_doublings is None else with_minus(f"{row.headroom_doublings}×")
+    median = NOT_AVAILABLE if row.median_exponent is None else f"2^{with_minus(str(row.median_exponent))}"
     return (
         Cell(row.name, troubled=row.underflows),
         row.arithmetic,
         Cell(
             "all vanished" if row.vanished else format_share(row.subnormal_share),
             row.subnormal_share,
-            bar=row.subnormal_share if barred else None,
+            bar=row.subnormal_share,
         ),
         row.zero_share,
         Cell(median, row.median_exponent),

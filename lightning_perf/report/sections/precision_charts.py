@@ -10,7 +10,7 @@ from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift
 from lightning_perf.show.blocks import Block, Heading, Plot
 from lightning_perf.show.plots import Trace, bars, level, line, points
-from lightning_perf.units import format_share
+from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
 
 RECIPES = {
     "bf16": "idle",
@@ -113,7 +113,8 @@ def snr_chart(forecast: Forecast) -> Plot:
     traces = []
     for recipe in (each for each in forecast.recipes if each.recipe in RECIPES):
         ratios = [layer.verdict(recipe.recipe).snr_db for layer in forecast.layers]
-        texts = [f"{'–' if r is None else f'{r:.1f}'} dB\n{name}" for r, name in zip(ratios, names, strict=True)]
+        shown = [NOT_AVAILABLE if ratio is None else with_minus(f"{ratio:.1f}") for ratio in ratios]
+        texts = [f"{ratio} dB\n{name}" for ratio, name in zip(shown, names, strict=True)]
         look: Trace = {"name": recipe.title, "look": {"size": 6, "line": {"width": 0}}}
         traces.append(points(names, ratios, texts, RECIPES[recipe.recipe], **look))
     axis = {"title": "layers in the order of the model", "type": "category"}
@@ -131,4 +132,4 @@ def snr_chart(forecast: Forecast) -> Plot:
 
 
 def _number(value: float | None) -> str:
-    return "NaN or infinite" if value is None else f"{value:.4g}"
+    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")

@@ -1,76 +1,162 @@
-"""One rank: step time, phases, arithmetic, operators, kernels and modules."""
+"""One rank: its parts on the console and on the page, with step time, phases, arithmetic, loading and optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
-from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable
-from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters
-from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
-from lightning_perf.analysis.model.modules import ModuleTree
-from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
+from lightning_perf.analysis.model.optimizers import OptimizerSteps
+from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.breakdown import Breakdown, Outlier
-from lightning_perf.analysis.steps.phases import Phases
-from lightning_perf.findings.savings import each
-from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS
-from lightning_perf.report.sections.device import device_sections
+from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier
+from lightning_perf.analysis.steps.phases import PhaseTime
+from lightning_perf.findings.savings import counted, each
+from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
+from lightning_perf.report.sections.device import device_parts, efficiency_section
 from lightning_perf.report.sections.language_model import language_model_sections
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, rest, table
-from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+from lightning_perf.report.sections.memory import memory_section, memory_tables
+from lightning_perf.report.sections.work import regions_and_counters, work_sections
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Bar,
+    Block,
+    Cell,
+    Heading,
+    Line,
+    Part,
+    Plot,
+    Span,
+    Table,
+    TableRow,
+    note,
+    table,
+)
+from lightning_perf.show.plots import bars, of_total, time_axis
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_count, format_duration, format_share
+
+MADE_BY = {"in_process": "the training process itself (num_workers=0)", "workers": "worker processes"}
+
+MOST_HEIGHT = 400
+"""Maximum height of the chart of steps in pixels; less if the table next to it is short."""
+
+OVERLAPPING = 1.01
+"""From this ratio of the sum of kernels' times to the time in which one runs, the report says that they overlap."""
+
+MAX_CATEGORIES = 4
+"""Categories with a column in the console's table of phases."""
+
+PARTS = {
+    "products": "products and convolutions without Tensor Cores",
+    "products on Tensor Cores": "products and convolutions in TF32",
+    "following": "kernels that read their results",
+    "fixed": "unchanged kernels",
+    "in 16 bits": "kernels in 16 bits or fewer already",
+}
 
 
-def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
-    """Yield the sections that the recording of this rank supports."""
-    breakdown = analysis.breakdown
+def rank_sections(rank: RankAnalysis, top: int) -> Iterator[Block]:
+    """Yield the sections of the console that the recording supports, its tables cut to their first rows."""
+    breakdown, steps = rank.breakdown, rank.breakdown.averaged_steps
     wall = format_duration(breakdown.wall.mean_ns)
-    steps = breakdown.averaged_steps
     mean = f", mean of {steps}" if steps > 1 else ""
     yield Heading(f"Step time: {wall}{mean}" if breakdown.marked else f"Whole recording: {wall}")
-    yield from _step_time(breakdown)
-    yield Heading("Phases")
-    yield _phases(analysis.phases, breakdown)
-    if analysis.arithmetic is not None:
-        yield Heading(f"Arithmetic of device compute, {each(analysis)}")
-        yield from _arithmetic(analysis.arithmetic, each(analysis))
-    yield from language_model_sections(analysis, top)
-    yield from device_sections(analysis, top)
-    yield from _work_sections(analysis, top)
+    yield categories_table(breakdown)
+    yield from (Line(_outlier_text(outlier), "warning") for outlier in breakdown.outliers)
+    parts = _parts(rank, top)
+    for name in ("phases", "arithmetic", "language_model"):
+        yield from parts.get(name, ())
+    if rank.efficiency is not None and rank.efficiency.devices:
+        yield from efficiency_section(rank.efficiency)
+    shown = ["launches", "idle", "gaps", "sync", *(["casts"] if rank.autocast and rank.autocast.count else [])]
+    for name in (*shown, "communication", "memory"):
+        yield from parts.get(name, ())
+    yield from work_sections(rank, top)
+    yield from parts["regions"]
 
 
-def _work_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
-    """Yield the tables of operators, device work, modules, graph regions and counters, cut to their first rows."""
-    if analysis.operators is not None and analysis.operators.rows:
-        yield Heading(f"Operators, {each(analysis)}")
-        yield from _operators(analysis.operators, top)
-    if analysis.kernels is not None and analysis.kernels.rows:
-        yield Heading(f"Device work, {each(analysis)}")
-        yield from _kernels(analysis.kernels, top)
-    if analysis.modules is not None and analysis.modules.rows:
-        yield Heading(f"Modules, {each(analysis)}")
-        yield from _modules(analysis.modules, top)
-    yield from device_regions(analysis, top)
+def rank_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of one rank on the page."""
+    of_what = each(rank)
+    parts = _parts(rank, EVERY_ROW)
+    parts |= {"steps": _steps(rank.breakdown), "breakdown": _breakdown(rank.breakdown)}
+    if rank.breakdown.has_device:
+        parts.setdefault("launches", [Line("This recording has no launch calls.", "quiet")])
+    if (rank.metadata.world_size or 1) > 1:
+        parts.setdefault("communication", [Line("No collective ran on this rank.", "quiet")])
+    if rank.memory is not None:
+        devices = rank.memory.devices
+        parts["memory"] = [
+            block for device in devices for block in (*memory_section(device, rank, EVERY_ROW), *memory_tables(device))
+        ]
+    if rank.amp_gain is not None:
+        parts["gain"] = _gain(rank.amp_gain, of_what)
+    if rank.loading is not None:
+        parts["loading"] = _loading(rank.loading, of_what)
+    if rank.optimizer is not None:
+        parts["optimizer"] = _optimizer(rank.optimizer, of_what)
+    return parts
 
 
-def device_regions(analysis: RankAnalysis, top: int) -> Iterator[Block]:
-    """Yield the named regions of CUDA graphs, and the samples of hardware counters."""
-    if analysis.graph_regions is not None:
-        yield Heading(f"Regions of CUDA graphs, {each(analysis)}")
-        yield from _graph_regions(analysis.graph_regions, top)
-    if analysis.counters is not None:
-        yield Heading("Hardware counters")
-        yield from _counters(analysis.counters)
+def _parts(rank: RankAnalysis, top: int) -> dict[str, Iterable[Block]]:
+    """Return the parts that the console and the page have in common."""
+    parts: dict[str, Iterable[Block]] = {
+        "phases": _phases(rank),
+        "language_model": language_model_sections(rank, top),
+        "regions": regions_and_counters(rank, top),
+    }
+    if rank.arithmetic is not None and rank.arithmetic.compute_ns:
+        parts["arithmetic"] = _arithmetic(rank, rank.arithmetic, each(rank))
+    if rank.memory is not None:
+        devices = rank.memory.devices
+        parts["memory"] = (block for device in devices for block in memory_section(device, rank, top))
+    return parts | device_parts(rank, top)
 
 
-def _step_time(breakdown: Breakdown) -> Iterator[Block]:
-    yield breakdown_table(breakdown)
-    yield from (Line(outlier_text(outlier), "warning") for outlier in breakdown.outliers)
+def _steps(breakdown: Breakdown) -> Iterator[Block]:
+    """Yield the time of each step by category."""
+    if len(breakdown.steps) < 2:
+        return
+    names = [f"{step.number}{'' if step.complete else ' (cut off)'}" for step in breakdown.steps]
+    unit, size_ns = time_axis(max(step.wall_ns for step in breakdown.steps))
+    traces = []
+    for row in breakdown.categories:
+        if row.parent is not None or not any(row.per_step_ns or ()):
+            continue
+        texts = [
+            f"{CATEGORY_LABELS[row.name]}: {of_total(time_ns, step.wall_ns)}\nstep {name}"
+            for time_ns, step, name in zip(row.per_step_ns or (), breakdown.steps, names, strict=True)
+        ]
+        traces.append(bars(names, [time_ns / size_ns for time_ns in row.per_step_ns or ()], texts, row.name))
+    yield Heading("Time of each step", definition="step")
+    yield Plot(
+        "Step time by category, with one bar per step. The table has the means.",
+        tuple(traces),
+        {"barmode": "stack", "xaxis": {"title": "step", "type": "category"}, "yaxis": {"title": unit}},
+        height=min(MOST_HEIGHT, 160 + 32 * sum(bool(row.mean_ns) for row in breakdown.categories)),
+    )
+    for outlier in breakdown.outliers:
+        step = next((step for step in breakdown.steps if step.number == outlier.number), None)
+        shown: tuple[str | Span, ...] = ()
+        if step is not None:
+            place = f"#view=timeline&time.from={step.start_ns}&time.to={step.start_ns + step.wall_ns}"
+            shown = (" ", Span("Show it on the timeline", link=place))
+        yield Line((_outlier_text(outlier), *shown), "warning")
 
 
-def breakdown_table(breakdown: Breakdown) -> Table:
+def _breakdown(times: Breakdown) -> Iterator[Block]:
+    several = len(times.steps) > 1
+    title = "Time of the recording" if not times.marked else "Breakdown" if several else "Time of the step"
+    averaged = f"mean of {times.averaged_steps} steps" if times.averaged_steps > 1 else "one step"
+    yield Heading(title, definition="step-time-breakdown", aside=averaged if times.marked else "the whole recording")
+    if not several:
+        rows = [row for row in times.categories if row.mean_ns and row.parent is None]
+        yield Bar("Step time by category", tuple(_time(row, CATEGORY_LABELS) for row in rows), legend=False)
+    yield categories_table(times)
+
+
+def categories_table(breakdown: Breakdown) -> Table:
     """Return the mean step time by category."""
     spread = breakdown.averaged_steps > 1
     rows: list[TableRow] = []
@@ -87,7 +173,7 @@ def breakdown_table(breakdown: Breakdown) -> Table:
     return table(heads if spread else heads[:-1], rows, kinds="name duration share figure", definitions=definitions)
 
 
-def outlier_text(outlier: Outlier) -> str:
+def _outlier_text(outlier: Outlier) -> str:
     """Return by how much an unusual step differs, and in which category."""
     more = f"{'+' if outlier.excess_ns > 0 else ''}{format_duration(outlier.excess_ns)}"
     return (
@@ -96,150 +182,110 @@ def outlier_text(outlier: Outlier) -> str:
     )
 
 
-def _phases(phases: Phases, breakdown: Breakdown) -> Table:
-    """Return a table with a row per phase and a column per main category. Small categories have no column."""
-    columns = [row.name for row in breakdown.categories if row.parent is None and row.mean_ns]
-    columns.sort(key=lambda name: -(breakdown.category(name).mean_ns or 0.0))
-    columns = columns[:4]
-    return table(
-        ("phase", "time", "share", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in columns)),
-        (
-            (
-                PHASE_LABELS[phase.name],
-                phase.mean_ns,
-                phase.share,
-                *((phases.time_ns(phase.name, name) or None) for name in columns),
-            )
-            for phase in phases.phases
-            if phase.mean_ns
-        ),
-        kinds="name duration share" + " duration" * len(columns),
+def _phases(rank: RankAnalysis) -> Iterator[Block]:
+    """Yield the mean step time by phase, and by phase and category, the largest categories first."""
+    crossed, breakdown = rank.phases, rank.breakdown
+    wall_ns = breakdown.wall.mean_ns or 1.0
+    shown = [phase for phase in crossed.phases if phase.mean_ns]
+    used = [row.name for row in breakdown.categories if row.parent is None and row.mean_ns]
+    used.sort(key=lambda name: -(breakdown.category(name).mean_ns or 0.0))
+    rows: list[TableRow] = []
+    for phase in shown:
+        times = [crossed.time_ns(phase.name, name) or None for name in used]
+        cells = (Cell(format_duration(time), time, bar=(time or 0.0) / wall_ns) for time in times)
+        rows.append((PHASE_LABELS[phase.name], phase.mean_ns, phase.share, *cells))
+    heads = [CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in used]
+    yield Heading("Phases" if breakdown.marked else f"Phases, {each(rank)}", definition="phase-category")
+    yield Bar("Time by phase", tuple(_time(phase, PHASE_LABELS) for phase in shown))
+    yield table(
+        ("phase", "time", "share", *heads),
+        rows,
+        kinds="name duration share" + " duration" * len(heads),
+        extra=heads[MAX_CATEGORIES:],
     )
 
 
-def _arithmetic(arithmetic: Arithmetic, of_what: str) -> Iterator[Block]:
-    yield arithmetic_table(arithmetic)
-    if arithmetic.tensor_core_share is not None and any(
-        row.time_ns for row in arithmetic.rows if row.name != "unknown"
-    ):
-        yield Line(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}")
-    yield from map(Line, unused_sentences(arithmetic, of_what))
+def _time(row: CategoryTime | PhaseTime, labels: Mapping[str, str]) -> Part:
+    share = "" if row.share is None else f" {format_share(row.share)}"
+    return Part(labels[row.name], row.mean_ns or 0.0, f"{format_duration(row.mean_ns)}{share}", row.name)
 
 
-def arithmetic_table(arithmetic: Arithmetic) -> Table:
-    """Return the compute time of each number format."""
-    steps = max(arithmetic.steps, 1)
+def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator[Block]:
+    """Yield the compute of the device by number format, and the products that do not run on matrix units."""
+    steps, cores = max(found.steps, 1), matrix_units(rank.metadata)
+    busy_ns, sum_ns = rank.breakdown.category("device_compute").mean_ns or 0.0, found.compute_ns / steps
+    yield Heading(f"Arithmetic of device compute, {of_what}", definition="arithmetic")
+    if busy_ns > 0 and sum_ns > OVERLAPPING * busy_ns:
+        added, busy = format_duration(sum_ns), format_duration(busy_ns)
+        yield note(f"Kernels overlap: their times add up to {added}, but the device computes for {busy} {of_what}.")
+    used = [row for row in found.rows if row.time_ns]
+    names = {row.name: row.name.upper() if row.name[0] in "ftb" else row.name for row in used}  # FP16, but integer
+    parts = (Part(names[row.name], row.time_ns, format_duration(row.time_ns / steps), row.name) for row in used)
+    yield Bar("Device compute by arithmetic", tuple(parts))
     rows: list[TableRow] = []
-    for row in arithmetic.rows:
-        if not row.time_ns:
-            continue
+    for row in used:
         by = [what for what, part in (("operator types", row.by_operator_ns), ("kernel name", row.by_name_ns)) if part]
-        rows.append((arithmetic_name(row.name), row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
-    return table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
-
-
-def arithmetic_name(name: str) -> str:
-    """Return the label of an arithmetic: ``FP16``, but ``integer``."""
-    return name.upper() if name[0] in "ftb" else name
-
-
-def unused_sentences(arithmetic: Arithmetic, of_what: str, cores: str = "Tensor Cores") -> Iterator[str]:
-    """Yield the matrix products that do not run on matrix units, and why."""
-    steps = max(arithmetic.steps, 1)
-    for unused in arithmetic.eligible_unused:
-        number = unused.kernels / steps
-        yield (
+        rows.append((names[row.name], row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
+    yield table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
+    if found.tensor_core_share is not None and names.keys() != {"unknown"}:
+        unknown_ns = found.tensor_core_unknown_ns / steps
+        unknown = f"; unknown: {format_duration(unknown_ns)}, {format_share(unknown_ns / sum_ns)}" if unknown_ns else ""
+        yield Line(f"On {cores}: {format_share(found.tensor_core_share)} of compute time{unknown}.")
+    for unused in found.eligible_unused:
+        yield Line(
             f"Matrix products without {cores}: {format_duration(unused.time_ns / steps)} {of_what} in "
-            f"{format_count(number)} kernel{'' if number == 1 else 's'}, because {REASONS[unused.reason]}"
+            f"{counted(unused.kernels / steps, 'kernel')}, because {REASONS[unused.reason]} "
+            f"({', '.join(unused.operators)}).",
+            "warning",
         )
 
 
-def _operators(operators: OperatorTable, top: int) -> Iterator[Block]:
-    steps = max(operators.steps, 1)
-    on_device = operators.device_ns is not None
-
-    def figures(row: OperatorRow) -> TableRow:
-        calls, host_self = row.calls / steps, row.host_self_ns / steps
-        if not on_device:
-            return calls, host_self, row.host_total_ns / steps
-        device_ns = row.device_self_ns or 0
-        share = device_ns / operators.device_ns if operators.device_ns else None
-        return calls, device_ns / steps, share, host_self
-
-    def name(row: OperatorRow) -> Cell:
-        return Cell(row.name, detail="" if row.input_shapes is None else f" {row.input_shapes}")
-
-    rows = ((name(row), *figures(row)) for row in operators.rows[:top])
-    if on_device:
-        heads = ("operator", "calls", "device self", "share", "host self")
-        yield table(heads, rows, kinds="name count duration share duration")
-    else:
-        yield table(("operator", "calls", "host self", "host total"), rows, kinds="name count duration duration")
-    yield from rest(len(operators.rows) - top, "operator")
-
-
-def _kernels(kernels: KernelTable, top: int) -> Iterator[Block]:
-    steps = max(kernels.steps, 1)
+def _gain(gain: AmpGain, of_what: str) -> Iterator[Block]:
+    """Yield the saving that mixed precision would bring, and the parts of the compute time that it comes from."""
+    steps = max(gain.steps, 1)
+    yield Heading("Predicted gain of mixed precision", definition="gain-of-mixed-precision")
+    known = f"By the peak rates of {gain.device}" if gain.device else "By general factors: peak rates are not known"
+    yield Line(known, "quiet")
+    least, most, step = map(format_duration, (gain.least_saving_ns, gain.most_saving_ns, gain.step_ns))
+    saved = f"{least} to {most}" if gain.least_saving_ns > 0 else f"Up to {most}"
+    casts = f"casts of the weights cost {format_duration(gain.casts_ns)}"
+    none = f"No saving of {step} {of_what}."
+    yield Line(f"{saved} of {step} {of_what}; {casts}." if gain.most_saving_ns > 0 else none)
     yield table(
-        ("kernel", "calls", "time", "share", "mean", "arithmetic"),
+        ("part", "kernels", "now", "mixed, at best", "mixed, at worst"),
         (
             (
-                kernel_text(row.name),
-                row.calls / steps,
-                row.total_ns / steps,
-                row.share,
-                row.mean_ns,
-                row.arithmetic or "",
+                PARTS.get(part.name, part.name),
+                part.kernels / steps,
+                *(time_ns / steps for time_ns in (part.time_ns, part.fastest_ns, part.slowest_ns)),
             )
-            for row in kernels.rows[:top]
+            for part in gain.parts
         ),
-        kinds="name count duration share duration figure",
+        kinds="name count duration duration duration",
     )
-    yield from rest(len(kernels.rows) - top, "kernel")
 
 
-def _modules(modules: ModuleTree, top: int) -> Iterator[Block]:
-    """Yield the top of the tree. The time of a module includes that of the modules below it."""
-    steps = max(modules.steps, 1)
-    on_device = modules.device_ns is not None
-    rows: list[TableRow] = []
-    for row in modules.rows[:top]:
-        times = (
-            (row.device_total_ns, row.backward_device_ns) if on_device else (row.host_total_ns, row.backward_host_ns)
-        )
-        figures = (None if time is None else time / steps for time in times)
-        rows.append((f"{'  ' * row.depth}{row.name}", row.calls / steps, *figures))
-    heads = ("device forward", "device backward") if on_device else ("forward", "backward")
-    yield table(("module", "calls", *heads), rows, kinds="name count duration duration")
-    yield from rest(len(modules.rows) - top, "module")
+def _loading(loading: Loading, of_what: str) -> Iterator[Block]:
+    """Yield how batches are fetched and moved."""
+    steps = max(loading.steps, 1)
+    yield Heading(f"Batch loading, {of_what}", definition="batch-loading")
+    yield Line(MADE_BY.get(str(loading.loader), "not in the recording"), label="Batches made by")
+    yield Line(format_count(loading.fetches / steps), label="Fetches")
+    yield Line(format_duration(loading.fetch_ns / steps), label="Time in fetches")
+    yield Line(format_duration(loading.operator_ns / steps), label="of it in operators")
+    if loading.pageable_copies:
+        size, time = format_bytes(loading.pageable_bytes / steps), format_duration(loading.pageable_ns / steps)
+        copies = format_count(loading.pageable_copies / steps)
+        yield Line(f"{copies}, {size} in {time}", label="Copies from pageable memory")
 
 
-def _graph_regions(regions: GraphRegionTable, top: int) -> Iterator[Block]:
-    steps = max(regions.steps, 1)
-    yield table(
-        ("region", "calls", "device", "share", "of it backward"),
-        (
-            (
-                row.name,
-                row.calls / steps,
-                row.device_ns / steps,
-                row.device_ns / regions.device_ns if regions.device_ns else None,
-                row.backward_ns / steps,
-            )
-            for row in regions.rows[:top]
-        ),
-        kinds="name count duration share duration",
-    )
-    yield from rest(len(regions.rows) - top, "")
-    yield Line(f"Outside of named regions: {format_duration(regions.unattributed_device_ns / steps)}.", "quiet")
-
-
-def _counters(counters: HardwareCounters) -> Iterator[Block]:
-    rows = (
-        (row.name, str(row.device), row.mean, f"{format_count(row.minimum)}–{format_count(row.maximum)}", row.samples)
-        for row in counters.rows
-    )
-    heads = ("counter", "device", "mean", "minimum–maximum", "samples")
-    yield table(heads, rows, kinds="name figure count figure count", extra=("samples",))
-    if counters.step_energy_j is not None:
-        yield Line(f"Energy: {format_count(counters.step_energy_j)} J per step.")
+def _optimizer(found: OptimizerSteps, of_what: str) -> Iterator[Block]:
+    steps = max(found.steps, 1)
+    kind = f" ({found.implementation})" if found.implementation else ""
+    yield Heading(f"Optimizer, {of_what}", definition="optimizer-step")
+    yield Line(f"{found.name}{kind}", label="Optimizer")
+    yield Line(format_count(found.operators / steps), label="Operators")
+    yield Line(format_count(found.launches / steps), label="Launches")
+    yield Line(format_duration(found.host_ns / steps), label="On the host")
+    if found.launches:
+        yield Line(format_duration(found.device_ns / steps), label="On the device")

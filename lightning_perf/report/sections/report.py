@@ -12,26 +12,25 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.probe.blocks import probe_blocks
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text, settings_text
+from lightning_perf.report.labels import count_of, processor_text, settings_text
 from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
 from lightning_perf.report.sections.fp32_comparison import fp32_section
+from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
+from lightning_perf.report.sections.ranks import ranks_section
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
-from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
-from lightning_perf.show.blocks import Block, Details, Heading, Line, Span, Style, listing, note, rest, table
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_duration
+from lightning_perf.show.blocks import Block, Details, Heading, Line, Span, Style, listing, note, rest
+from lightning_perf.units import format_duration
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
 
 STYLES: dict[str, Style] = {"high": "bad", "moderate": "warning", "low": "command"}
 
-RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
-MAX_RANKS = 16
 MAX_SOURCES = 4
 
 
@@ -57,7 +56,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
         yield Heading("Findings of the whole fit")
         yield from findings_blocks(report.fit_findings, lead, start=len(report.findings) + 1)
     if report.held_back:
-        yield from _held_back(report.held_back)
+        yield from held_back_blocks(report.held_back)
     if _diagnosed(report):
         yield from fp32_section(report.precision, report.shadow, top)
     if report.precision is not None and report.precision.mistakes:
@@ -67,7 +66,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
 
 def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterator[Block]:
     if len(report.ranks) > 1:
-        yield from _ranks(report)
+        yield from ranks_section(report)
     if lead is not None:
         yield from rank_sections(lead, top)
     for rank in report.ranks:
@@ -139,26 +138,15 @@ def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
     return " · ".join(parts)
 
 
-def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
-    """Yield the state of each rank that ran out of memory, and the fixes."""
-    yield Heading("Out of memory", definition="out-of-memory")
-    for failure in failures:
-        yield Line(failure.sentence)
-        yield Line(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes))
-        yield from (Line(fix, label="Or " if number else "Fix") for number, fix in enumerate(failure.fixes))
-        if failure.snapshot is not None:
-            yield Line(f"Snapshot of the allocator, for lightning-perf analyze: {failure.snapshot}")
-        yield Line(failure.message, "quiet")
-
-
 def trust_block(trust: Trust) -> Line:
     """Say how far the figures can be trusted, in yellow if only partly."""
     doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
     return Line((Span("Trust ", "warning" if doubtful else "good"), trust_line(trust)))
 
 
-def _held_back(held_back: Sequence[HeldBack]) -> Iterator[Block]:
-    yield Heading("Held back")
+def held_back_blocks(held_back: Sequence[HeldBack]) -> Iterator[Block]:
+    """Yield each finding that is held back, with the reason."""
+    yield Heading("Held back", definition="held-back")
     yield from listing(
         (
             Line((each.finding.title, "  [", rule_link(each.finding), "]  ", Span(each.reason, "quiet")))
@@ -166,37 +154,6 @@ def _held_back(held_back: Sequence[HeldBack]) -> Iterator[Block]:
         ),
         marker="-",
     )
-
-
-def _ranks(report: PerfReport) -> Iterator[Block]:
-    """Yield a row per rank: its step time and the shares of the main categories."""
-    yield Heading("Ranks")
-    names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
-    yield table(
-        ("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names)),
-        (
-            (
-                NOT_AVAILABLE if analysis.rank is None else str(analysis.rank),
-                analysis.breakdown.wall.mean_ns,
-                *(analysis.breakdown.category(name).share for name in names),
-            )
-            for analysis in _shown(report)
-        ),
-        kinds="name duration" + " share" * len(names),
-    )
-    yield from rest(len(report.ranks) - MAX_RANKS, "", hint="")
-    yield from map(Line, report.who_waits)
-
-
-def _shown(report: PerfReport) -> list[RankAnalysis]:
-    """Return the first ranks, and every rank that the report mentions."""
-    mentioned = {finding.rank for finding in report.findings}
-    if report.distributed is not None and report.distributed.awaited is not None:
-        mentioned.add(report.distributed.awaited.rank)
-    lead = None if report.lead is None else report.ranks[report.lead]
-    ranks = sorted(report.ranks, key=lambda each: (each is not lead, each.rank is None or each.rank not in mentioned))
-    first = {id(each) for each in ranks[:MAX_RANKS]}
-    return [each for each in report.ranks if id(each) in first]
 
 
 def _captures(captures: Sequence[Captured]) -> Iterator[Block]:

@@ -11,6 +11,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fit_time import fit_sentence
 from lightning_perf.report.sections.precision import mistake_text
+from lightning_perf.report.sections.rank import categories_table
 from lightning_perf.report.sections.report import rule_link
 from lightning_perf.report.verdict import fix_text
 from lightning_perf.run_files.numerics.precision import RunPrecision
@@ -42,7 +43,7 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
         if report.fit_time is not None:
             yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
         yield from _findings(report.fit_findings, start=len(findings) + 1)
-    yield from (_note(text) for text in report.notes[:MAX_NOTES])
+    yield from (Line(text, label="Note ", label_style="warning") for text in report.notes[:MAX_NOTES])
     if len(report.notes) > MAX_NOTES:
         yield Line(f"       {count_of(len(report.notes) - MAX_NOTES, 'more note')} in the full report", "quiet")
     if report.forecast is not None:
@@ -50,6 +51,16 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
     if folder is not None:
         command = Span(f"lightning-perf analyze {shlex.quote(str(folder))}", "command")
         yield Line(("Full report: ", command), copied=True)
+
+
+def notebook_blocks(report: PerfReport) -> Iterator[Block]:
+    """Yield the short report, the categories of the step, and how to see the rest."""
+    yield from short_blocks(report, None)
+    if report.lead is not None:
+        yield categories_table(report.ranks[report.lead].breakdown)
+    yield Line(
+        ("All figures: ", Span("report.print()", "command"), ", ", Span('report.write_html("report.html")', "command"))
+    )
 
 
 def _findings(findings: tuple[Finding, ...], start: int) -> Iterator[Block]:
@@ -70,10 +81,6 @@ def _precision(precision: RunPrecision) -> Iterator[Block]:
     more = len(precision.mistakes) - MAX_MISTAKES
     if more > 0:
         yield Line(f"      {count_of(more, 'more mistake')} in the full report", "quiet")
-
-
-def _note(text: str) -> Line:
-    return Line(text, label="Note ", label_style="warning")
 
 
 def _saving(finding: Finding) -> str:

@@ -38,7 +38,6 @@ class AccountEntry:
     """The time of one kind of work in a fit, without the work nested in it that has an entry of its own.
 
     Attributes:
-        group: The group that the entry belongs to.
         name: Its part of the group, e.g. ``fetch``, or ``EMA.on_train_batch_end`` for the hook of a callback.
         time_ns: Time on the clock of the training thread.
         count: How often it ran; 0 for the remainder of a group.
@@ -105,8 +104,6 @@ class FitAccount:
     A run leaves one line per rank.
 
     Attributes:
-        version: Version of this format.
-        rank: The process that measured it.
         wall_ns: Time from the first moment that a callback can see inside ``Trainer.fit`` to the end of the account.
             The times of all entries add up to exactly this.
         end: Where the account ends. ``returned``: when ``Trainer.fit`` returned. ``report``: when the report was made,
@@ -115,14 +112,10 @@ class FitAccount:
             the Trainer. None for a further fit of the same process, or if the system does not say.
         first_step_end_ns: Time from the start of the account to the end of the first optimizer step. None without one.
         compile_ns: Time that ``torch.compile`` took in the first step. None if nothing was compiled.
-        steps: Optimizer steps.
-        batches: Training batches.
         samples: Samples trained on; None if the batches do not show it.
         epochs: Epochs of training that were started.
         validations: Runs of the validation loop, without the sanity check.
-        entries: The entries.
         starts: Starts of data loaders with worker processes, at most `MAX_STARTS`.
-        facts: Settings that explain entries.
         tokens: Tokens trained on, padding included; None if the batches hold no token sequences.
     """
 
@@ -164,8 +157,6 @@ class FitAccount:
 
 
 _ACCOUNTS: RankLog[FitAccount] = RankLog(FitAccount, "account", "account of a fit")
-
-
 account_paths = _ACCOUNTS.paths
 
 

@@ -20,7 +20,6 @@ class GraphBreak:
         hint: torch's first hint at a fix; empty without one.
         file: File of the user's line; empty if it is unknown.
         line: Its number; 0 if it is unknown.
-        function: Its function.
         code: Its text; empty if the file cannot be read.
     """
 
@@ -42,13 +41,9 @@ class Compilation:
         compile_id: torch's number: the function, and how often it was compiled before, e.g. ``0/1``.
         kind: ``forward``: Python code was traced. ``backward``: a backward graph was compiled when it first ran.
             ``run``: work at a call, such as the search for the fastest Triton kernel.
-        moment: The part of the fit.
         step: Number of the step that was open, or of the last one before it. Null before training.
         recorded: Whether the profiler recorded that step.
-        time_ns: Time of the compilation on the host.
-        function: Name of the function, as torch gives it.
-        file: Its file.
-        line: Line at which it starts.
+        line: Line at which the function starts.
         module: Modules of the model that run the function; empty if none is known.
         backend_ns: The part of the time in the backend, e.g. in Inductor.
         compiled: Whether compiled code resulted.
@@ -59,7 +54,6 @@ class Compilation:
         recompile_reasons: The conditions that failed, so that the function was compiled again: one per version of it.
         limit_reached: Whether torch gave up, because the function had been compiled too often.
         failure: Why no code resulted.
-        breaks: Graph breaks that the compilation found.
         cudagraph_skip: Why no CUDA graph was made.
     """
 

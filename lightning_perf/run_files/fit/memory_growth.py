@@ -11,12 +11,7 @@ from lightning_perf.run_files.jsonl import Count, RankLog
 
 @dataclass(frozen=True)
 class MemorySample:
-    """The memory at the end of a step.
-
-    Attributes:
-        step: Index of the step in this fit.
-        bytes: Memory in use.
-    """
+    """The memory in use at the end of a step, by its index in this fit."""
 
     step: Count
     bytes: Count
@@ -28,9 +23,7 @@ class TensorGroup:
 
     Attributes:
         kind: Class, type and shape, e.g. ``Tensor float32 [32, 10]``.
-        device: Their device: ``cpu``, ``cuda:0``, ….
         has_graph: Whether they keep a graph of autograd alive.
-        count: Their number.
         bytes: Their memory. Tensors that share memory count once.
     """
 
@@ -46,8 +39,6 @@ class TensorCensus:
     """All tensors at the end of a step, and the container that grew most.
 
     Attributes:
-        step: Index of the step in this fit.
-        groups: The groups of tensors.
         items: How many more items the list, dictionary or set has that grew most since the first census.
     """
 
@@ -97,12 +88,10 @@ class GrowthRecord:
     """The memory of a fit over time.
 
     Attributes:
-        rank: The process that measured it.
         source: Where the samples are from: ``allocator`` of the GPU, or ``process`` for the resident memory of the
             process.
         samples: The samples, at equal distances.
         censuses: The first and the last census of tensors; empty if the memory did not grow.
-        worker: The memory of a worker process of the loader; None without workers.
     """
 
     rank: Count
@@ -121,9 +110,5 @@ def write_growth(folder: Path, record: GrowthRecord) -> None:
 
 
 def read_growth(folder: Path) -> GrowthRecord | None:
-    """Read the record of the first rank; None if the run left none.
-
-    Raises:
-        TraceError: The file cannot be read, or holds something else.
-    """
+    """Read the record of the first rank; None if the run left none."""
     return next((record for path in _RECORDS.paths(folder)[:1] for record in _RECORDS.read(path)), None)

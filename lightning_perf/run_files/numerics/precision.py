@@ -10,24 +10,6 @@ from typing import Literal
 from lightning_perf.run_files.atomic import JsonFile
 from lightning_perf.run_files.numerics.samples import Arithmetic, ScaleEvent
 
-__all__ = [
-    "PRECISION_NAME",
-    "BadRun",
-    "Fp32Arithmetic",
-    "LayerDrift",
-    "LayerUnderflow",
-    "LossScaleHistory",
-    "NumericsDrift",
-    "PrecisionAdvice",
-    "PrecisionMistake",
-    "PrecisionSetting",
-    "RunPrecision",
-    "UnderflowTable",
-    "finite_or_none",
-    "read_precision",
-    "write_precision",
-]
-
 PRECISION_NAME = "precision.json"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_perf.analysis.host.worker_count import affordable_workers
+from lightning_perf.analysis.host.loading import affordable_workers
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 

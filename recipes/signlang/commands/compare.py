@@ -19,8 +19,6 @@ from recipes.signlang.commands.options import (
 )
 from recipes.signlang.settings import PRECISIONS, InputKind, SplitKind, TrainSettings
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "Train in several precisions, repeatedly and in random order, and compare time and accuracy."
 
 _ON_CPU = {"model": "cnn", "image_size": 32}

@@ -17,8 +17,6 @@ from recipes.signlang.commands.options import (
     add_log_dir_argument,
 )
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "Build faster and smaller variants of a trained network, and measure accuracy, latency and size."
 
 

@@ -9,16 +9,6 @@ from pathlib import Path
 from lightning_perf.arguments import add_count, positive, share
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
-__all__ = [
-    "MODELS",
-    "add_checkpoint_argument",
-    "add_data_arguments",
-    "add_log_dir_argument",
-    "add_optimizer_arguments",
-    "add_path",
-    "print_progress",
-]
-
 MODELS = ("resnet18", "resnet34", "resnet50", "cnn", "cnn-bn")
 """The keys of `recipes.signlang.training.model.MODELS`, named here so that ``--help`` need not load torch."""
 

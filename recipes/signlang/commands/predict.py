@@ -11,8 +11,6 @@ from lightning_perf import ExitCode
 from lightning_perf.arguments import add_count, describe
 from recipes.signlang.commands.options import add_checkpoint_argument, add_log_dir_argument, print_progress
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "Classify images with a trained network or with an exported variant of it."
 
 

@@ -11,8 +11,6 @@ from lightning_perf.arguments import add_count, describe
 from recipes.signlang.commands.options import MODELS, add_data_arguments, add_optimizer_arguments, add_path
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "Train a sign-language classifier and report where its step time goes."
 
 _PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")

@@ -24,17 +24,6 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import usable_cores
 from recipes.signlang.settings import InputKind
 
-__all__ = [
-    "MAX_DEGREES",
-    "MAX_SHIFT",
-    "Batch",
-    "FilePictures",
-    "MemoryPictures",
-    "SignData",
-    "augment",
-    "default_workers",
-]
-
 MAX_DEGREES = 10.0
 """The copies in the original data are rotated by up to as much."""
 MAX_SHIFT = 0.05

@@ -22,8 +22,6 @@ from recipes.signlang.data.sources import Source
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import available_memory_bytes, usable_cores
 
-__all__ = ["Decoded", "decode_all", "decode_picture", "empty_pictures", "unwarned"]
-
 UInt8Array = NDArray[np.uint8]
 
 MOST_PIXELS = 89_478_485

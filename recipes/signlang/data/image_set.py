@@ -16,8 +16,6 @@ from recipes.signlang.data.layouts import ORIGINAL_COPIES, Catalogue, Item, find
 from recipes.signlang.data.sources import Source, open_source
 from recipes.signlang.errors import RecipeError
 
-__all__ = ["ImageSet", "infer_copies", "read_image_set"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSet:

@@ -24,19 +24,6 @@ from PIL import Image
 from recipes.signlang.data.sources import Source
 from recipes.signlang.errors import RecipeError
 
-__all__ = [
-    "MNIST_LABELS",
-    "ORIGINAL_COPIES",
-    "PICTURE_SUFFIXES",
-    "Catalogue",
-    "Item",
-    "as_label",
-    "find_tables",
-    "list_items",
-    "ordered",
-    "read_table",
-]
-
 ORIGINAL_COPIES = 10
 """The original saved every capture as ten consecutively numbered copies, rotated by up to 10 degrees."""
 

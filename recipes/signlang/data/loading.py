@@ -14,8 +14,6 @@ from recipes.signlang.data.split import Split, split_images
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
 
-__all__ = ["DataRecord", "load_data", "read_data", "training_digest"]
-
 
 def load_data(settings: TrainSettings, say: Callable[[str], None]) -> tuple[ImageSet, Split]:
     """Read and split the data, and describe them.

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from recipes.signlang.errors import RecipeError
 
-__all__ = ["MAX_FILE_BYTES", "Archive", "Folder", "Source", "open_source"]
-
 MAX_FILE_BYTES = 512 * 1024**2
 """Largest file of a dataset: a small zip member can inflate to any size."""
 

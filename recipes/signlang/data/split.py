@@ -15,8 +15,6 @@ from recipes.signlang.data.image_set import ImageSet
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.settings import SplitKind
 
-__all__ = ["Split", "split_images"]
-
 
 @dataclass(frozen=True, eq=False)
 class Split:

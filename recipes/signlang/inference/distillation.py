@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf.inference import FineTuner, Validation, VariantError
-from lightning_perf.inference.training.fine_tune import TEMPERATURES
+from lightning_perf.inference.training import TEMPERATURES
 from recipes.signlang.data.data_module import SignData
 from recipes.signlang.training.model import SignClassifier, build_model
-
-__all__ = ["StudentOutcome", "StudyTraining", "TemperatureData", "accuracy_of", "describe_outcomes", "student_maker"]
 
 _BATCH = 64
 

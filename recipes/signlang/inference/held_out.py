@@ -21,8 +21,6 @@ from recipes.signlang.inference.distillation import TemperatureData
 from recipes.signlang.settings import SplitKind, TrainSettings
 from recipes.signlang.training.checkpoint import TrainedModel
 
-__all__ = ["StudyData", "gather_data"]
-
 _BATCH = 32
 _SEED = 0
 _JUDGED = 0.2

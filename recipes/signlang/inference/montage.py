@@ -12,8 +12,6 @@ from PIL import Image, ImageDraw, ImageFont
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.inference.prediction import Prediction
 
-__all__ = ["MOST", "draw_montage", "save_montage", "shown_places"]
-
 MOST = 100
 """Most pictures in one montage."""
 

@@ -31,20 +31,6 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.inference.variants import SOURCE
 from recipes.signlang.training.checkpoint import load_checkpoint
 
-__all__ = [
-    "Guess",
-    "PictureFile",
-    "Prediction",
-    "Predictor",
-    "artefact_predictor",
-    "checkpoint_predictor",
-    "find_pictures",
-    "predict",
-    "print_table",
-    "to_csv",
-    "to_json",
-]
-
 
 @dataclass(frozen=True)
 class PictureFile:

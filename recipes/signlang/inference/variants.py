@@ -21,8 +21,6 @@ from recipes.signlang.inference.distillation import StudyTraining, describe_outc
 from recipes.signlang.inference.held_out import gather_data
 from recipes.signlang.training.checkpoint import TrainedModel
 
-__all__ = ["SOURCE", "InferSettings", "infer", "student_variants"]
-
 SOURCE = "signlang-"
 """Prefix of the names of the recipe's models in artefacts. Such models take grey values of 0 to 255."""
 

@@ -23,8 +23,6 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import usable_cores
 from recipes.signlang.synthetic.render import render_capture
 
-__all__ = ["LABELS", "SyntheticSet", "default_cache_dir", "ensure_synthetic"]
-
 LABELS: tuple[str, ...] = (*"abcdefghiklmnopqrstuvwxy", "background")
 """The 25 labels of the original: ``background`` and the letters, except ``j`` and ``z``, which are movements."""
 

@@ -14,8 +14,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["POSES", "Anthropometry", "Capsules", "Pose", "build_hand"]
-
 FloatArray = NDArray[np.float64]
 
 _KNUCKLES = np.array([[0.135, 0.455, 0.0], [0.045, 0.475, 0.012], [-0.045, 0.455, 0.008], [-0.13, 0.405, -0.008]])

@@ -11,8 +11,6 @@ from PIL import Image, ImageDraw
 
 from recipes.signlang.synthetic.hand import POSES, Anthropometry, Capsules, Pose, build_hand
 
-__all__ = ["render_capture"]
-
 FloatArray = NDArray[np.float64]
 UInt8Array = NDArray[np.uint8]
 

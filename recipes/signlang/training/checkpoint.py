@@ -19,8 +19,6 @@ from recipes.signlang.settings import TrainSettings
 from recipes.signlang.training.model import MODELS, SignClassifier
 from recipes.signlang.training.module import SignModule
 
-__all__ = ["TrainedModel", "check_resumable", "load_checkpoint", "newest_checkpoint"]
-
 _BEST = "best-*.ckpt"
 _TRAIN = "Train one: python -m recipes.signlang"
 _SAME = "Give the options of that training"

@@ -8,8 +8,6 @@ from functools import partial
 import torchvision
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "SignClassifier", "SmallCNN", "build_model"]
-
 
 class SmallCNN(nn.Sequential):
     """The article's CNN: Conv32-pool-Conv64-pool-Conv64-Dropout .25-Dense128-Dropout .5.

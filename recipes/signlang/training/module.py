@@ -9,8 +9,6 @@ from torch.optim import SGD, Optimizer
 
 from recipes.signlang.training.model import build_model
 
-__all__ = ["SignModule"]
-
 
 class SignModule(LightningModule):
     """A classifier of signs.

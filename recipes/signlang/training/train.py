@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import warnings
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
 from lightning_perf import PerfCallback
+from lightning_perf.inference.measurement.accuracy import wilson_interval
 from recipes.signlang.data.data_module import SignData, default_workers
 from recipes.signlang.data.image_set import ImageSet
 from recipes.signlang.data.loading import DataRecord, load_data
@@ -26,53 +26,6 @@ from recipes.signlang.settings import SplitKind, TrainSettings
 from recipes.signlang.training.checkpoint import check_resumable
 from recipes.signlang.training.module import SignModule
 
-__all__ = ["Accuracy", "TrainResult", "build_training", "train", "wilson"]
-
-_Z95 = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution."""
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """An accuracy with its confidence interval.
-
-    Attributes:
-        share: Share of correct answers, 0 to 1.
-        low: Lower end of the 95 % interval.
-        high: Upper end of the 95 % interval.
-        units: Number of independent trials for the interval.
-    """
-
-    share: float
-    low: float
-    high: float
-    units: int
-
-    def __str__(self) -> str:
-        """Format it, e.g. ``90.0 % (95 % interval 82.6 to 94.5 %)``."""
-        return f"{100 * self.share:.1f} % (95 % interval {100 * self.low:.1f} to {100 * self.high:.1f} %)"
-
-
-def wilson(share: float, units: int) -> Accuracy:
-    """Return the score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
-
-    Copies of one capture are correct or wrong together. If whole captures are held out, the units are captures, and the
-    interval is accordingly wide.
-
-    Args:
-        share: Share of correct answers.
-        units: Independent trials, at least 1.
-
-    Examples:
-        >>> str(wilson(0.9, 100))
-        '90.0 % (95 % interval 82.6 to 94.5 %)'
-    """
-    denominator = 1 + _Z95**2 / units
-    centre = (share + _Z95**2 / (2 * units)) / denominator
-    half = _Z95 * math.sqrt(share * (1 - share) / units + _Z95**2 / (4 * units**2)) / denominator
-    return Accuracy(share, max(0.0, centre - half), min(1.0, centre + half), units)
-
-
 _console = Console(soft_wrap=True, highlight=False, markup=False)
 
 
@@ -81,14 +34,14 @@ class TrainResult:
     """The result of a finished training.
 
     Attributes:
-        accuracy: Accuracy on the held-out pictures, with the weights of the last epoch.
+        accuracy: Accuracy on the held-out pictures, with the weights of the last epoch, as text with its interval.
         best: Highest accuracy of all epochs. It is too high, because the same pictures choose the epoch. None without
             checkpoints.
         best_checkpoint: Checkpoint of that epoch; None without checkpoints.
         log_dir: Folder of the run.
     """
 
-    accuracy: Accuracy
+    accuracy: str
     best: float | None
     best_checkpoint: Path | None
     log_dir: Path
@@ -156,8 +109,11 @@ def train(settings: TrainSettings) -> TrainResult | None:
         return None
     if "val/accuracy" not in trainer.callback_metrics:
         raise RecipeError(settings.resume, f"{settings.epochs} epochs have been trained already", "Give more --epochs")
+    share = float(trainer.callback_metrics["val/accuracy"])
+    # Copies of one capture are correct or wrong together, so the interval is over captures if they are held out.
+    low, high = wilson_interval(share, split.held_out_units)
     result = TrainResult(
-        accuracy=wilson(float(trainer.callback_metrics["val/accuracy"]), split.held_out_units),
+        accuracy=f"{100 * share:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)",
         best=float(best.best_model_score) if best.best_model_score is not None else None,
         best_checkpoint=Path(best.best_model_path) if best.best_model_path else None,
         log_dir=_log_dir(trainer),
@@ -239,7 +195,7 @@ def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> N
     kind = "synthetic " if settings.data is None else ""
     units = "pictures" if settings.split is SplitKind.RANDOM else "held-out captures"
     _say(f"Accuracy on {len(split.held_out)} held-out {kind}pictures: {result.accuracy}")
-    _say(f"            last epoch; Wilson interval over {result.accuracy.units} {units}; split {split.rule}")
+    _say(f"            last epoch; Wilson interval over {split.held_out_units} {units}; split {split.rule}")
     if result.best is not None:
         _say(f"Best epoch  {100 * result.best:.1f} % (chosen on the same pictures): {result.best_checkpoint}")
     _say(f"Logs        {result.log_dir}; see them with: tensorboard --logdir {settings.log_dir}")

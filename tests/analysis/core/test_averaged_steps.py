@@ -1,8 +1,13 @@
+from __future__ import annotations
+
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
+from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -24,3 +29,21 @@ def test_incomplete_steps_are_left_out():
 
 def test_without_a_complete_step_all_count():
     assert averaged_steps(steps(False, False)).tolist() == [True, True]
+
+
+def test_once_for_each_recording_and_not_for_longer_than_that() -> None:
+    calls: list[int] = []
+
+    @cached_per_trace
+    def operators(trace: Trace) -> list[int]:
+        calls.append(len(trace.operators))
+        return calls[-1:]
+
+    one, two = (TraceBuilder().op("aten::mm", 0, 1).build() for _ in range(2))
+    assert operators(one) is operators(one)
+    assert operators(two) is not operators(one)
+    assert calls == [1, 1]
+    watched = weakref.ref(one)
+    del one
+    gc.collect()
+    assert watched() is None

@@ -81,11 +81,6 @@ def test_empty_sets(operation):
     assert EMPTY.covered(np.array([0]), np.array([9])).tolist() == [0]
 
 
-def test_union_of_many():
-    assert instants(union(build([(0, 2)]), build([(5, 6)]), build([(1, 3)]))) == {0, 1, 2, 5}
-    assert len(union()) == 0
-
-
 @given(st.lists(pairs, max_size=4), windows)
 def test_what_each_set_adds_matches_the_grid(sets, spans):
     start = np.array([a for a, _ in spans], np.int64)

@@ -7,13 +7,13 @@ import pytest
 from lightning_perf.analysis.host.host_compute import HostWork, Layout, host_compute
 from lightning_perf.analysis.model.operators import operators
 from tests.findings.host_recordings import ACTIVATIONS, WEIGHTS, convolving, on_processor
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 
 def test_every_kind_with_its_time() -> None:
     trace = convolving(on_processor()).build()
-    found = host_compute(trace)
-    assert found is not None
+    found = known(host_compute(trace))
     first: Layout = "channels first"
     assert found.work == (
         HostWork("convolution backward", "fp32", first, 3, 15_000_000, 3 * WEIGHTS, 3 * ACTIVATIONS),
@@ -45,14 +45,12 @@ def test_layout(
     builder = TraceBuilder().step(1, 0, 100)
     strides: dict[str, Any] = {"Input Strides": [data_strides, weight_strides]}
     builder.op("aten::mkldnn_convolution", 0, 90, types=["float", "float"], dims=[data, weight], **strides)
-    found = host_compute(builder.build())
-    assert found is not None
+    found = known(host_compute(builder.build()))
     assert [(row.kind, row.layout) for row in found.work] == [("convolution", layout)]
 
 
 def test_grouped_convolutions_are_a_kind_of_their_own() -> None:
-    found = host_compute(convolving(on_processor(), groups=16).build())
-    assert found is not None
+    found = known(host_compute(convolving(on_processor(), groups=16).build()))
     grouped = [row for row in found.work if row.kind == "grouped convolution"]
     assert sum(row.time_ns for row in grouped) == 3 * 8_000_000
 
@@ -61,8 +59,7 @@ def test_short_operators_and_gaps() -> None:
     builder = TraceBuilder().step(1, 0, 5000)
     builder.op("aten::linear", 0, 200).op("aten::t", 10, 9).op("aten::addmm", 30, 165)  # linear has 26 µs of its own
     builder.op("aten::add", 500, 5).op("aten::mm", 2600, 2000)
-    found = host_compute(builder.build())
-    assert found is not None
+    found = known(host_compute(builder.build()))
     assert (found.calls, found.short_calls, found.short_ns) == (5, 2, 14_000)
     assert found.gaps_ns == (300 + 400) * 1000  # the gap of 2.1 ms is no calling
 
@@ -83,8 +80,7 @@ def test_sizes_of_damaged_shapes_stay_within_64_bits() -> None:
     builder = TraceBuilder().step(1, 0, 100)
     huge = [2**60, 2**60, 2**60, 2**60]
     builder.op("aten::convolution_backward", 0, 90, types=["float"] * 3, dims=[huge] * 3)
-    found = host_compute(builder.build())
-    assert found is not None
+    found = known(host_compute(builder.build()))
     assert 0 < found.work[0].weights < 2**63
     assert 0 < found.work[0].activations < 2**63
 
@@ -100,6 +96,5 @@ def test_damaged_inputs_are_of_no_kind_or_layout() -> None:
     for number, (dims, strides) in enumerate(damaged):
         given: dict[str, Any] = {"dims": dims, "Input Strides": strides}
         builder.op("aten::mkldnn_convolution", 100 * number, 90, types=["float"], **given)
-    found = host_compute(builder.build())
-    assert found is not None
+    found = known(host_compute(builder.build()))
     assert {(row.kind, row.layout) for row in found.work} == {("convolution", None)}

@@ -6,10 +6,6 @@ from lightning_perf.analysis.host.host_pace import HostPace, blocked_ns, bounded
 from tests.support.trace_builder import TraceBuilder
 
 
-def test_without_a_device_there_is_no_answer() -> None:
-    assert host_pace(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 50).build()) is None
-
-
 def test_without_marks_of_steps_operators_are_all_that_is_known() -> None:
     builder = TraceBuilder().op("aten::mm", 0, 50).op("aten::mm", 80, 20)
     builder.launch("k", call_us=1, call_duration_us=5, start_us=6, duration_us=60)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.host.launches import ClockSkew, LaunchBound, LaunchDelay, Launches, clock_skew, launches
+from lightning_perf.analysis.host.launches import ClockSkew, LaunchBound, LaunchDelay, clock_skew, launches, queue_depth
 from lightning_perf.analysis.steps.breakdown import breakdown
-from tests.conftest import corpus_rows
+from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
@@ -22,15 +23,12 @@ def test_counts_delays_and_exposed_time():
         .kernel("ncclKernel_AllReduce", 130, 15)
         .build()
     )
-    value = launches(trace)
-    assert value is not None
+    value = known(launches(trace))
     assert (value.steps, value.calls, value.call_ns, value.exposed_ns) == (1, 3, 40_000, 20_000)
-    assert value.delay is not None
     assert (value.delay.p50_ns, value.delay.p90_ns) == (25_000, 25_000)
     assert (value.kernels, value.unlinked_kernels) == (4, 1)
     assert (value.short_kernels, value.short_kernel_ns, value.outrun_kernels) == (1, 4_000, 1)
     assert value.graphs is None
-    assert value.queue is not None
     assert value.queue.max == 1
 
 
@@ -40,9 +38,7 @@ def test_graph_launches():
         builder.runtime("cudaGraphLaunch", 20 * graph, 8, graph)
         for kernel in range(3):
             builder.kernel(f"k{kernel}", 20 * graph + 10 + 2 * kernel, 2, graph)
-    value = launches(builder.build())
-    assert value is not None
-    assert value.graphs is not None
+    value = known(launches(builder.build()))
     assert (value.graphs.calls, value.graphs.kernels, value.graphs.kernels_per_graph) == (2, 6, 3)
     assert value.graphs.call_ns == 16_000
     # The second and third kernel of a graph wait for the one before them, not for a launch of their own.
@@ -62,8 +58,7 @@ def eager_step(*, kernel_us: float) -> TraceBuilder:
 
 
 def launch_bound(builder: TraceBuilder) -> LaunchBound:
-    value = launches(builder.build())
-    assert value is not None
+    value = known(launches(builder.build()))
     assert value.launch_bound is not None
     return value.launch_bound
 
@@ -99,12 +94,8 @@ def test_a_stall_is_not_launching():
     assert (bound.bound, bound.waiting_ns) == (False, 10_000)
 
 
-def test_no_device_gives_nothing():
-    assert launches(TraceBuilder().op("aten::mm", 0, 5).build()) is None
-
-
 @pytest.mark.corpus
-def test_real_traces(trace):
+def test_real_traces(trace, row):
     value = launches(trace)
     if value is None:
         assert len(trace.device) == 0
@@ -112,11 +103,12 @@ def test_real_traces(trace):
     exposed = breakdown(trace).category("kernel_launch").per_step_ns
     assert value.exposed_ns == sum(np.array(exposed)[averaged_steps(trace)])
     assert value.unlinked_kernels <= value.kernels
+    assert value.empty_calls == 0
+    assert row["events"] >= 5000 or clock_skew(trace) is None
     if value.queue is not None:
         assert min(value.queue.series.value) >= 0
         assert value.queue.max == max(value.queue.series.value)
         assert sum(stream.items for stream in value.queue.streams) <= len(trace.device)
-    assert msgspec.json.decode(msgspec.json.encode(value), type=Launches) == value
 
 
 def test_work_before_its_launch_is_counted():
@@ -134,9 +126,57 @@ def test_nothing_early_and_no_device():
     assert clock_skew(TraceBuilder().op("aten::mm", 0, 5).build()) is None
 
 
-@pytest.mark.corpus
-@pytest.mark.parametrize(
-    "row", [row for row in corpus_rows() if row["events"] < 5000], ids=lambda row: row["file"].split("/", 1)[1]
-)
-def test_real_recordings_have_none(trace):
-    assert clock_skew(trace) is None
+def every_row(trace):
+    return np.ones(len(trace.device), dtype=np.bool_)
+
+
+def test_queue_of_two_streams():
+    trace = (
+        TraceBuilder()
+        .launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=50)
+        .launch("b", call_us=20, call_duration_us=5, start_us=60, duration_us=10)
+        .launch("c", call_us=30, call_duration_us=5, start_us=40, duration_us=10, stream=9)
+        .kernel("stranger", 80, 20, stream=9)
+        .build()
+    )
+    queue = known(queue_depth(trace, every_row(trace), 100_000))
+    assert (queue.max, queue.mean, queue.empty_share) == (2, pytest.approx(0.6), pytest.approx(0.5))
+    assert [(s.stream, s.items, s.max, s.mean) for s in queue.streams] == [
+        (7, 2, 1, pytest.approx(0.5)),
+        (9, 1, 1, pytest.approx(0.1)),
+    ]
+    assert queue.series.time_ns == (0, 10_000, 20_000, 30_000, 40_000, 60_000)
+    assert queue.series.value == (1, 0, 1, 2, 1, 0)
+
+
+def test_work_that_seems_to_start_before_its_launch_never_waits():
+    trace = TraceBuilder().launch("a", call_us=20, call_duration_us=5, start_us=10, duration_us=50).build()
+    queue = known(queue_depth(trace, every_row(trace), 60_000))
+    assert (queue.max, queue.mean, queue.empty_share) == (1, 0, 1)
+    assert min(queue.series.value) == 0
+
+
+def test_without_launches_there_is_no_queue():
+    trace = TraceBuilder().kernel("k", 0, 5).build()
+    assert queue_depth(trace, every_row(trace), 5_000) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(-5, 30), st.integers(1, 3)), min_size=1, max_size=12))
+def test_depth_against_an_instant_by_instant_count(launched):
+    builder = TraceBuilder()
+    for call, delay, stream in launched:
+        start = max(call + delay, 0)
+        builder.launch("k", call_us=call, call_duration_us=1, start_us=start, duration_us=1, stream=stream)
+    trace = builder.build()
+    queue = known(queue_depth(trace, every_row(trace), 100_000))
+    waiting = [0] * 100
+    for call, delay, _ in launched:
+        for instant in range(call, call + delay):
+            waiting[instant] += 1
+    assert queue.mean == pytest.approx(sum(waiting) / 100)
+    assert queue.empty_share == pytest.approx(waiting.count(0) / 100)
+    assert queue.max >= max(waiting)
+    assert min(queue.series.value) >= 0
+    assert max(queue.series.value) == queue.max
+    assert sum(stream.mean for stream in queue.streams) == pytest.approx(queue.mean)

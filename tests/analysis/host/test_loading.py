@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.analysis.host.loading import loading
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -15,8 +16,7 @@ from tests.support.trace_builder import TraceBuilder
     ],
 )
 def test_who_loads(mark: str, loader: str | None) -> None:
-    found = loading(TraceBuilder().step(1, 0, 100).annotation(mark, 10, 30).build())
-    assert found is not None
+    found = known(loading(TraceBuilder().step(1, 0, 100).annotation(mark, 10, 30).build()))
     assert (found.loader, found.fetches, found.fetch_ns) == (loader, 1, 30_000)
 
 
@@ -32,11 +32,6 @@ def test_operators_in_the_fetch_and_pageable_copies() -> None:
         .memcpy("DtoH", 70, 8, 3, bytes=4096, pinned=False)
         .build()
     )
-    found = loading(trace)
-    assert found is not None
+    found = known(loading(trace))
     assert found.operator_ns == 5_000
     assert (found.pageable_copies, found.pageable_bytes, found.pageable_ns) == (1, 4096, 8_000)
-
-
-def test_nothing_to_tell() -> None:
-    assert loading(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 10).build()) is None

@@ -1,8 +1,12 @@
+"""Pauses, and which Python functions of a recording are the user's own, on Linux, macOS and Windows."""
+
 from __future__ import annotations
 
 import pytest
 
 from lightning_perf.analysis.host.pauses import PhasePause, pauses
+from lightning_perf.analysis.host.user_code import is_user_function
+from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
@@ -23,11 +27,9 @@ def recorded() -> TraceBuilder:
 
 
 def test_pauses_by_phase() -> None:
-    found = pauses(recorded().build())
-    assert found is not None
+    found = known(pauses(recorded().build()))
     assert found.steps == 3
-    forward = found.phase("forward")
-    assert forward is not None
+    forward = known(found.phase("forward"))
     assert forward == PhasePause(
         "forward", 3, forward.mean_ns, 5e6, 5_000_000, "net.py(7): forward", "aten::stack", "aten::mm"
     )
@@ -43,8 +45,7 @@ def test_a_stretch_is_cut_at_phases_and_short_pieces_do_not_count() -> None:
     for start in builder.steps(3, 10_000):
         builder.op("aten::mm", start, 5_000).annotation("perf::forward", start, 5_600)
         builder.annotation("perf::backward", start + 5_600, 2_400).op("aten::mm", start + 8_000, 2_000)
-    found = pauses(builder.build())
-    assert found is not None
+    found = known(pauses(builder.build()))
     assert [(pause.phase, pause.median_ns) for pause in found.phases] == [("backward", 2_400_000)]
 
 
@@ -52,10 +53,26 @@ def test_runtime_calls_are_no_pauses() -> None:
     builder = TraceBuilder()
     for start in builder.steps(3, 10_000):
         builder.op("aten::mm", start, 2_000).runtime("cudaStreamSynchronize", start + 2_000, 8_000)
-    found = pauses(builder.build())
-    assert found is not None
+    found = known(pauses(builder.build()))
     assert found.phases == ()
 
 
-def test_nothing_recorded() -> None:
-    assert pauses(TraceBuilder().step(0, 0, 1000).build()) is None
+USERS = (
+    "train.py(20): step",
+    "src/train.py(20): step",
+    "/home/ada/src/train.py(20): step",
+    "C:/work/train.py(2): step",
+)
+LIBRARIES = (
+    "torch/nn/modules/module.py(9): forward",
+    "/venv/lib/python3.11/site-packages/timm/layers/norm.py(9): forward",
+    "/opt/homebrew/lib/python3.12/threading.py(3): run",
+    "C:/venv/Lib/site-packages/timm/layers/norm.py(9): forward",
+    "C:/Users/ada/AppData/Local/Programs/Python/Python311/Lib/threading.py(3): run",
+)
+
+
+@pytest.mark.parametrize("separator", ["/", "\\"])
+@pytest.mark.parametrize(("names", "users"), [(USERS, True), (LIBRARIES, False)], ids=["users", "libraries"])
+def test_the_separator_of_paths_does_not_matter(names, users, separator):
+    assert [is_user_function(name.replace("/", separator)) for name in names] == [users] * len(names)

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from lightning_perf.analysis.host.sync_points import sync_points
+import pytest
+
+from lightning_perf.analysis.host.sync_points import StopFlags, stop_flags, sync_points
+from lightning_perf.analysis.rank import analyze_rank
+from lightning_perf.findings.ranks import stop_flags as find_stop_flags
+from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
@@ -16,16 +21,11 @@ def test_wait_drain_and_gain() -> None:
         .runtime("cudaDeviceSynchronize", 480, 30)  # no operator; nothing is launched after it
         .build()
     )
-    found = sync_points(trace)
-    assert found is not None
+    found = known(sync_points(trace))
     assert (found.calls, found.wait_ns) == (2, 130_000)
     first, second = sorted(found.points, key=lambda point: (point.calls and point.operator) or "", reverse=True)
-    assert (first.operator, first.wait_ns, first.drained_ns, first.regained_ns) == (
-        "aten::to",
-        100_000,
-        150_000,
-        100_000,
-    )
+    assert first.operator == "aten::to"
+    assert (first.wait_ns, first.drained_ns, first.regained_ns) == (100_000, 150_000, 100_000)
     # From its end to the end of the step.
     assert (second.operator, second.wait_ns, second.drained_ns, second.regained_ns) == (None, 30_000, 490_000, 30_000)
 
@@ -42,8 +42,7 @@ def test_a_copy_to_pageable_memory_and_the_wait_after_it_are_one() -> None:
         .launch("b", call_us=240, call_duration_us=5, start_us=250, duration_us=50)
         .build()
     )
-    found = sync_points(trace)
-    assert found is not None
+    found = known(sync_points(trace))
     (point,) = found.points
     assert (point.operator, point.call, point.calls) == ("aten::item", "cudaMemcpyAsync", 1)
     # From the end of the second call to the next kernel; after that the device has nothing to do either.
@@ -56,8 +55,7 @@ def test_waits_with_a_launch_between_them_are_two() -> None:
     builder.runtime("cudaStreamSynchronize", 30, 70)
     builder.launch("b", call_us=150, call_duration_us=5, start_us=160, duration_us=40)
     builder.runtime("cudaStreamSynchronize", 170, 30)
-    found = sync_points(builder.build())
-    assert found is not None
+    found = known(sync_points(builder.build()))
     assert (found.calls, found.wait_ns) == (2, 100_000)
 
 
@@ -71,14 +69,9 @@ def test_the_wait_for_input_is_not_its_fault() -> None:
         .launch("b", call_us=750, call_duration_us=5, start_us=760, duration_us=240)
         .build()
     )
-    found = sync_points(trace)
-    assert found is not None
+    found = known(sync_points(trace))
     # Without the wait the fetch begins as much sooner, and so does what comes after it.
     assert (found.drained_ns, found.regained_ns) == (60_000, 100_000)
-
-
-def test_no_device_no_answer() -> None:
-    assert sync_points(TraceBuilder().op("aten::mm", 0, 10).build()) is None
 
 
 def test_a_wait_at_the_end_of_a_step_leaves_the_device_without_work_in_the_next() -> None:
@@ -90,8 +83,7 @@ def test_a_wait_at_the_end_of_a_step_leaves_the_device_without_work_in_the_next(
         builder.annotation("perf::fetch", start, 30).annotation("perf::forward", start + 50, 300)
         builder.launch("a", call_us=start + 190, call_duration_us=5, start_us=start + 200, duration_us=700)
         builder.op("aten::item", start + 400, 540).runtime("cudaStreamSynchronize", start + 410, 520)
-    found = sync_points(builder.build())
-    assert found is not None
+    found = known(sync_points(builder.build()))
     (point,) = found.points
     assert (point.operator, point.phase, point.calls, point.wait_ns) == ("aten::item", "other", 3, 3 * 520_000)
     # From 930 to 1200 without the fetch; what follows on the second and the third was not recorded.
@@ -103,8 +95,7 @@ def test_one_operator_in_two_phases_is_two_places() -> None:
     for at, name in ((100, "a"), (600, "b")):
         builder.launch(name, call_us=at, call_duration_us=5, start_us=at + 10, duration_us=90)
         builder.op("aten::item", at + 50, 60).runtime("cudaStreamSynchronize", at + 55, 50)
-    found = sync_points(builder.build())
-    assert found is not None
+    found = known(sync_points(builder.build()))
     assert {(point.operator, point.phase) for point in found.points} == {
         ("aten::item", "forward"),
         ("aten::item", "other"),
@@ -116,7 +107,60 @@ def test_a_second_read_finds_an_empty_queue() -> None:
     for at, wait_us in ((100, 400), (520, 2)):
         builder.op("aten::item", at, wait_us + 4).runtime("cudaStreamSynchronize", at + 2, wait_us)
     trace = builder.launch("b", call_us=795, call_duration_us=5, start_us=802, duration_us=190).build()
-    found = sync_points(trace)
-    assert found is not None
+    found = known(sync_points(trace))
     # One wait, from which on the device idles until b, 524 to 802, and after it.
     assert (found.calls, found.wait_ns, found.drained_ns, found.regained_ns) == (1, 402_000, 278_000, 286_000)
+
+
+US = 1000
+
+
+def training(*, flag_us: int = 100, marked: bool = True, device: bool = False, batches: int = 1) -> TraceBuilder:
+    """Three steps of 1000 µs; each ends with a broadcast that is read at once, `flag_us` from begin to end."""
+    builder = TraceBuilder()
+    if device:
+        builder.gpu("NVIDIA A100-SXM4-40GB")
+    for at in builder.steps(3, 1000):
+        for batch in range(batches):
+            begin = at + batch * 1000 // batches
+            length = 1000 // batches - flag_us
+            if marked:
+                builder.annotation("perf::forward", begin, length - 10)
+            builder.op("aten::mm", begin + 10, 50)
+            # Inside of a phase a broadcast is the model's own: its buffers, which nobody reads.
+            builder.op("c10d::broadcast_", begin + 70, 10)
+            builder.op("aten::item", begin + 90, 10)
+            builder.op("c10d::broadcast_", begin + length, 20)
+            builder.op("aten::item", begin + length + flag_us - 5, 5)
+        if device:  # runs on for 40 µs of the wait
+            builder.launch("gemm", call_us=at + 10, call_duration_us=5, start_us=at + 20, duration_us=920)
+    return builder
+
+
+def test_a_broadcast_that_is_read_at_once_between_two_batches() -> None:
+    assert stop_flags(training().build()) == StopFlags(3, 3, 300 * US, 300 * US)
+    assert stop_flags(training(batches=2).build()) == StopFlags(3, 6, 600 * US, 600 * US)
+
+
+def test_device_work_hides_it() -> None:
+    assert stop_flags(training(device=True).build()) == StopFlags(3, 3, 300 * US, 3 * 60 * US)
+
+
+def test_without_our_marks_nothing_is_said_to_be_lightnings() -> None:
+    assert stop_flags(training(marked=False).build()) is None
+
+
+def test_a_broadcast_with_other_work_after_it_is_none() -> None:
+    builder = TraceBuilder().step(0, 0, 1000).annotation("perf::forward", 0, 500)
+    builder.op("c10d::broadcast_", 600, 20).op("aten::add", 630, 5).op("aten::item", 640, 5)
+    assert stop_flags(builder.build()) is None
+
+
+@pytest.mark.parametrize(("flag_us", "found"), [(100, True), (31, True), (28, False)])
+def test_the_finding(flag_us: int, found: bool) -> None:
+    finding = find_stop_flags(analyze_rank(training(flag_us=flag_us).build()))
+    assert (finding is not None) is found
+    if finding is not None:
+        assert finding.kind == "stop-flags"
+        assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((flag_us / 2000, flag_us / 1000))
+        assert "once per step" in finding.title

@@ -1,7 +1,6 @@
-import msgspec
 import pytest
 
-from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, Arithmetic, arithmetic
+from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic
 from tests.support.trace_builder import TraceBuilder
 
 FLOAT, HALF, BF16 = ["float", "float"], ["c10::Half", "c10::Half"], ["c10::BFloat16", "c10::BFloat16"]
@@ -79,13 +78,6 @@ def test_collectives_and_copies_are_no_arithmetic():
 def test_kernels_outside_the_steps_do_not_count():
     builder = Kernels().run("ampere_sgemm_128x64_nn", FLOAT).kernel("ampere_sgemm_128x64_nn", 20_000, 10)
     assert arithmetic(builder.build()).compute_ns == 10_000
-
-
-def test_the_value_survives_json():
-    value = arithmetic(Kernels().run("ampere_sgemm_128x64_nn", FLOAT).build())
-    assert msgspec.json.decode(msgspec.json.encode(value), type=Arithmetic) == value
-    with pytest.raises(KeyError, match="no arithmetic 'fp12'"):
-        value.row("fp12")
 
 
 @pytest.mark.corpus

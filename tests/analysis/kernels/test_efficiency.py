@@ -1,7 +1,6 @@
-import msgspec
 import pytest
 
-from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.kernels.efficiency import efficiency
 from lightning_perf.trace.reader import read_trace
 from tests.analysis.kernels.test_arithmetic import BF16, FLOAT, Kernels
 from tests.support.trace_builder import TraceBuilder
@@ -138,11 +137,6 @@ def test_why_there_is_no_mfu(build, reason):
     value = efficiency(build(TraceBuilder().step(1, 0, 1000)).build())
     assert value.mfu is None
     assert reason in value.mfu_missing
-
-
-def test_the_value_survives_json():
-    value = efficiency(conv_step(2)[0].build())
-    assert msgspec.json.decode(msgspec.json.encode(value), type=Efficiency) == value
 
 
 @pytest.mark.corpus

@@ -1,5 +1,7 @@
 """Kernel names: every row of the table by its own example, and names of known kernels from public recordings."""
 
+from __future__ import annotations
+
 import pytest
 
 from lightning_perf.analysis.kernels.kernel_names import RULES, is_product, kernel_arithmetic, spelled_arithmetic
@@ -16,22 +18,10 @@ KNOWN = [
     ("nvjet_sss_tf32_128x256_TNT", "tf32", True),
     ("nvjet_sss_128x256_TNT", None, None),
     # XMMA: the third and fourth types are what is multiplied.
-    (
-        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
-        "fp16",
-        True,
-    ),
-    (
-        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32",
-        "tf32",
-        True,
-    ),
+    ("sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", "fp16", True),
+    ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", "tf32", True),
     ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32", True),
-    (
-        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_ffma",
-        "fp32",
-        False,
-    ),
+    ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_ffma", "fp32", False),
     ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x128", "fp8", True),
     ("sm80_xmma_gemm_i8i8_i8i32_f32_tn_n_tilesize128x128x64", "int8", True),
     # The instruction's shape alone: 1688 is TF32 unless a 16-bit type stands there (Turing), 884 FP16 or, with d, FP64.
@@ -50,11 +40,7 @@ KNOWN = [
     ("volta_fp16_sgemm_fp16_128x64_nn", "fp32", False),
     # Attention and Triton.
     ("fmha_cutlassB_f16_aligned_64x64_k64_sm80", "fp16", True),
-    (
-        "void flash::flash_bwd_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >",
-        "fp16",
-        True,
-    ),
+    ("void flash::flash_bwd_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >", "fp16", True),
     ("triton_tem_fused_mm_3", None, None),
     ("triton_red_fused_native_layer_norm_0", None, False),
     # AMD.
@@ -97,21 +83,26 @@ def test_known_kernels(name, arithmetic, tensor_cores):
     assert (found.arithmetic, found.tensor_cores) == (arithmetic, tensor_cores)
 
 
-@pytest.mark.parametrize(
-    ("name", "product"),
-    [
-        ("volta_scudnn_128x64_relu_interior_nn_v1", True),
-        ("void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)", True),
-        ("Cijk_Alik_Bljk_BBS_BH_MT64x32x128", True),
-        ("void fbgemm_gpu::permute_2D_data_kernel<true, int, int, float>(int)", False),
-        ("void cublasLt::splitKreduce_kernel<32, 16, int, float, float>(int)", False),
-        ("void gemv2T_kernel_val<int, int, float>(int)", False),
-        ("SubTensorOpWithScalar1d", False),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)", False),
-    ],
-)
-def test_products(name, product):
-    assert is_product(name) is product
+PRODUCTS = {
+    "volta_scudnn_128x64_relu_interior_nn_v1",
+    "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)",
+    "Cijk_Alik_Bljk_BBS_BH_MT64x32x128",
+}
+OTHERS = {
+    "void fbgemm_gpu::permute_2D_data_kernel<true, int, int, float>(int)",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, float>(int)",
+    "void gemv2T_kernel_val<int, int, float>(int)",
+    "SubTensorOpWithScalar1d",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)",
+    # Changes of layout beside a product.
+    "void deep_gemm::transpose_fp32<512u, 64u>(float const*, float*)",
+    "void dpsk::grouped_gemm::cuda::utils::transpose<512, 128, 4, 4>(unsigned char const*, unsigned char*)",
+    "grad_engine",
+}
+
+
+def test_products():
+    assert {name for name in PRODUCTS | OTHERS if is_product(name)} == PRODUCTS
 
 
 @pytest.mark.corpus
@@ -141,3 +132,39 @@ def test_every_rule_is_the_first_that_takes_its_own_example(rule):
 def test_what_nothing_is_spelled_like_is_refused():
     with pytest.raises(KeyError):
         spelled_arithmetic("q8")
+
+
+GMMA = (
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int>, cutlass::gemm::"
+    "collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<9, cute::tuple<cute::C<1> > >, "
+    "{element}, cute::TiledMMA<cute::MMA_Atom<cute::SM90::GMMA::MMA_{shape}_SS<(cute::SM90::GMMA::Major)0> > > > > >"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "arithmetic"),
+    [
+        (GMMA.format(element="cutlass::bfloat16_t", shape="64x64x16_F32BF16BF16"), "bf16"),
+        (GMMA.format(element="cutlass::half_t", shape="64x128x16_F32F16F16"), "fp16"),
+        (GMMA.format(element="cutlass::half_t", shape="64x128x16_F16F16F16"), "fp16"),
+        (GMMA.format(element="cutlass::float_e4m3_t", shape="64x128x32_F32E4M3E4M3"), "fp8"),
+        (GMMA.format(element="float", shape="64x128x8_F32TF32TF32"), "tf32"),  # FP32 tensors, multiplied in TF32
+        (GMMA.format(element="signed char", shape="64x128x32_S32S8S8"), "int8"),
+        ("cute::SM90_64x128x16_F32BF16BF16_SS<(cute::GMMA::Major)0> gemm", "bf16"),
+        ("_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalI4GMMA28MMA_64x128x16_F32BF16BF16_SSE", "bf16"),
+        ("void cutlass::device_kernel<gemm<cute::SM100_MMA_F8F6F4_SS<cutlass::float_e4m3_t, float> > >", "fp8"),
+        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 1024u, 1u>(float*, int*)", "fp8"),
+        ("void deep_gemm::sm90_fp8_paged_mqa_logits<1u, 64u>(unsigned int, float*)", "fp8"),
+        ("void deep_gemm::sm100_fp8_fp4_gemm_1d1d_impl<1u>(float*)", "fp8"),
+        ("void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 128u>(__nv_bfloat16*, float*, int*)", "fp8"),
+        ("void deep_gemm::sm90_bf16_gemm_impl<1u>(float*)", "bf16"),
+        ("void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_dptp128c_acc::GemmKernel>(int)", "fp8"),
+        ("cudnn_generated_oss_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_cga1x1x1_kernel0_0", None),
+        ("cudnn_generated_oss_sdpa_sm100_flash_fprop_f16_knob_7_128x128x128_4x1x1_cga1x1x1_kernel0_0", None),
+    ],
+    ids=lambda value: str(value)[-60:],
+)
+def test_a_product_on_tensor_cores_and_its_arithmetic(name: str, arithmetic: str | None) -> None:
+    found = kernel_arithmetic(name)
+    assert (found.arithmetic, found.tensor_cores) == (arithmetic, True)
+    assert is_product(name)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import lightning_perf
-from lightning_perf.analysis.kernels.graph_regions import GraphRegion, graph_regions
-from lightning_perf.analysis.kernels.hardware_counters import CounterRow, hardware_counters
+from lightning_perf.analysis.kernels.efficiency import CounterRow, hardware_counters
+from lightning_perf.analysis.kernels.kernel_table import GraphRegion, graph_regions
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 FORWARD: dict[str, Any] = {"graph node id": 11, "name": "encoder"}
@@ -47,24 +48,9 @@ def counter(builder: TraceBuilder, name: str, ts: float, value: Any, process: st
 
 
 def test_regions_are_summed_forward_and_backward() -> None:
-    found = graph_regions(replay().build())
-    assert found is not None
-    assert found.rows == (
-        GraphRegion("encoder", 4, 800_000, 600_000),
-        GraphRegion("decoder.norm", 2, 80_000, 0),
-    )
+    found = known(graph_regions(replay().build()))
+    assert found.rows == (GraphRegion("encoder", 4, 800_000, 600_000), GraphRegion("decoder.norm", 2, 80_000, 0))
     assert (found.steps, found.device_ns, found.unattributed_device_ns) == (2, 1_020_000, 140_000)
-
-
-def test_a_trace_without_regions_has_none() -> None:
-    trace = (
-        TraceBuilder()
-        .step(0, 0, 100)
-        .launch("gemm", call_us=5, call_duration_us=5, start_us=20, duration_us=10)
-        .build()
-    )
-    assert graph_regions(trace) is None
-    assert hardware_counters(trace) is None
 
 
 def test_work_moved_to_a_display_lane_keeps_its_stream() -> None:
@@ -87,8 +73,7 @@ def recorded() -> TraceBuilder:
 
 
 def test_counters_of_the_averaged_steps_and_energy() -> None:
-    found = hardware_counters(recorded().build())
-    assert found is not None
+    found = known(hardware_counters(recorded().build()))
     assert found.rows == (
         CounterRow(0, "Power (W)", 3, 400.0, 300.0, 500.0),
         CounterRow(1, "SM Active (%)", 1, 80.5, 80.5, 80.5),
@@ -102,17 +87,14 @@ def test_they_are_read_from_a_damaged_file_and_joined(tmp_path: Path) -> None:
     sound.write_text(text)
     damaged.write_text(text.replace('"SM Active (%)"', '"SM Active (%)\\q"').replace("80.5", "nan", 1))
     assert graph_regions(read_trace(damaged)) == graph_regions(read_trace(sound))
-    found = hardware_counters(read_trace(damaged))
-    assert found is not None
+    found = known(hardware_counters(read_trace(damaged)))
     assert [row.name for row in found.rows] == ["Power (W)"]
     later = replay(origin_us=10_000)
     counter(later, "Power (W)", 10_100, 600.0)
     joined = concatenate([read_trace(sound), later.build()])
-    regions = graph_regions(joined)
-    assert regions is not None
+    regions = known(graph_regions(joined))
     assert [(row.name, row.device_ns) for row in regions.rows] == [("encoder", 1_600_000), ("decoder.norm", 160_000)]
-    counters = hardware_counters(joined)
-    assert counters is not None
+    counters = known(hardware_counters(joined))
     assert counters.rows[0] == CounterRow(0, "Power (W)", 4, 450.0, 300.0, 600.0)
 
 

@@ -1,4 +1,4 @@
-"""Attention and repeated forward work, in recordings that torch makes here and in published ones."""
+"""Attention, repeated forward work and second derivatives, in recordings of torch and in published ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
 from lightning_perf.analysis.model.attention import attention
-from lightning_perf.analysis.model.recompute import recompute
+from lightning_perf.analysis.model.recompute import has_second_derivative, recompute
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 SHAPE = (2, 3, 16, 8)
@@ -84,8 +84,7 @@ def recorded(tmp_path: Path, function: Callable[..., Tensor], *, steps: int = 2)
 def test_implementations_of_torch(
     tmp_path: Path, function: Callable[..., Tensor], implementation: str, causal: bool | None, dropout: float | None
 ) -> None:
-    found = attention(recorded(tmp_path, function))
-    assert found is not None
+    found = known(attention(recorded(tmp_path, function)))
     (kind,) = found.kinds
     assert (kind.implementation, kind.calls, kind.keys, kind.type) == (implementation, 2, 16, "float")
     assert (kind.causal, kind.dropout) == (causal, dropout)
@@ -108,8 +107,7 @@ def test_masks_of_attention_that_is_written_out(tmp_path: Path, given: str, mask
         scores = query @ key.transpose(-1, -2)
         return (scores.masked_fill(padding, -1e4) if given == "padding" else scores).softmax(dim=-1) @ value
 
-    found = attention(recorded(tmp_path, attend))
-    assert found is not None
+    found = known(attention(recorded(tmp_path, attend)))
     (kind,) = found.kinds
     assert (kind.implementation, kind.mask, kind.type) == ("written out", mask, "float")
     assert kind.causal is (None if mask else False)
@@ -122,20 +120,12 @@ def test_the_weights_of_multihead_attention(tmp_path: Path) -> None:
         rows = [one.transpose(1, 2).flatten(2) for one in (query, key, value)]
         return layer(*rows)[0]
 
-    found = attention(recorded(tmp_path, attend))
-    assert found is not None
+    found = known(attention(recorded(tmp_path, attend)))
     assert [(kind.implementation, kind.mask, kind.causal) for kind in found.kinds] == [("written out", False, False)]
 
 
 def test_another_softmax_between_products_is_no_attention(tmp_path: Path) -> None:
     assert attention(recorded(tmp_path, gated)) is None
-
-
-def test_a_forced_fallback_is_found(tmp_path: Path) -> None:
-    with sdpa_kernel(SDPBackend.MATH):
-        found = attention(recorded(tmp_path, sdpa))
-    assert found is not None
-    assert [kind.implementation for kind in found.kinds] == ["math"]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -175,8 +165,7 @@ def test_device_time_is_that_of_the_kernels_of_forward_and_backward() -> None:
         )
         builder.op("aten::mm", at + 700, 20)
         builder.launch("gemm", call_us=at + 705, call_duration_us=5, start_us=at + 800, duration_us=50)
-    found = attention(builder.build())
-    assert found is not None
+    found = known(attention(builder.build()))
     (kind,) = found.kinds
     assert (kind.implementation, kind.type, kind.mask) == ("memory-efficient", "c10::Half", True)
     assert (kind.calls, kind.time_ns) == (2, 2 * 350_000)
@@ -186,8 +175,64 @@ def test_device_time_is_that_of_the_kernels_of_forward_and_backward() -> None:
 @pytest.mark.corpus
 def test_published_recordings(corpus: Path) -> None:
     (path,) = (corpus / "traces" / "tracelens" / "h100").glob("gaunernst_bert-small-uncased*")
-    found = attention(read_trace(path))
-    assert found is not None
+    found = known(attention(read_trace(path)))
     (kind,) = found.kinds
     assert (kind.implementation, kind.query, kind.calls) == ("flash", (1, 8, 141, 64), 4)
     assert kind.type == "c10::BFloat16"
+
+
+Loss = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
+
+
+def gradient(of: torch.Tensor, by: torch.Tensor, *, differentiable: bool) -> torch.Tensor:
+    return torch.autograd.grad(of.sum(), by, create_graph=differentiable, retain_graph=True)[0]
+
+
+def plain(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    return model(inputs).pow(2).mean()
+
+
+def forces(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    energy = model(inputs)
+    return (energy + gradient(energy, inputs, differentiable=True).sum()).pow(2).mean()
+
+
+def pinn(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    first = gradient(model(inputs), inputs, differentiable=True)
+    return gradient(first, inputs, differentiable=True).pow(2).mean()
+
+
+def saliency(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    output = model(inputs)
+    return (output + gradient(output, inputs, differentiable=False).sum()).pow(2).mean()
+
+
+def checkpointed(*, reentrant: bool) -> Loss:
+    def loss(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        return checkpoint(model, inputs, use_reentrant=reentrant).pow(2).mean()
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("loss", "second", "repeats"),
+    [
+        (plain, False, False),
+        (saliency, False, False),
+        (forces, True, False),
+        (pinn, True, False),
+        (checkpointed(reentrant=True), False, True),
+        (checkpointed(reentrant=False), False, True),
+    ],
+    ids=["plain", "saliency", "forces", "pinn", "reentrant", "non-reentrant"],
+)
+def test_which_trainings_differentiate_twice(loss: Loss, second: bool, repeats: bool, tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
+        for step in range(3):
+            with record_function(f"ProfilerStep#{step}"):
+                loss(model, torch.randn(2, 4, requires_grad=True)).backward()
+    recorder.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = read_trace(tmp_path / "trace.json")
+    assert has_second_derivative(trace) == second
+    assert (recompute(trace) is not None) == repeats

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.model.memory import AliveBlocks, Memory, find_alive, memory
+from lightning_perf.analysis.model.memory import AliveBlocks, find_alive, memory
 from lightning_perf.analysis.model.memory_blocks import find_blocks
 from lightning_perf.trace.reader import read_trace
+from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
@@ -24,18 +24,11 @@ def test_totals_peak_and_headroom():
         .memory(50, 8, address=9, allocated=8, reserved=0, device_type=0, device=-1)
         .build()
     )
-    assert value is not None
     gpu, host = value.devices
-    assert (gpu.device, gpu.absolute, gpu.peak_allocated_bytes, gpu.peak_ns, gpu.peak_step) == (
-        0,
-        True,
-        2200,
-        20_000,
-        3,
-    )
+    assert (gpu.device, gpu.absolute) == (0, True)
+    assert (gpu.peak_allocated_bytes, gpu.peak_ns, gpu.peak_step) == (2200, 20_000, 3)
     assert (gpu.peak_reserved_bytes, gpu.total_bytes, gpu.headroom_bytes) == (6000, 10_000, 4000)
     assert gpu.allocated.value == (1500, 2200, 1700, 1800)
-    assert gpu.reserved is not None
     assert gpu.reserved.time_ns == (10_000, 20_000, 30_000, 40_000)
     assert gpu.before_recording_bytes == 1000
     assert (host.device, host.peak_allocated_bytes, host.reserved, host.headroom_bytes) == (None, 8, None, None)
@@ -51,7 +44,6 @@ def test_recording_without_totals_gives_lower_bounds():
         .memory(40, -100, address=0)
         .build()
     )
-    assert value is not None
     (gpu,) = value.devices
     assert (gpu.absolute, gpu.allocated.value, gpu.peak_allocated_bytes) == (False, (0, 500, 600, 500), 600)
     assert (gpu.alive, gpu.before_recording_bytes, gpu.reserved) == (None, None, None)
@@ -68,8 +60,7 @@ def test_optimizer_state_and_gradients_of_a_real_training(tmp_path) -> None:
                 model(torch.zeros(1, 100)).sum().backward()
                 optimizer.step()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
-    value = memory(read_trace(tmp_path / "trace.json"))
-    assert value is not None
+    value = known(memory(read_trace(tmp_path / "trace.json")))
     (host,) = value.devices
     assert (host.device, host.absolute, host.before_recording_bytes) == (None, False, None)
     assert host.alive is not None
@@ -79,10 +70,6 @@ def test_optimizer_state_and_gradients_of_a_real_training(tmp_path) -> None:
     parameters = list(model.parameters())
     # Two moments in FP32 a parameter, and a step count for each tensor.
     assert sizes["optimizer_state"] == 8 * sum(p.numel() for p in parameters) + 4 * len(parameters)
-
-
-def test_no_allocator_events_give_nothing():
-    assert memory(TraceBuilder().op("aten::mm", 0, 5).build()) is None
 
 
 @pytest.mark.corpus
@@ -99,7 +86,6 @@ def test_real_traces(trace):
             assert alive + device.before_recording_bytes == device.peak_allocated_bytes
         if device.peak_reserved_bytes is not None:
             assert device.peak_reserved_bytes >= device.peak_allocated_bytes
-    assert msgspec.json.decode(msgspec.json.encode(value), type=Memory) == value
 
 
 ENGINE = 2000

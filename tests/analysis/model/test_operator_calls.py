@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.analysis.model.operator_calls import MOST_CALLS, ParameterShape, operator_calls
+from lightning_perf.analysis.model.operator_calls import ParameterShape, operator_calls
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 NODE = "autograd::engine::evaluate_function: "
@@ -36,8 +37,7 @@ def training(dtype: str = "float", *, again: bool = False) -> TraceBuilder:
 
 
 def test_calls_have_the_time_of_both_passes() -> None:
-    found = operator_calls(training().build())
-    assert found is not None
+    found = known(operator_calls(training().build()))
     assert (found.steps, found.on_device, found.autocast) == (2, False, None)
     assert [call.name for call in found.calls] == ["aten::linear", "aten::sum"]
     linear, total = found.calls
@@ -51,15 +51,8 @@ def test_calls_have_the_time_of_both_passes() -> None:
     assert found.unmatched_ns == 2 * 20_000  # what adds to gradients belongs to no call
 
 
-def test_the_optimizer_is_no_part_of_it() -> None:
-    found = operator_calls(training().build())
-    assert found is not None
-    assert "aten::add_" not in {call.name for call in found.calls}
-
-
 def test_autocast_shows_in_the_call_inside() -> None:
-    found = operator_calls(training(again=True).build())
-    assert found is not None
+    found = known(operator_calls(training(again=True).build()))
     assert found.autocast == "bfloat16"
     assert [call.name for call in found.calls] == ["aten::linear", "aten::sum"]
 
@@ -72,8 +65,7 @@ def test_inputs_of_another_type_are_another_call() -> None:
         if event["name"].startswith("ProfilerStep"):
             event["name"] = f"ProfilerStep#{int(event['ts'])}"
     builder.events += other.events
-    found = operator_calls(builder.build())
-    assert found is not None
+    found = known(operator_calls(builder.build()))
     assert [call.name for call in found.calls] == ["aten::linear", "aten::sum", "aten::linear"]
     assert found.steps == 4
 
@@ -81,8 +73,7 @@ def test_inputs_of_another_type_are_another_call() -> None:
 def test_times_on_a_device_are_those_of_the_kernels() -> None:
     builder = training()
     builder.launch("gemm", call_us=35, call_duration_us=5, start_us=40, duration_us=200)
-    found = operator_calls(builder.build())
-    assert found is not None
+    found = known(operator_calls(builder.build()))
     assert found.on_device
     assert found.calls[0].forward_ns == 200_000
     assert found.calls[0].backward_ns == 0
@@ -91,4 +82,3 @@ def test_times_on_a_device_are_those_of_the_kernels() -> None:
 def test_without_a_forward_pass_there_are_no_calls() -> None:
     assert operator_calls(TraceBuilder().step(1, 0, 100).build()) is None
     assert operator_calls(TraceBuilder().op("aten::mm", 0, 10).build()) is not None
-    assert MOST_CALLS > 1000

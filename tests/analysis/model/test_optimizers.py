@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.analysis.model.optimizers import optimizer_steps
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -26,8 +27,7 @@ def recording(*operators: str) -> TraceBuilder:
     ],
 )
 def test_figures(operators: tuple[str, ...], implementation: str | None) -> None:
-    found = optimizer_steps(recording(*operators).build())
-    assert found is not None
+    found = known(optimizer_steps(recording(*operators).build()))
     assert (found.name, found.implementation) == ("Adam", implementation)
     assert (found.calls, found.operators, found.launches) == (1, len(operators), len(operators))
     assert found.operator_names == tuple(sorted(operators))
@@ -53,8 +53,7 @@ def test_a_closure_that_the_step_runs_is_not_the_optimizers(own_marks: bool) -> 
     builder.launch("backward", call_us=410, call_duration_us=5, start_us=420, duration_us=200, thread=2000)
     builder.op("aten::_foreach_add_", 710, 100)
     builder.launch("update", call_us=720, call_duration_us=5, start_us=730, duration_us=50)
-    found = optimizer_steps(builder.build())
-    assert found is not None
+    found = known(optimizer_steps(builder.build()))
     assert found.implementation == "foreach"
     assert (found.calls, found.operators, found.launches, found.device_ns) == (1, 1, 1, 50_000)
     # After the backward; without our marks also to the forward, from there to zeroing, and to the backward.

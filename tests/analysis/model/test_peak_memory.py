@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.model.batch_memory import MARGIN, BatchMemory, batch_memory
-from lightning_perf.analysis.model.memory import DeviceMemory, Memory, memory
+from lightning_perf.analysis.model.memory import MARGIN, BatchMemory, DeviceMemory, batch_memory, memory
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.tensors import TENSORS_KEY
+from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 Listed = dict[str, list[list[int]]]
@@ -30,9 +28,7 @@ def listed(start: Listed, end: Listed | None = None, available: dict[str, int] |
 
 
 def device_of(builder: TraceBuilder) -> DeviceMemory:
-    value = memory(builder.build())
-    assert value is not None
-    assert msgspec.json.decode(msgspec.json.encode(value), type=Memory) == value
+    value = known(memory(builder.build()))
     return value.devices[0]
 
 
@@ -91,8 +87,7 @@ def test_each_window_has_lists_of_its_own(tmp_path):
         begin = 1000 * number
         builder.step(number, begin, 100).memory(begin + 10, 5, address=9, **host)  # never freed in its window
         traces.append(read_trace(builder.write(tmp_path / f"{number}.json")))
-    value = memory(concatenate(traces))
-    assert value is not None
+    value = known(memory(concatenate(traces)))
     (device,) = value.devices
     assert (device.allocated.value, device.peak_step, parts(device)) == ((105, 305), 1, {"parameters": 300, "other": 5})
 
@@ -202,7 +197,6 @@ def test_batches_against_every_moment(moments, recorded, batch, available):
     if not growing.any():
         assert value is None
         return
-    assert value is not None
 
     def highest(size: int) -> float:
         return max(f + g * size / recorded for f, g in moments)
@@ -217,17 +211,6 @@ def test_batches_against_every_moment(moments, recorded, batch, available):
         if largest is not None:
             assert largest == 0 or highest(largest) <= limit * (1 + 1e-9)
             assert highest(largest + 1) > limit * (1 - 1e-9)
-
-
-def test_old_memory_can_be_read():
-    device = device_of(TraceBuilder().memory(10, 5, allocated=5))
-    document = json.loads(msgspec.json.encode(device))
-    for field in ("listed", "parts", "activations", "batch"):
-        del document[field]
-    for row in document["alive"]:
-        del row["phase"], row["module"]
-    old = msgspec.json.decode(json.dumps(document).encode(), type=DeviceMemory)
-    assert (old.parts, old.batch) == ((), None)
 
 
 def test_no_batch_is_too_large_when_memory_does_not_limit_it():

@@ -1,7 +1,6 @@
-import msgspec
 import pytest
 
-from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
+from lightning_perf.analysis.precision.autocast_tax import autocast_tax
 from tests.support.trace_builder import TraceBuilder
 
 TO_BF16, TO_FLOAT = ["c10::BFloat16", "float", "Scalar"], ["float", "c10::BFloat16", "Scalar"]
@@ -54,8 +53,7 @@ def test_without_a_device_casts_cost_host_time():
 
 
 @pytest.mark.parametrize(
-    "types",
-    [["float", "float"], ["float", "long int"], ["c10::BFloat16", "Scalar"], ["float"], ["", ""], []],
+    "types", [["float", "float"], ["float", "long int"], ["c10::BFloat16", "Scalar"], ["float"], ["", ""], []]
 )
 def test_copies_that_are_no_casts_of_floats(types):
     builder = Casts().cast([*types, "", ""], [4]) if len(types) < 2 else Casts().cast(types, [4])
@@ -92,8 +90,3 @@ def test_without_types_it_says_so():
     value = autocast_tax(TraceBuilder().step(1, 0, 100).op("aten::copy_", 0, 5).build())
     assert value.count == 0
     assert "record_shapes=True" in value.missing
-
-
-def test_the_value_survives_json():
-    value = autocast_tax(Casts().cast(TO_BF16, [64, 64]).build())
-    assert msgspec.json.decode(msgspec.json.encode(value), type=AutocastTax) == value

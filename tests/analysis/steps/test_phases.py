@@ -91,21 +91,6 @@ def test_a_recording_without_our_ranges():
     assert phases(trace).source == "foreign"
 
 
-def test_an_optimizer_that_runs_the_closure_leaves_forward_and_backward_theirs():
-    """As under Lightning's automatic optimization: training_step and backward run inside ``optimizer.step``."""
-    trace = (
-        TraceBuilder()
-        .step(1, 0, 100)
-        .annotation("Optimizer.step#Adam.step", 10, 80)
-        .op("aten::conv2d", 20, 10)
-        .annotation("Optimizer.zero_grad#Adam.zero_grad", 32, 3)
-        .op("autograd::engine::evaluate_function: ConvolutionBackward0", 40, 20, thread=AUTOGRAD)
-        .op("aten::_fused_adam_", 65, 10)
-        .build()
-    )
-    assert totals(trace) == {"forward": 10_000, "backward": 20_000, "optimizer": 50_000, "other": 20_000}
-
-
 def test_every_micro_batch_has_its_forward():
     builder = TraceBuilder().step(1, 0, 200)
     for start in (10, 60):
@@ -147,11 +132,6 @@ def test_without_a_device_its_cells_are_absent():
     row = phases(own_step().build()).phase("forward")
     assert row.category_mean_ns[LEAVES.index("device_compute")] is None
     assert row.category_mean_ns[LEAVES.index("host_compute")] == 10_000
-
-
-def test_an_unknown_phase_is_refused():
-    with pytest.raises(KeyError, match="no phase 'warmup'"):
-        phases(own_step().build()).phase("warmup")
 
 
 ranges = st.lists(st.tuples(st.sampled_from(PHASES[:7]), st.integers(0, 60), st.integers(0, 25)), max_size=6)

@@ -1,21 +1,17 @@
+"""Summaries of step times, and steps that take longer periodically."""
+
 from __future__ import annotations
 
 import statistics
 
-import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
+from lightning_perf.analysis.steps.step_times import PeriodicSteps, find_period, summarize_step_times
 from lightning_perf.run_files.steps import StepSample
+from tests.support.known import known
 
 MS = 1_000_000
-counts = st.integers(0, 2**62)
-sample_values = st.builds(
-    StepSample, counts, counts, counts, st.none() | counts, st.none() | st.integers(0, 10**6), st.booleans()
-)
 
 
 def sample(step: int, ms: float, *, wait_ms: float = 0, profiled: bool = False, samples: int | None = 4) -> StepSample:
@@ -88,10 +84,58 @@ def test_no_samples_is_an_error():
         summarize_step_times([])
 
 
-@given(st.lists(sample_values, min_size=1, max_size=30))
-def test_summary_survives_json(samples):
-    times = summarize_step_times(
-        [StepSample(s.step, s.step_ns >> 8, 0, s.device_ns, s.samples, s.profiled) for s in samples]
-    )
-    assert msgspec.json.decode(msgspec.json.encode(times), type=StepTimes) == times
-    assert times.p50_ns <= times.p90_ns <= times.p99_ns
+def times(count: int, period: int, extra_ms: int, *, noise: float = 0.0, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    base = 100 * MS * (1 + noise * random.random(count))
+    return (base + np.where(np.arange(count) % period == 0, extra_ms * MS, 0)).astype(np.int64)
+
+
+def period_of(number: np.ndarray, step_ns: np.ndarray) -> PeriodicSteps | None:
+    return find_period(number, step_ns, step_ns // 2)
+
+
+@pytest.mark.parametrize("period", [2, 3, 7, 10, 50])
+def test_a_period_is_found_among_noise(period: int) -> None:
+    found = known(period_of(np.arange(400), times(400, period, 200, noise=0.1)))
+    assert found.period == period
+    assert found.steps == -(-400 // period)
+    assert found.per_step_ns == pytest.approx(200 * MS / period, rel=0.05)
+
+
+def test_missing_steps_do_not_hide_it() -> None:
+    number = np.delete(np.arange(200), np.arange(50, 57))
+    found = period_of(number, times(200, 10, 300)[number])
+    assert found == PeriodicSteps(10, 19, 400 * MS, 100 * MS, 150 * MS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_long_steps_have_no_period(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    step_ns = np.where(random.random(500) < 0.05, 400 * MS, 100 * MS) + random.integers(0, 5 * MS, 500)
+    assert period_of(np.arange(500), step_ns) is None
+
+
+def test_few_long_steps_and_small_excesses_have_none() -> None:
+    assert period_of(np.arange(30), times(30, 10, 300)) is None
+    assert period_of(np.arange(200), times(200, 10, 20)) is None
+    assert period_of(np.arange(0), np.array([], dtype=np.int64)) is None
+    assert period_of(np.arange(200), times(200, 1, 300)) is None
+
+
+def test_a_period_is_found_among_steps_that_vary() -> None:
+    rng = np.random.default_rng(3)
+    number = np.arange(5, 56)
+    noise_ns = np.where(rng.random(len(number)) < 0.4, rng.uniform(10e6, 50e6, len(number)), 0.0)
+    step_ns = (40e6 + noise_ns + np.where(number % 10 == 9, 300e6, 0.0)).astype(np.int64)
+    found = known(find_period(number, step_ns, 0 * step_ns))
+    assert (found.period, found.steps) == (10, 5)
+
+
+def test_noise_alone_has_no_period() -> None:
+    rng = np.random.default_rng(4)
+    number = np.arange(200)
+    found = []
+    for _ in range(200):
+        step_ns = (40e6 * rng.lognormal(0.0, 0.6, len(number))).astype(np.int64)
+        found.append(find_period(number, step_ns, 0 * step_ns))
+    assert found.count(None) >= 198

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.model.language_model import language_model
+from lightning_perf.analysis.model.attention import language_model
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.callbacks.trainer_log import step_metrics
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.description import TOKENS_KEY
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -34,8 +35,7 @@ def window(start_us: int, **tokens: int) -> TraceBuilder:
 def test_tokens_of_several_windows_are_summed() -> None:
     first = window(0, steps=1, tokens=10, counted=20, padding=5, parameters=7).build()
     second = window(1000, steps=1, tokens=30).build()
-    model = language_model(concatenate([first, second]), None, None)
-    assert model is not None
+    model = known(language_model(concatenate([first, second]), None, None))
     assert (model.steps, model.tokens_per_step, model.padding, model.parameters) == (2, 20, 0.25, 7)
     assert model.tokens_per_second == pytest.approx(40 / 200e-6)
     assert model.flops_per_token == pytest.approx(2 * 48 / 40)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks import account_keeper
+from lightning_perf.callbacks import session
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from tests.callbacks.perf_training import assert_untapped, quick
@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(account_keeper, "FitAccountant", functools.partial(FitAccountant, now_ns=clock))
+    monkeypatch.setattr(session, "FitAccountant", functools.partial(FitAccountant, now_ns=clock))
     return clock
 
 
@@ -363,10 +363,10 @@ def test_a_learning_rate_search_belongs_to_its_callback(tmp_path: Path, clock: C
 
 
 def test_a_fault_of_the_account_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Any) -> None:
+    def broken(self: Any, **_: Any) -> None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(FitAccountant, "_before_fetch", broken)
+    monkeypatch.setattr(FitAccountant, "_end_of_first_step", broken)
     trainer, module, data = make_trainer(tmp_path, PerfCallback(report="none")), make_module(), loader(3)
     with pytest.warns(RuntimeWarning, match="account of the fit is left out") as caught:
         trainer.fit(module, data)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_perf.callbacks.forecast.formats import FORMATS, round_values
-from lightning_perf.callbacks.forecast.matrices import MatrixSamples
+from lightning_perf.callbacks.forecast.matrices import ProductSample
 from lightning_perf.callbacks.forecast.rounding import RECIPES, RoundedLayer
 
 
@@ -153,14 +153,18 @@ def test_counts_and_ratios_against_a_second_implementation() -> None:
         "activation": activation.abs().max(), "weight": weight.abs().max(), "gradient": gradient.abs().max(),
     }  # fmt: skip
     earlier = {name: value / 8 for name, value in largest.items()}
-    scale = torch.tensor(1024.0)
-    samples = MatrixSamples(activation, weight, gradient, weight.T, gradient.T, activation.T)
-    figures = RoundedLayer(samples, largest, earlier, scale).read()
-    assert figures.gradient_scale == 1024
+    samples = [
+        ProductSample("forward", "activation", activation, "weight", weight),
+        ProductSample("input gradient", "gradient", gradient, "weight", weight.T),
+        ProductSample("weight gradient", "gradient", gradient.T, "activation", activation.T),
+    ]
+    gradient_scale, tensors, products = RoundedLayer(samples, largest, earlier, torch.tensor(1024.0)).read()
+    assert gradient_scale == 1024
+    assert list(tensors) == ["weight", "activation", "gradient"]
     by_hand = {"e4m3": (E4M3, torch.float8_e4m3fn), "e5m2": (E5M2, torch.float8_e5m2)}
     rounded: dict[str, dict[str, torch.Tensor]] = {}
     for tensor, values in (("activation", activation), ("weight", weight), ("gradient", gradient)):
-        found = figures.tensors[tensor]
+        found = tensors[tensor]
         assert (found.values, found.zeros) == (values.numel(), int((values == 0).sum()))
         assert found.largest == float(values.abs().max())
         for name, (table, dtype) in by_hand.items():
@@ -177,8 +181,8 @@ def test_counts_and_ratios_against_a_second_implementation() -> None:
                     int(flushed.sum()), int(saturated.sum()), int(coarse.sum()),
                 )  # fmt: skip
     half = (gradient * 1024).half()
-    assert figures.tensors["gradient"].formats["fp16"].flushed == int(((half == 0) & (gradient != 0)).sum())
-    assert figures.tensors["activation"].formats["e4m3"].flushed > 2000  # all but the outlier
+    assert tensors["gradient"].formats["fp16"].flushed == int(((half == 0) & (gradient != 0)).sum())
+    assert tensors["activation"].formats["e4m3"].flushed > 2000  # all but the outlier
     for recipe in ("fp8", "fp8-delayed", "e4m3", "e5m2"):
         operand, incoming = RECIPES[recipe]
         x, w, g = rounded["activation"][operand], rounded["weight"][operand], rounded["gradient"][incoming]
@@ -188,16 +192,19 @@ def test_counts_and_ratios_against_a_second_implementation() -> None:
             ("weight gradient", gradient.double().T @ activation.double(), g.double().T @ x.double()),
         ):
             expected = 10 * math.log10(float(exact.square().sum() / (approximate - exact).square().sum()))
-            assert figures.products[product][recipe] == pytest.approx(expected, abs=0.01)
+            assert products[product][recipe] == pytest.approx(expected, abs=0.01)
 
 
 def test_a_product_that_overflows_has_the_lowest_ratio() -> None:
-    samples = MatrixSamples(torch.full((32, 32), 1e5), torch.ones(32, 32))
     largest = {"activation": torch.tensor(1e5), "weight": torch.tensor(1.0)}
-    figures = RoundedLayer(samples, largest, largest, torch.tensor(1.0)).read()
-    assert figures.products == {"forward": figures.products["forward"]}
-    assert figures.products["forward"]["fp16"] == -200
-    assert (figures.products["forward"]["mxfp8"] or 0) > 20
-    zero = MatrixSamples(torch.zeros(32, 32), torch.ones(32, 32))
-    figures = RoundedLayer(zero, {**largest, "activation": torch.tensor(0.0)}, largest, torch.tensor(1.0)).read()
-    assert figures.products["forward"]["fp8"] is None
+
+    def ratios(activation: float) -> dict[str, float | None]:
+        full = torch.full((32, 32), activation)
+        samples = [ProductSample("forward", "activation", full, "weight", torch.ones(32, 32))]
+        magnitudes = {**largest, "activation": torch.tensor(activation)}
+        _, _, products = RoundedLayer(samples, magnitudes, largest, torch.tensor(1.0)).read()
+        return products["forward"]
+
+    assert ratios(1e5)["fp16"] == -200
+    assert (ratios(1e5)["mxfp8"] or 0) > 20
+    assert ratios(0.0)["fp8"] is None

@@ -8,35 +8,31 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.forecast.matrices import MatrixSampler, MatrixSamples, covered_layers
+from lightning_perf.callbacks.forecast.matrices import MatrixSampler, covered_layers
 
 
-def sample(layer: Any, inputs: torch.Tensor) -> tuple[MatrixSamples, MatrixSampler, torch.Tensor, torch.Tensor]:
-    """Sample a layer; also return its output and the gradient of its output."""
+def sample(layer: Any, inputs: torch.Tensor) -> tuple[MatrixSampler, dict[str, torch.Tensor], torch.Tensor]:
+    """Sample a layer. Return the sampler, the product of the samples of each product, and the layer's output."""
     output = layer(inputs)
     sampler = MatrixSampler(layer, inputs.detach(), output, torch.Generator().manual_seed(0))
     gradient = torch.randn_like(output)
     output.backward(gradient)
     sampler.add_gradient(gradient)
-    return sampler.samples(), sampler, output.detach(), gradient
+    products: dict[str, torch.Tensor] = {each.product: each.left @ each.right.T for each in sampler.samples()}
+    return sampler, products, output.detach()
 
 
 @pytest.mark.parametrize("shape", [(24, 20), (3, 8, 20)])
 def test_linear(shape: tuple[int, ...]) -> None:
     layer = nn.Linear(20, 12, bias=False)
     inputs = torch.randn(shape, requires_grad=True)
-    samples, sampler, output, _ = sample(layer, inputs)
-    assert (sampler.shape.rows, sampler.shape.inputs, sampler.shape.outputs) == (24, 20, 12)
-    assert sampler.shape.sizes == {"rows": 24, "inputs": 20, "outputs": 12}
-    assert torch.allclose(samples.activation @ samples.weight.T, output.reshape(24, 12), atol=1e-5)
-    assert samples.gradient is not None
-    assert samples.weight_by_input is not None
-    assert samples.gradient_by_output is not None
-    assert samples.activation_by_input is not None
+    sampler, products, output = sample(layer, inputs)
+    assert sampler.shape == ("linear", 24, 20, 12, {"rows": 24, "inputs": 20, "outputs": 12})
     assert inputs.grad is not None
     assert layer.weight.grad is not None
-    assert torch.allclose(samples.gradient @ samples.weight_by_input.T, inputs.grad.reshape(24, 20), atol=1e-5)
-    assert torch.allclose(samples.gradient_by_output @ samples.activation_by_input.T, layer.weight.grad, atol=1e-5)
+    assert torch.allclose(products["forward"], output.reshape(24, 12), atol=1e-5)
+    assert torch.allclose(products["input gradient"], inputs.grad.reshape(24, 20), atol=1e-5)
+    assert torch.allclose(products["weight gradient"], layer.weight.grad, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -51,37 +47,27 @@ def test_linear(shape: tuple[int, ...]) -> None:
     ids=["stride", "same", "unbatched", "1d", "3d"],
 )
 def test_convolution(layer: Any, shape: tuple[int, ...]) -> None:
-    inputs = torch.randn(shape)
-    samples, sampler, output, _ = sample(layer, inputs)
-    dimensions = layer.weight.dim() - 2
-    batched = output[None] if output.dim() == dimensions + 1 else output
+    sampler, products, output = sample(layer, torch.randn(shape))
+    batched = output[None] if output.dim() == layer.weight.dim() - 1 else output
     assert sampler.shape.rows == batched.numel() // batched.shape[1]
-    positions = batched.movedim(1, -1).reshape(sampler.shape.rows, -1)
-    assert torch.allclose(samples.activation @ samples.weight.T, positions, atol=1e-5)
-    assert samples.gradient_by_output is not None
-    assert samples.activation_by_input is not None
-    # The order of a sum's terms: kernel positions, and channels inside each.
-    weight_gradient = layer.weight.grad.movedim(1, -1).reshape(layer.weight.shape[0], -1)
-    chosen = samples.activation_by_input.shape[0]
-    product = samples.gradient_by_output @ samples.activation_by_input.T
-    if chosen == weight_gradient.shape[1]:
-        assert torch.allclose(product, weight_gradient, atol=1e-4)
-    else:
-        for column in product.T:
-            assert torch.isclose(weight_gradient.T, column, atol=1e-4).all(1).any()
     assert sampler.shape.sizes == {"input channels": layer.in_channels, "output channels": layer.out_channels}
+    positions = batched.movedim(1, -1).reshape(sampler.shape.rows, -1)
+    assert torch.allclose(products["forward"], positions, atol=1e-5)
+    # The order of a sum's terms: kernel positions, and channels inside each. Of many terms, some are sampled.
+    weight_gradient = layer.weight.grad.movedim(1, -1).reshape(layer.weight.shape[0], -1)
+    for column in products["weight gradient"].T:
+        assert torch.isclose(weight_gradient.T, column, atol=1e-4).all(1).any()
 
 
 def test_long_sums_are_sampled_in_whole_blocks() -> None:
     layer = nn.Linear(10_000, 64, bias=False)
     inputs = torch.arange(10_000.0).repeat(100, 1)
-    samples, _, _, _ = sample(layer, inputs)
-    assert samples.activation.shape == (32, 4096)
-    starts = samples.activation[0].reshape(-1, 32)
+    forward, _, weight_gradient = sample(layer, inputs)[0].samples()
+    assert forward.left.shape == (32, 4096)
+    starts = forward.left[0].reshape(-1, 32)
     assert torch.equal(starts - starts[:, :1], torch.arange(32.0).expand_as(starts))
     assert not (starts[:, 0] % 32).any()
-    assert samples.activation_by_input is not None
-    assert samples.activation_by_input.shape == (32, 100)
+    assert weight_gradient.right.shape == (32, 100)
 
 
 def test_covered_layers() -> None:

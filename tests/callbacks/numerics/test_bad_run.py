@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from lightning_perf import cli
+from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.build import build_report
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
@@ -66,17 +68,23 @@ def train(tmp_path: Any, module: Any, precision: Any = "16-mixed", **options: An
     return callback
 
 
-def test_the_operator_and_the_cure_are_found(tmp_path):
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Net, PrecisionCallback]:
+    """The folder, module and callback of a training that goes wrong in its step 3."""
+    folder = tmp_path_factory.mktemp("diagnosed")
     module = Net()
-    found = train(tmp_path, module).bad_run
-    assert found is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision_switch, "_FP16_ON_CPU", True)
+        return folder, module, train(folder, module)
+
+
+def test_the_operator_and_the_cure_are_found(tmp_path, diagnosed):
+    _, module, callback = diagnosed
+    found = callback.bad_run
     assert math.isnan(module.losses[3])
     assert (found.step, found.symptom, found.layer) == (3, "loss", "blocks.1")
-    assert found.operator == "aten::mul"
-    assert found.value == "inf"
-    assert found.dtype == "float16"
+    assert (found.operator, found.value, found.dtype) == ("aten::mul", "inf", "float16")
     assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
-    assert found.largest_input is not None
     assert found.largest_input**2 > 65504 > found.largest_input
     assert found.loss is None
     assert found.fp32_finite is True
@@ -84,14 +92,13 @@ def test_the_operator_and_the_cure_are_found(tmp_path):
     assert found.cured_loss == pytest.approx(found.fp32_loss, rel=0.05)
 
     cured = Net()
-    callback = train(tmp_path / "cured", cured, keep_fp32=found.keep_fp32)
-    assert callback.bad_run is None
+    assert train(tmp_path, cured, keep_fp32=found.keep_fp32).bad_run is None
     assert all(math.isfinite(loss) for loss in cured.losses)
 
 
-def test_the_report_shows_it_and_the_file_keeps_it(tmp_path):
-    callback = train(tmp_path, Net())
-    assert read_precision(tmp_path / "perf" / PRECISION_NAME).bad_run == callback.bad_run
+def test_report_file_and_command_show_it(diagnosed, tmp_path, capsys):
+    folder, _, callback = diagnosed
+    assert read_precision(folder / "perf" / PRECISION_NAME).bad_run == callback.bad_run
     printed = io.StringIO()
     report = build_report((), precision=callback.result)
     report.print(file=printed, width=200)
@@ -100,14 +107,20 @@ def test_the_report_shows_it_and_the_file_keeps_it(tmp_path):
     assert "In FP32 the loss of the same batch is 1." in text
     assert 'Fix: PerfCallback(precision="16-mixed", keep_fp32=["blocks.1.inner"]).' in text
     assert "### Diagnosis" in report.to_markdown().partition("<details>")[0]
+    assert cli.main(["explain", str(folder / "perf")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("The loss turned NaN or infinite in step 3, from aten::mul in blocks.1")
+    assert 'keep_fp32=["blocks.1.inner"]' in " ".join(text.split())
+    markdown = tmp_path / "nan.md"
+    assert cli.main(["explain", str(folder / "perf"), "--json", f"--markdown={markdown}"]) == 0
+    assert "The loss turned NaN or infinite in step 3, from aten::mul" in markdown.read_text()
+    assert load_document("explain", capsys.readouterr().out)["bad_run"]["keep_fp32"] == ["blocks.1.inner"]
 
 
-def test_the_diagnosis_changes_no_training(tmp_path):
-    plain, watched = Net(), Net()
-    train(tmp_path / "off", plain, diagnose="off")
-    train(tmp_path / "on", watched)
-    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
-        assert torch.equal(one, other)
+def test_the_diagnosis_changes_no_training(tmp_path, diagnosed):
+    plain, (_, watched, _) = Net(), diagnosed
+    train(tmp_path, plain, diagnose="off")
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
     assert str(plain.losses) == str(watched.losses)
 
 
@@ -118,7 +131,6 @@ def test_where_fp32_fails_too_the_precision_is_not_blamed(tmp_path):
             return loss * (float("nan") if batch_idx == 2 else 1.0)
 
     found = train(tmp_path, Broken()).bad_run
-    assert found is not None
     assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
     assert "the precision is not the cause" in " ".join(found.evidence)
     assert (found.operator, found.line.rpartition(":")[0].endswith("test_bad_run.py")) == ("aten::mul", True)
@@ -154,7 +166,6 @@ def test_the_operator_is_named_where_fp32_fails_too(tmp_path, kind, precision):
 
     settings = {"init_scale": 2.0} if precision == "16-mixed" else {}
     found = train(tmp_path, Failing(), precision, diagnose="gradients", **settings).bad_run
-    assert found is not None
     assert (found.step, found.fp32_finite) == (2, False)
     assert re.search(operator, found.operator), found.operator
     assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
@@ -172,34 +183,31 @@ def test_the_first_skipped_step_is_named_although_the_scale_falls_for_a_while(tm
     callback = PrecisionCallback("16-mixed", dirpath=tmp_path / "perf", init_scale=4.0)
     make_trainer(tmp_path, callback, max_epochs=2).fit(Rooted(), batches())
     found = callback.bad_run
-    assert found is not None
     assert (found.step, found.operator, found.symptom) == (2, "SqrtBackward0", "gradients")
 
 
-PLACES: dict[str, Any] = {
-    "a tensor": lambda x, y: (x, y),
-    "a dict": lambda x, y: {"x": x, "y": y},
-    "nested": lambda x, y: {"inputs": [{"x": x}], "y": y},
+PLACES: dict[str, tuple[Any, Any]] = {
+    "a tensor": (lambda x, y: (x, y), lambda batch: batch),
+    "a dict": (lambda x, y: {"x": x, "y": y}, lambda batch: (batch["x"], batch["y"])),
+    "nested": (lambda x, y: {"inputs": [{"x": x}], "y": y}, lambda batch: (batch["inputs"][0]["x"], batch["y"])),
 }
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "bad"), [*((place, float("nan")) for place in PLACES), ("a dict", float("inf"))])
 def test_bad_values_in_the_batch_are_the_cause(tmp_path, place, bad):
+    pack, unpack = PLACES[place]
+
     class Reading(Net):
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            x = {"a tensor": lambda: batch[0], "a dict": lambda: batch["x"], "nested": lambda: batch["inputs"][0]["x"]}
-            labels = batch["y"] if isinstance(batch, dict) else batch[1]
-            return super().training_step((x[place](), labels), 0)
+            return super().training_step(unpack(batch), 0)
 
         def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
             x, y = batch[0].clone(), batch[1]
             if self.global_step == 2:
                 x[5, 3] = bad
-            return PLACES[place](x, y)
+            return pack(x, y)
 
     found = train(tmp_path, Reading()).bad_run
-    assert found is not None
     assert found.title == "The loss turned NaN or infinite in step 2, from NaN or inf in the batch"
     assert "holds 1 NaN or infinite values, in 1 of 8 samples, first 5." in found.evidence[0]
     assert "isfinite" in found.action
@@ -215,7 +223,6 @@ def test_infinities_that_the_model_masks_are_not_blamed(tmp_path):
             return loss + (x - x).sum().requires_grad_().log() if batch_idx == 2 else loss
 
     found = train(tmp_path, Masking()).bad_run
-    assert found is not None
     assert (found.batch, found.operator) == ((), "aten::log")
 
 
@@ -227,7 +234,6 @@ def test_the_first_bad_weight_is_named(tmp_path):
                     self.head.bias[0] = float("nan")
 
     found = train(tmp_path, Broken()).bad_run
-    assert found is not None
     assert not found.weights_finite
     assert "head.bias is the first" in found.evidence[0]
 
@@ -241,7 +247,6 @@ def test_an_operator_outside_of_layers_has_no_cure_by_layers(tmp_path):
             return loss + (scaled - scaled).float().sum() * 0.0 if batch_idx == 2 else loss
 
     found = train(tmp_path, Outside()).bad_run
-    assert found is not None
     assert (found.layer, found.fp32_finite, found.keep_fp32) == ("", False, ())
 
 
@@ -262,18 +267,12 @@ def test_nan_gradients_under_bf16_are_found_before_the_step(tmp_path):
             return nn.functional.cross_entropy(self.head(hidden), batch[1])
 
     found = train(tmp_path / "gradients", Rooted(), "bf16-mixed", diagnose="gradients").bad_run
-    assert found is not None
     assert (found.step, found.symptom, found.backward) == (2, "gradients", True)
     assert found.layer == "root"
     assert found.keep_fp32 == ("root",)
     late = train(tmp_path / "loss", Rooted(), "bf16-mixed").bad_run
-    assert late is not None
     assert not late.weights_finite
     assert "diagnose='gradients'" in late.action
-
-
-def test_a_healthy_run_has_no_diagnosis(tmp_path):
-    assert train(tmp_path, Net(bad_step=99)).bad_run is None
 
 
 def test_the_option_is_checked():
@@ -281,22 +280,8 @@ def test_the_option_is_checked():
         PrecisionCallback("16-mixed", diagnose="nan")
 
 
-def test_explain_prints_the_diagnosis(tmp_path, capsys):
-    callback = train(tmp_path, Net())
-    assert callback.bad_run is not None
-    capsys.readouterr()
-    assert cli.main(["explain", str(tmp_path / "perf")]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("The loss turned NaN or infinite in step 3, from aten::mul in blocks.1")
-    assert 'keep_fp32=["blocks.1.inner"]' in " ".join(printed.split())
-    markdown = tmp_path / "nan.md"
-    assert cli.main(["explain", str(tmp_path / "perf"), "--json", f"--markdown={markdown}"]) == 0
-    assert "The loss turned NaN or infinite in step 3, from aten::mul" in markdown.read_text()
-    assert load_document("explain", capsys.readouterr().out)["bad_run"]["keep_fp32"] == ["blocks.1.inner"]
-
-
 def test_explain_without_a_diagnosis_or_a_run(tmp_path, capsys):
-    train(tmp_path, Net(bad_step=99))
+    assert train(tmp_path, Net(bad_step=99)).bad_run is None
     capsys.readouterr()
     assert cli.main(["explain", str(tmp_path / "perf")]) == 0
     assert "No step of this run" in capsys.readouterr().out

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.scales import summarize_loss_scale
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
+from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin
-from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
+from tests.callbacks.precision_training import Recipe, fit, make_net, same, stock_options
 from tests.callbacks.training import recording_logger
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
@@ -64,30 +67,25 @@ class Overflowing(nn.Module):
         return self.second((torch.relu(self.first(x)) + 1) * 60_000)
 
 
-def test_overflow_in_the_forward_pass_names_the_layer(tmp_path):
+@pytest.mark.parametrize("place", ["forward", "loss"])
+def test_overflow_outside_of_the_backward_pass(tmp_path, place):
     module = make_net()
-    module.body = Overflowing()
-    module.forward = lambda x: module.body(x)
+    if place == "forward":
+        module.body = Overflowing()
+        module.forward = lambda x: module.body(x)
+        expected = OverflowOrigin("body.second", "its output", "inf")
+    else:
+        plain = module.loss
+        module.loss = lambda batch: plain(batch) * float("nan")
+        expected = OverflowOrigin("", "the loss", "nan")
     callback = PrecisionCallback("16-mixed", locate_overflows=1)
     fit(tmp_path, callback, module, max_steps=1)
-    assert callback.loss_scale is not None
-    assert callback.loss_scale.events[1].origin == OverflowOrigin("body.second", "its output", "inf")
-
-
-def test_overflow_of_the_loss_itself(tmp_path):
-    module = make_net()
-    plain = module.loss
-    module.loss = lambda batch: plain(batch) * float("nan")
-    callback = PrecisionCallback("16-mixed", locate_overflows=1)
-    fit(tmp_path, callback, module, max_steps=1)
-    assert callback.loss_scale is not None
-    assert callback.loss_scale.events[1].origin == OverflowOrigin("", "the loss", "nan")
+    assert callback.loss_scale.events[1].origin == expected
 
 
 def test_batch_that_overflowed_is_found_within_an_accumulation(tmp_path):
     callback = PrecisionCallback("16-mixed", locate_overflows=1)
     fit(tmp_path, callback, make_net(Recipe(overflow_at=2)), accumulate_grad_batches=3, max_steps=1)
-    assert callback.loss_scale is not None
     event = callback.loss_scale.events[1]
     assert event.origin is not None
     assert (event.kind, event.attempts) == ("overflow", 1)
@@ -97,7 +95,6 @@ def test_batch_that_overflowed_is_found_within_an_accumulation(tmp_path):
 def test_manual_optimization_names_the_gradient_that_it_left(tmp_path):
     callback = PrecisionCallback("16-mixed", locate_overflows=2)
     fit(tmp_path, callback, make_net(Recipe(manual=True, overflow_at=1)), max_steps=3)
-    assert callback.loss_scale is not None
     assert [(e.kind, e.origin and e.origin.module) for e in callback.loss_scale.events[1:-1]] == [("overflow", "fc")]
 
 
@@ -120,6 +117,65 @@ def test_looking_for_origins_leaves_metrics_and_logs_alone(tmp_path) -> None:
     assert calls == [0, 1, 1, 2]
     assert module.metric.weight == 3
     assert outcome.trainer.callback_metrics["loss"] == pytest.approx(module.losses[-1])
+
+
+def test_an_overflow_with_a_fused_optimizer_is_located_and_changes_nothing(tmp_path) -> None:
+    recipe = Recipe(overflow_at=2, fused=True)
+    callback = PrecisionCallback("16-mixed", locate_overflows=1)
+    ours = fit(tmp_path, callback, make_net(recipe))
+    assert callback.loss_scale is not None
+    overflow = callback.loss_scale.events[1]
+    assert (overflow.kind, overflow.step, overflow.attempts) == ("overflow", 2, 3)
+    assert overflow.origin is not None
+    assert overflow.origin.module == "fc"
+    assert same(ours, fit(tmp_path, None, make_net(recipe), **stock_options("16-mixed")))
+
+
+def test_the_host_waits_for_fused_verdicts_only_until_the_origins_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = make_net(Recipe(overflow_at=2, fused=True))
+    waits: list[int] = []
+    read = PendingVerdict.read
+
+    def watched(self: PendingVerdict, *, wait: bool = False) -> bool | None:
+        if wait:
+            waits.append(module.trainer.global_step)
+        return read(self, wait=wait)
+
+    monkeypatch.setattr(PendingVerdict, "read", watched)
+    fit(tmp_path, PrecisionCallback("16-mixed", locate_overflows=1), module, max_steps=6)
+    assert waits == [1, 2, 3]
+    waits.clear()
+    fit(tmp_path, PrecisionCallback("16-mixed"), make_net(Recipe(overflow_at=2, fused=True)), max_steps=6)
+    assert waits == []
+
+
+def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two overflows in a row: the second batch is run again with half the scale."""
+    module = make_net(Recipe(fused=True))
+    plain = module.loss
+    calls = SimpleNamespace(batch=-1)
+
+    def loss(batch: Any) -> torch.Tensor:
+        scaled: torch.Tensor = plain(batch) * (float("inf") if calls.batch in (1, 2) else 1.0)
+        return scaled
+
+    module.loss = loss
+    module.on_train_batch_start = lambda batch, batch_idx: setattr(calls, "batch", batch_idx)
+    scales: list[float] = []
+    callback = PrecisionCallback("16-mixed", locate_overflows=2)
+    locate = OverflowLocator.locate
+
+    def watched(self: OverflowLocator, optimizer: Any, scale: float) -> Any:
+        scales.append(scale)
+        return locate(self, optimizer, scale)
+
+    monkeypatch.setattr(OverflowLocator, "locate", watched)
+    fit(tmp_path, callback, module)
+    assert scales == [65536.0, 32768.0]
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -162,8 +218,6 @@ def test_step_without_a_loss_is_no_attempt(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*training_step. returned .None")
         outcome = fit(tmp_path, callback, module, max_steps=5)
-    assert callback.loss_scale is not None
-    assert outcome.scaler is not None
     assert (callback.loss_scale.attempts, callback.loss_scale.skipped_steps) == (4, 0)
     assert callback.loss_scale.steps_since_change == outcome.scaler["_growth_tracker"] == 4
 
@@ -184,7 +238,6 @@ def test_two_optimizers_after_one_backward_are_warned_of(tmp_path):
     with pytest.warns(UserWarning, match="manual_backward before each optimizer's step") as caught:
         fit(tmp_path, callback, module)
     assert len([w for w in caught if "manual_backward" in str(w.message)]) == 1
-    assert callback.loss_scale is not None
     assert callback.loss_scale.attempts == 6
 
 
@@ -206,15 +259,11 @@ def test_run_that_fails_keeps_its_history(tmp_path):
     assert (history.attempts, history.skipped_steps, history.finished) == (4, 1, True)
 
 
-def test_verdict_that_has_not_arrived_is_unknown_without_a_wait(monkeypatch):
-    monkeypatch.setattr(HostCopy, "arrived", False)
-    verdict = PendingVerdict(torch.tensor(1.0))
-    assert verdict.read() is None
-    assert verdict.read(wait=True) is True
-
-
-def test_verdict_is_a_copy():
+def test_a_verdict_is_a_copy_and_unknown_until_it_has_arrived(monkeypatch):
     found = torch.tensor(1.0)
     verdict = PendingVerdict(found)
     found.zero_()
     assert verdict.read() is True
+    monkeypatch.setattr(HostCopy, "arrived", False)
+    assert verdict.read() is None
+    assert verdict.read(wait=True) is True

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.underflow import read_graph
+from lightning_perf.callbacks.precision.autograd_graph import read_graph
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern, find_layers
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
@@ -148,8 +148,7 @@ def test_copies_are_whole():
     assert net.layers[0](torch.ones(1, 8)).abs().sum() > 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("mode", "compiled"), [*((mode, False) for mode in MODES), ("bf16-mixed", True)])
 def test_kept_in_training_and_shown_in_the_setting(tmp_path, fp16_on_cpu, mode, compiled) -> None:
     casts: list[int] = []
 

@@ -71,6 +71,5 @@ def test_set_during_a_run_and_shown(tmp_path, setting, on):
     fit(tmp_path, callback, module, max_steps=1)
     assert seen == [on]
     assert flags() == before
-    assert callback.setting is not None
     assert callback.setting.fp32.tf32_matmul is on
     assert not callback.setting.fp32.device_has_tf32

@@ -158,8 +158,7 @@ class OwnSharedBackward(OwnScaler):
         self.own.step(second)
         self.own.update()
 
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(self.net[0].parameters(), 0.1), torch.optim.SGD(self.net[2].parameters(), 0.1)]
+    configure_optimizers = SharedBackward.configure_optimizers
 
 
 class UnscaledBackward(Manual):
@@ -409,53 +408,49 @@ class Planted:
         name: Its name in the tests.
         kind: The ID that must be found, and nothing else.
         make: Makes the module, with the mistake or with the fix.
-        options: Options of the Trainer, with the mistake or with the fix.
-        precision: The precision that the callback is given.
         layer: The layer that must be named; empty if the place is a line.
         line: Whether a line of this file must be named.
-        raises: Error of torch that the mistake ends in.
+        precision: The precision that the callback is given, unless the Trainer has one.
+        trainer: The Trainer's precision.
+        cured: The Trainer's precision with the fix, if that is another one.
+        options: Further options of the Trainer, with the mistake or with the fix.
         settings: Further settings of the callback, with the mistake or with the fix.
+        raises: Error of torch that the mistake ends in.
         checkpoint: Whether a checkpoint is saved during the fit.
     """
 
     name: str
     kind: str
     make: Callable[..., Any]
-    options: Callable[[bool], dict[str, Any]] = field(default=lambda fixed: {})
-    precision: Any = "16-mixed"
     layer: str = ""
     line: bool = False
-    raises: type[Exception] | None = None
+    precision: Any = "16-mixed"
+    trainer: str = ""
+    cured: str = ""
+    options: Callable[[bool], dict[str, Any]] = field(default=lambda fixed: {})
     settings: Callable[[bool], dict[str, Any]] = field(default=lambda fixed: {})
+    raises: type[Exception] | None = None
     checkpoint: bool = False
 
     def callback(self, *, fixed: bool) -> PrecisionCallback:
-        return PrecisionCallback(self.precision, **self.settings(fixed))
+        return PrecisionCallback(None if self.trainer else self.precision, **self.settings(fixed))
 
-
-def _shadow(fixed: bool) -> dict[str, Any]:
-    return {"callbacks": [Shadow(fixed=fixed)], "precision": "bf16-mixed"}
+    def trainer_options(self, *, fixed: bool) -> dict[str, Any]:
+        precision = self.cured if fixed and self.cured else self.trainer
+        return {"max_epochs": 1, **({"precision": precision} if precision else {}), **self.options(fixed)}
 
 
 PLANTED = (
-    Planted("clip-norm", "clip-scaled-gradients", ClipsScaled, layer="net.0", line=True),
-    Planted("clip-value", "clip-scaled-gradients", ClipsScaledValues, layer="net.2", line=True),
-    Planted("own-scaler", "unscale-missing", OwnScaler, precision=None, layer="net.0", line=True),
-    Planted("unscale-twice", "unscale-twice", UnscalesTwice, layer="net.0", line=True, raises=RuntimeError),
+    Planted("clip-norm", "clip-scaled-gradients", ClipsScaled, "net.0", line=True),
+    Planted("clip-value", "clip-scaled-gradients", ClipsScaledValues, "net.2", line=True),
+    Planted("own-scaler", "unscale-missing", OwnScaler, "net.0", line=True, precision=None),
+    Planted("unscale-twice", "unscale-twice", UnscalesTwice, "net.0", line=True, raises=RuntimeError),
     Planted(
-        "own-unscale-twice",
-        "unscale-twice",
-        OwnUnscalesTwice,
-        precision=None,
-        layer="net.0",
-        line=True,
-        raises=RuntimeError,
+        "own-unscale-twice", "unscale-twice", OwnUnscalesTwice, "net.0", line=True, precision=None, raises=RuntimeError
     ),
-    Planted("shared-backward", "shared-backward", SharedBackward, layer="net.2", line=True),
-    Planted("own-shared-backward", "shared-backward", OwnSharedBackward, precision=None, layer="net.2", line=True),
-    Planted(
-        "raw-backward", "backward-without-scale", UnscaledBackward, layer="net.0", line=True, raises=AssertionError
-    ),
+    Planted("shared-backward", "shared-backward", SharedBackward, "net.2", line=True),
+    Planted("own-shared-backward", "shared-backward", OwnSharedBackward, "net.2", line=True, precision=None),
+    Planted("raw-backward", "backward-without-scale", UnscaledBackward, "net.0", line=True, raises=AssertionError),
     Planted(
         "schedule",
         "scheduler-on-skips",
@@ -464,54 +459,31 @@ PLANTED = (
         options=lambda fixed: {"max_epochs": 4},
     ),
     Planted("loss", "half-loss", HalfLoss, line=True),
-    Planted(
-        "softmax",
-        "half-loss",
-        HalfSoftmax,
-        precision=None,
-        options=lambda fixed: {"precision": "16-true"},
-        layer="attention",
-        line=True,
-    ),
-    Planted(
-        "weights",
-        "half-weights",
-        HalfWeights,
-        precision=None,
-        options=lambda fixed: {"precision": "bf16-mixed"},
-        layer="net.2",
-    ),
-    Planted(
-        "batch-norm",
-        "half-batch-norm",
-        HalfNorm,
-        precision=None,
-        options=lambda fixed: {"precision": "bf16-mixed" if fixed else "16-true"},
-        layer="norm",
-    ),
-    Planted("epsilon", "epsilon-underflow", Epsilon, layer="net.1", line=True),
+    Planted("softmax", "half-loss", HalfSoftmax, "attention", line=True, trainer="16-true"),
+    Planted("weights", "half-weights", HalfWeights, "net.2", trainer="bf16-mixed"),
+    Planted("batch-norm", "half-batch-norm", HalfNorm, "norm", trainer="16-true", cured="bf16-mixed"),
+    Planted("epsilon", "epsilon-underflow", Epsilon, "net.1", line=True),
     Planted("clamp-epsilon", "epsilon-underflow", ClampEpsilon, line=True),
-    Planted(
-        "adam-epsilon",
-        "epsilon-underflow",
-        OptimizerEpsilon,
-        precision=None,
-        options=lambda fixed: {"precision": "16-true"},
-        layer="net.0",
-    ),
+    Planted("adam-epsilon", "epsilon-underflow", OptimizerEpsilon, "net.0", trainer="16-true"),
     Planted("counts", "half-counts", HalfCounts, line=True),
-    Planted("positions", "half-counts", HalfPositions, precision="bf16-mixed", line=True),
+    Planted("positions", "half-counts", HalfPositions, line=True, precision="bf16-mixed"),
     Planted(
         "accumulation",
         "half-accumulation",
         Net,
-        precision=None,
-        options=lambda fixed: {"precision": "bf16-mixed" if fixed else "bf16-true", "accumulate_grad_batches": 2},
-        layer="net.0",
+        "net.0",
+        trainer="bf16-true",
+        cured="bf16-mixed",
+        options=lambda fixed: {"accumulate_grad_batches": 2},
     ),
-    Planted("ema-module", "half-averages", Averaged, layer="average.0.weight"),
+    Planted("ema-module", "half-averages", Averaged, "average.0.weight"),
     Planted(
-        "ema-callback", "half-averages", Net, precision=None, options=_shadow, layer="Shadow.shadow['net.0.weight']"
+        "ema-callback",
+        "half-averages",
+        Net,
+        "Shadow.shadow['net.0.weight']",
+        trainer="bf16-mixed",
+        options=lambda fixed: {"callbacks": [Shadow(fixed=fixed)]},
     ),
     Planted("masked-fill", "half-constant", Masked, line=True, raises=RuntimeError),
     Planted("filled-bias", "half-constant", Filled, line=True, raises=RuntimeError),
@@ -519,27 +491,21 @@ PLANTED = (
         "small-updates",
         "lost-updates",
         SmallUpdates,
-        precision=None,
-        options=lambda fixed: {"precision": "bf16-mixed" if fixed else "bf16-true", "max_epochs": 3},
+        trainer="bf16-true",
+        cured="bf16-mixed",
+        options=lambda fixed: {"max_epochs": 3},
     ),
     Planted("logged-overflow", "logged-infinity", LogsInfinity, line=True),
-    Planted(
-        "stale-cache",
-        "stale-autocast-cache",
-        StaleCache,
-        precision=None,
-        options=lambda fixed: {"precision": "bf16-mixed"},
-        layer="net.0",
-    ),
+    Planted("stale-cache", "stale-autocast-cache", StaleCache, "net.0", trainer="bf16-mixed"),
     Planted("stripped-checkpoint", "checkpoint-without-scaler", StripsScaler, checkpoint=True),
     Planted("own-checkpoint", "checkpoint-without-scaler", OwnScalerUnsaved, precision=None, checkpoint=True),
     Planted(
         "stock-plugin",
         "clip-scaled-gradients",
         ClipsScaled,
+        "net.0",
+        line=True,
         precision=None,
         options=lambda fixed: stock_options("16-mixed"),
-        layer="net.0",
-        line=True,
     ),
 )

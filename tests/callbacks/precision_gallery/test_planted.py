@@ -23,8 +23,7 @@ def train(tmp_path: Path, planted: Planted, *, fixed: bool) -> tuple[Any, tuple[
     """Train and return the module, the mistakes, and the texts of the warnings about them."""
     module = planted.make(fixed=fixed)
     callback = planted.callback(fixed=fixed)
-    options = {"max_epochs": 1, **planted.options(fixed)}
-    trainer = make_trainer(tmp_path, callback, **options)
+    trainer = make_trainer(tmp_path, callback, **planted.trainer_options(fixed=fixed))
     if planted.checkpoint:
         trainer.callbacks.append(SavesEarly(tmp_path / "early.ckpt"))
     with warnings.catch_warnings(record=True) as caught:
@@ -62,7 +61,7 @@ def test_a_planted_mistake_is_named_with_its_place(tmp_path, planted):
         assert lines[number - 1].strip()
         assert lines[number - 1].startswith("        ")
     assert first.action.endswith(".")
-    if planted.kind != "shared-backward" or planted.precision is None:
+    if planted.name != "shared-backward":
         assert len(texts) == 1
         assert first.title in texts[0]
         assert f"lightning-perf explain {planted.kind}" in texts[0]

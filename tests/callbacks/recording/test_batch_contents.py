@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.callbacks.recording.batch_contents import MAX_OBJECTS, BatchContents, count_contents
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.recording.batch_contents import MAX_OBJECTS, count_contents
 from lightning_perf.trace.description import Batch
 
 Pair = namedtuple("Pair", "first second")
@@ -94,19 +93,3 @@ def test_a_large_batch_is_counted_in_part() -> None:
     counted = count_contents([torch.zeros(1) for _ in range(2 * MAX_OBJECTS)])
     assert not counted.complete
     assert counted.tensors <= MAX_OBJECTS
-
-
-def test_the_first_batch_of_each_window_is_counted() -> None:
-    state = FitState()
-    contents = BatchContents(state)
-    contents.add_batch([torch.zeros(1)])
-    assert contents.facts() is None
-    state.profiling = True
-    for size in (1, 2):
-        contents.start()
-        contents.add_batch(None)
-        contents.add_batch([torch.zeros(1)] * size)
-        contents.add_batch([torch.zeros(1)] * 9)
-        facts = contents.facts()
-        assert facts is not None
-        assert facts["tensors"] == size

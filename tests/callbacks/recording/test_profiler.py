@@ -19,9 +19,9 @@ from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
-from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.trace.reader import read_trace
+from tests.callbacks.recording.test_window_notes import window_notes
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
 
@@ -47,9 +47,9 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def profiler(folder: Path, *, recording: Recording | None = None, device_type: str = "cpu", **schedule: int) -> Window:
-    errors = ErrorReporter()
+    errors, state = ErrorReporter(), FitState(first_number=10)
     return Window(
-        FitState(first_number=10),
+        state,
         plan=WindowPlan(
             Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
         ),
@@ -57,7 +57,7 @@ def profiler(folder: Path, *, recording: Recording | None = None, device_type: s
         device_type=device_type,
         rank=3,
         errors=errors,
-        notes=WindowNotes(errors),
+        notes=window_notes(state, device_type, errors),
     )
 
 

@@ -63,8 +63,8 @@ def test_a_shortened_schedule_records_as_much_as_there_is_room_for(schedule: Sch
 
 def test_what_was_given_is_not_shortened() -> None:
     schedule = Schedule(skip_first=10, warmup=3)
-    assert schedule.shortened(4, skip_first=False) == Schedule(skip_first=10, warmup=0)  # and records nothing
-    assert schedule.shortened(4, warmup=False) == Schedule(skip_first=0, warmup=3)
+    assert schedule.shortened(4, ("wait", "warmup")) == Schedule(skip_first=10, warmup=0)  # and records nothing
+    assert schedule.shortened(4, ("skip_first", "wait")) == Schedule(skip_first=0, warmup=3)
 
 
 @pytest.mark.parametrize("name", ["skip_first", "wait", "warmup", "active", "repeat"])

@@ -18,11 +18,18 @@ from lightning_perf import PerfCallback
 from lightning_perf.callbacks.run_record import fit_record
 from lightning_perf.callbacks.run_record.device_health import PERIOD_S, DeviceHealth, gpu_uuids
 from lightning_perf.cli import main
+from lightning_perf.compare.engines.block import Device
+from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
 from tests.callbacks.training import loader, make_module, make_trainer
 
+POWER, THERMAL = 0, 1
 IDLE, CLOCKS_SET, POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE = 1, 2, 4, 8, 0x20, 0x40, 0x80
+
+
+class NVMLError_NotSupported(Exception):  # noqa: N801, N818 (its name in the bindings)
+    pass
 
 
 class FakeNvml(ModuleType):
@@ -35,6 +42,7 @@ class FakeNvml(ModuleType):
         self.init: Any = None
         self.looks = 0
         self.open = 0
+        self.counted = {POWER: 7_000_000_000, THERMAL: 3_000_000_000}  # of the time since the driver was loaded
 
     def nvmlInit(self) -> None:  # noqa: N802
         _give(self.init)
@@ -52,6 +60,9 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
         self.looks += 1
         return int(_give(self.reasons))
+
+    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(violationTime=self.counted[policy])
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
         return [SimpleNamespace(pid=pid) for pid in _give(self.pids)]
@@ -200,6 +211,65 @@ def test_the_gpus_of_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_uuids(gpus) == ["GPU-u0", "GPU-u1"]
     monkeypatch.setattr(torch.version, "cuda", None)
     assert gpu_uuids(gpus) == []
+
+
+@pytest.mark.parametrize(
+    ("thermal_s", "power_s", "told"),
+    [
+        (0.0, 0.0, []),
+        (0.5, 2.0, []),
+        (12.0, 0.0, [("the device was slowed down by heat for 12% of the training", True)]),
+        (0.0, 60.0, [("the device was held back by its power limit for 60% of the training", False)]),
+        (300.0, 0.0, [("the device was slowed down by heat for 100% of the training", True)]),
+    ],
+)
+def test_counted_time_is_that_of_the_training(
+    nvml: FakeNvml, thermal_s: float, power_s: float, told: list[tuple[str, bool]]
+) -> None:
+    """A training of 100 s whose looks at the clocks find an idle device."""
+    now = [50.0]
+    seen = Seen(now_s=lambda: now[0])
+    now[0] += 100.0
+    nvml.counted[THERMAL] += int(thermal_s * 1e9)
+    nvml.counted[POWER] += int(power_s * 1e9)
+    nvml.reasons = IDLE
+    seen.health.finish()
+    assert seen.told == told
+    assert seen.failed == []
+
+
+def test_a_question_that_a_device_does_not_answer_is_no_fault(nvml: FakeNvml) -> None:
+    nvml.reasons = NVMLError_NotSupported()
+    seen = Seen()
+    seen.health.look()
+    assert seen.failed == []
+
+
+def test_a_part_of_a_gpu_is_asked_by_its_own_name_and_its_clocks_are_the_whole_ones(
+    nvml: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def reasons(handle: str) -> int:
+        asked.append(handle)
+        if handle.startswith("MIG-"):
+            raise NVMLError_NotSupported
+        return 0x20
+
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = reasons
+    nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle = lambda handle: handle.replace("MIG-", "GPU-of-")
+    assert Seen(("MIG-1",)).told == [("the device was throttled by the driver, too hot", True)]
+    assert asked == ["GPU-of-1"]
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", uuid="u")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda", 0)))
+    assert gpu_uuids(trainer) == ["MIG-u"]
+
+
+def test_a_study_runs_on_the_part_of_a_gpu_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    assert parse_devices(None) == (Device("MIG-1", "MIG-1"),)
 
 
 def train(folder: Path, seed: int = 1) -> RunRecord:

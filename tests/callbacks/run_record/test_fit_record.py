@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.run_record import fit_record
-from lightning_perf.compare.records.fairness import check_fairness, fairness_facts
+from lightning_perf.compare.records.fairness import check_fairness
 from lightning_perf.compare.records.metrics import Quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.verdicts.build import compare_arms
@@ -74,8 +74,14 @@ def only(folder: Path) -> RunRecord:
     return record
 
 
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    torch.backends.cudnn.benchmark = False
+    return train(tmp_path_factory.mktemp("baseline"), callback=quiet(tf32="off"))
+
+
 def rows(a: RunRecord, b: RunRecord) -> set[str]:
-    return {difference.fact for difference in check_fairness([fairness_facts(a)], [fairness_facts(b)]).differences}
+    return {difference.fact for difference in check_fairness([a.facts], [b.facts]).differences}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -172,31 +178,33 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
     ],
 )
 def test_what_differs_is_told_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], expected: set[str] | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    baseline: RunRecord,
+    change: dict[str, Any],
+    expected: set[str] | None,
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)  # the Trainer sets it and leaves it
-    baseline = train(tmp_path / "a", callback=quiet(tf32="off"))
     change = {**change, "callback": quiet(**{"tf32": "off", **change.get("callback", {})})}
-    changed = train(tmp_path / "b", points(**change.pop("data", {})), **change)
+    changed = train(tmp_path, points(**change.pop("data", {})), **change)
     assert rows(baseline, changed) == (expected or {"train.optimizer"})
 
 
-def test_other_initial_weights(tmp_path: Path) -> None:
+def test_other_initial_weights(tmp_path: Path, baseline: RunRecord) -> None:
     def on_fit_start(self: Any) -> None:
         self.layer[2].bias.data[1] += 1e-3
 
-    assert rows(train(tmp_path / "a"), train(tmp_path / "b", module={"on_fit_start": on_fit_start})) == {
-        "model.initial_weights"
-    }
+    changed = train(tmp_path, callback=quiet(tf32="off"), module={"on_fit_start": on_fit_start})
+    assert rows(baseline, changed) == {"model.initial_weights"}
 
 
-def test_the_same_weights_compiled_differ_in_that_alone(tmp_path: Path) -> None:
+def test_the_same_weights_compiled_differ_in_that_alone(tmp_path: Path, baseline: RunRecord) -> None:
     def configure_model(self: Any) -> None:
         if not isinstance(self.layer, torch._dynamo.OptimizedModule):
             self.layer = torch.compile(self.layer, backend="eager")
 
-    compiled = train(tmp_path / "b", module={"configure_model": configure_model})
-    assert rows(train(tmp_path / "a"), compiled) == {"model.compiled"}
+    compiled = train(tmp_path, callback=quiet(tf32="off"), module={"configure_model": configure_model})
+    assert rows(baseline, compiled) == {"model.compiled"}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -316,5 +324,3 @@ def test_a_light_fingerprint_hashes_neither_weights_nor_data(tmp_path: Path, mon
     assert record.facts["data.manifest"] is None
     assert record.facts["model.parameters"]
     assert record.facts["data.length"]
-    with pytest.raises(ValueError, match="fingerprint='none' is unknown: give one of 'full', 'light'"):
-        quiet(fingerprint="none")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.callbacks.run_record import host_load
-from lightning_perf.callbacks.run_record.host_load import HostLoad, LoadSeen
+from lightning_perf.callbacks.run_record.host_load import HostLoad
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -57,14 +57,14 @@ def test_the_runs_own_processes_are_not_others(kernel: Kernel) -> None:
     load = kernel.load()
     # In 10 s two processors worked 14 s: 8 s for the run, 4 s for its worker, 2 s for another process.
     kernel.show(at=10, busy=114, processes={own: (1, 13), worker: (own, 5), other: (1, 52)})
-    assert load.seen().other_cpu_share == pytest.approx(2 / 20)
+    assert load.shares()[0] == pytest.approx(2 / 20)
 
 
 def test_a_short_training_is_not_judged(kernel: Kernel) -> None:
     kernel.show(at=0, busy=0, processes={os.getpid(): (1, 0)})
     load = kernel.load()
     kernel.show(at=0.9, busy=1.8, processes={os.getpid(): (1, 0)})
-    assert load.seen() == LoadSeen(None, None)
+    assert load.shares() == (None, None)
 
 
 def test_a_cpu_quota_is_read_from_the_control_group(kernel: Kernel) -> None:
@@ -74,15 +74,14 @@ def test_a_cpu_quota_is_read_from_the_control_group(kernel: Kernel) -> None:
     load = kernel.load()
     stat.write_text("usage_usec 9\nnr_periods 9\nthrottled_usec 3500000\n")
     kernel.show(at=10, busy=0, processes={os.getpid(): (1, 0)})
-    assert load.seen().cpu_throttled_share == 0.25
+    assert load.shares()[1] == 0.25
 
 
 def test_a_machine_without_counters_says_nothing(kernel: Kernel) -> None:
     load = kernel.load()
     kernel.now = 10.0
-    assert load.seen() == LoadSeen(None, None)
+    assert load.shares() == (None, None)
 
 
 def test_this_machines_counters_can_be_read() -> None:
-    seen = HostLoad().seen()
-    assert seen == LoadSeen(None, None)  # too short to judge, and nothing failed
+    assert HostLoad().shares() == (None, None)  # too short to judge, and nothing failed

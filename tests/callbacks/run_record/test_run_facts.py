@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from lightning_perf.callbacks.run_record import late_facts
-from lightning_perf.callbacks.run_record.late_facts import LateFacts
+from lightning_perf.callbacks.run_record import fit_record
+from lightning_perf.callbacks.run_record.fit_record import LateFacts
 from lightning_perf.callbacks.run_record.run_facts import (
     batch_facts,
     data_facts,
@@ -173,7 +173,7 @@ def test_data_sets_that_compute_are_not_read() -> None:
 
 
 def test_a_slow_disk_costs_the_fact_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_facts, "WAIT_S", 0.01)
+    monkeypatch.setattr(fit_record, "WAIT_S", 0.01)
     disk = threading.Event()
     late = LateFacts({"data.manifest": lambda: str(disk.wait(30)), "code.revision": lambda: "c1"})
     found = late.collect() | late.finish()

@@ -23,6 +23,12 @@ class Slots:
     image: torch.Tensor
 
 
+@dataclass
+class Batch:
+    name: str
+    image: torch.Tensor
+
+
 class TensorDict:
     """Stores what the class of that name stores; reading anything else is an error."""
 
@@ -68,6 +74,16 @@ def cycle() -> Any:
         (OrderedDict(x=torch.zeros(5, 2)), 5),
         (Pair("n", torch.zeros(5, 2)), 5),
         (Slots("n", torch.zeros(5, 2)), 5),
+        (Batch("n", torch.zeros(6, 1)), 6),
+        (torch.zeros(5, 2), 5),
+        ([torch.zeros(4), torch.zeros(7)], 4),
+        ({"meta": ["a", "b"], "x": {"y": (torch.zeros(3, 3),)}}, 3),
+        (torch.tensor(1.0), None),
+        ((torch.tensor(1.0), torch.zeros(2)), 2),
+        (None, None),
+        ("text", None),
+        (Batch, None),
+        ([], None),
         (np.zeros((5, 2)), 5),
         (Labeled.make(torch), 3),
         ({"x": Labeled.make(torch)}, 3),

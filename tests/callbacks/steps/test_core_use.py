@@ -25,7 +25,7 @@ def test_the_use_is_that_since_the_warm_up() -> None:
         # In 10 s: two busy workers, one of which waits for a core, and an idle process of validation.
         Reading(15 * S, (3 * S, 6 * S), 24 * S, 37.0, {7: (2 * S + 5, 5), 8: (4 * S, S), 9: (0, 0)}),
     ]
-    use = CoreUse(state, workers=lambda: 2, read=lambda: moments.pop(0))
+    use = CoreUse(state, workers=2, read=lambda: moments.pop(0))
     for step in range(WARMUP_STEPS + 10):
         state.step = step
         use.on_step_start()
@@ -52,9 +52,8 @@ def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(core_use, "process_use", lambda _: (len(asked) * S, 0))
     children = {5: (0, 0), 9: (0, 0)}  # process 5 is of validation, whose loader started first
-    use = CoreUse(
-        state, workers=lambda: 2, container=lambda: "x", read=lambda: Reading(0, None, 0, None, children), memory=sizes
-    )
+    reading = Reading(0, None, 0, None, children)
+    use = CoreUse(state, workers=2, container="x", read=lambda: reading, memory=sizes)
     for step in range(25):
         state.step = step
         use.on_step_start()
@@ -69,7 +68,7 @@ def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_the_system_does_not_count_is_left_out() -> None:
     moments = [Reading(0, None, 0, None, {}), Reading(S, None, S // 2, None, {})]
-    use = CoreUse(FitState(), workers=lambda: 2, read=lambda: moments.pop(0))
+    use = CoreUse(FitState(), workers=2, read=lambda: moments.pop(0))
     use.on_step_start()
     assert use.facts() == {"process_cpu": 0.5}
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, PageFaultCounter
 from lightning_perf.run_files.steps import WARMUP_STEPS
@@ -37,28 +39,21 @@ def test_the_median_of_the_last_steps() -> None:
     assert bench.counter.median_per_step() == 3
 
 
-def test_a_compiled_training_is_not_told_of_the_faults_of_its_compilation() -> None:
-    # Measured: 11,570 faults were named, of which the steps after the compilation had one.
+@pytest.mark.parametrize(
+    ("first", "faults", "median"),
+    [
+        # Measured: 11,570 faults were named, of which the steps after the compilation had one.
+        (0, [301_000, 48_000, 11_570, 11_570, 11_570, 1, 1, 1], 1),
+        (0, [301_000, 48_000, 11_570, 11_570, 1, 1], None),
+        (WARMUP_STEPS, [11_570, 11_570, 11_570, 11_570, 2, 1, 1], 1),
+    ],
+    ids=["compiled", "recorded before the warm-up ended", "a warm-up longer than usual"],
+)
+def test_the_faults_of_a_warm_up_are_not_named(first: int, faults: list[int], median: float | None) -> None:
     bench = Bench()
-    for step, faults in enumerate([301_000, 48_000, 11_570, 11_570, 11_570, 1, 1, 1]):
-        bench.state.step = step
-        bench.step(faults)
-    assert bench.counter.median_per_step() == 1
-
-
-def test_a_warm_up_longer_than_usual_is_seen_by_its_latest_steps() -> None:
-    bench = Bench()
-    for faults in (11_570, 11_570, 11_570, 11_570, 2, 1, 1):
-        bench.step(faults)
-    assert bench.counter.median_per_step() == 1
-
-
-def test_a_fit_that_was_recorded_before_its_warm_up_ended_names_none() -> None:
-    bench = Bench()
-    for step, faults in enumerate([301_000, 48_000, 11_570, 11_570, 1, 1]):
-        bench.state.step = step
-        bench.step(faults)
-    assert bench.counter.median_per_step() is None
+    for bench.state.step, each in enumerate(faults, first):
+        bench.step(each)
+    assert bench.counter.median_per_step() == median
 
 
 def test_steps_that_are_not_whole_do_not_count() -> None:

@@ -18,6 +18,11 @@ def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
     return StepSample(step, ms * 1_000_000, 1_000_000, None, 4, profiled)
 
 
+def log_to(path: Path | None, state: FitState, *, rows: Any = None, every: int = 4) -> StepLog:
+    errors = ErrorReporter()
+    return StepLog(state, path=path, trainer_log=rows or TrainerLog(None, errors), log_every=every, errors=errors)
+
+
 def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
     for index in steps:
         state.step = index
@@ -28,7 +33,7 @@ def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     state = FitState()
-    log = StepLog(state, path=path, trainer_log=TrainerLog(None, ErrorReporter()), log_every=4, errors=ErrorReporter())
+    log = log_to(path, state)
     run(log, state, range(60))
     assert [s.step for s in STEPS.read(path)] == list(range(50))
     assert len(path.read_bytes().splitlines()) == 1
@@ -40,7 +45,7 @@ def test_slow_steps_are_written_every_five_seconds(tmp_path: Path, monkeypatch: 
     path = tmp_path / "steps.jsonl"
     state, now_s = FitState(), [0.0]
     monkeypatch.setattr("lightning_perf.callbacks.steps.step_log.time.monotonic", lambda: now_s[0])
-    log = StepLog(state, path=path, trainer_log=TrainerLog(None, ErrorReporter()), log_every=50, errors=ErrorReporter())
+    log = log_to(path, state)
     for step in range(5):
         now_s[0] += 2.0
         run(log, state, range(step, step + 1))
@@ -67,7 +72,7 @@ class Rows:
 def test_rows_are_due_at_the_cadence() -> None:
     rows: Any = Rows()
     state = FitState(first_number=2)
-    log = StepLog(state, path=None, trainer_log=rows, log_every=4, errors=ErrorReporter())
+    log = log_to(None, state, rows=rows)
     run(log, state, range(6))
     assert rows.settled == [3, 7]
     assert rows.samples == [sample(step) for step in range(6)]
@@ -76,7 +81,7 @@ def test_rows_are_due_at_the_cadence() -> None:
 def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
     rows: Any = Rows()
     path = tmp_path / "steps.jsonl"
-    log = StepLog(FitState(), path=path, trainer_log=rows, log_every=1, errors=ErrorReporter())
+    log = log_to(path, FitState(), rows=rows, every=1)
     log.add(sample(0, profiled=True))
     log.on_step_end()
     log.write()
@@ -85,16 +90,9 @@ def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
-    errors = ErrorReporter()
     rows: Any = Rows()
     state = FitState()
-    log = StepLog(
-        state,
-        path=tmp_path / "gone" / "steps.jsonl",
-        trainer_log=rows,
-        log_every=2,
-        errors=errors,
-    )
+    log = log_to(tmp_path / "gone" / "steps.jsonl", state, rows=rows, every=2)
     with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
         run(log, state, range(120))
     assert len(caught) == 1

@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer, cuda_clock
 from lightning_perf.run_files.steps import StepSample
 
 
 class Bench:
-    def __init__(self, device: FakeDevice | None = None, *, capacity: int = 64) -> None:
+    def __init__(self, device: FakeDevice | None = None) -> None:
         self.now = 1_000
         self.state = FitState(first_number=100)
         self.samples: list[StepSample] = []
         self.timer = StepTimer(
             self.state,
             on_sample=self.samples.append,
-            device_clock=device.clock(capacity=capacity) if device else None,
+            device_clock=device.clock() if device else None,
             now_ns=lambda: self.now,
         )
 
@@ -79,14 +78,6 @@ def test_device_time_comes_steps_later_and_in_order() -> None:
     assert [(s.step, s.device_ns) for s in bench.samples[2:]] == [(102, None), (103, None)]
 
 
-def test_a_device_that_lags_far_behind_is_not_waited_for() -> None:
-    bench = Bench(FakeDevice(), capacity=2)
-    for index in range(5):
-        bench.step(index)
-    bench.timer.finish()
-    assert [s.step for s in bench.samples] == [100, 101, 102, 103, 104]
-
-
 def test_a_dropped_step_leaves_no_sample() -> None:
     bench = Bench(FakeDevice(passed=10**6))
     bench.start(0)
@@ -130,31 +121,6 @@ def test_a_batch_of_any_make_costs_its_samples_alone() -> None:
         bench.timer.add_batch(odd)
         bench.timer.on_step_end()
     assert [sample.samples for sample in bench.samples] == [None, None, None]
-
-
-@dataclass
-class Batch:
-    name: str
-    image: torch.Tensor
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        (torch.zeros(5, 2), 5),
-        ([torch.zeros(4), torch.zeros(7)], 4),
-        ({"meta": ["a", "b"], "x": {"y": (torch.zeros(3, 3),)}}, 3),
-        (Batch("n", torch.zeros(6, 1)), 6),
-        (torch.tensor(1.0), None),
-        ((torch.tensor(1.0), torch.zeros(2)), 2),
-        (None, None),
-        ("text", None),
-        (Batch, None),
-        ([], None),
-    ],
-)
-def test_batch_samples(batch: Any, samples: int | None) -> None:
-    assert batch_samples(batch) == samples
 
 
 @dataclass

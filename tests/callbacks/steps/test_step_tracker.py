@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, Signal, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, StepObserver
 from lightning_perf.callbacks.steps.step_tracker import UNSEEN_BATCHES, StepTracker
 
 
-class Diary(StepObserver, PhaseObserver):
+class Diary(StepObserver):
     def __init__(self, state: FitState, name: str = "", entries: list[str] | None = None) -> None:
         self.state = state
         self.name = name
@@ -60,9 +60,7 @@ class Loop:
         self.state = FitState(recording=True)
         self.diary = Diary(self.state)
         self.trainer = Counter()
-        self.tracker = StepTracker(
-            self.state, self.trainer, at_start=[self.diary], at_end=[self.diary], phases=[self.diary]
-        )
+        self.tracker = StepTracker(self.state, self.trainer, [self.diary])
 
     @contextmanager
     def action(self, signal: Signal) -> Iterator[None]:
@@ -241,11 +239,11 @@ def test_a_failure_drops_the_step_with_its_phases_closed() -> None:
     assert loop.state.whole_steps == 0
 
 
-def test_the_order_of_calls_is_the_one_given_and_that_of_phases_is_reversed_at_their_end() -> None:
+def test_calls_have_the_order_given_at_a_start_and_the_reverse_at_an_end() -> None:
     entries: list[str] = []
     state = FitState(recording=True)
     a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
-    tracker = StepTracker(state, Counter(automatic=False), at_start=[a, b], at_end=[b, a], phases=[a, b])
+    tracker = StepTracker(state, Counter(automatic=False), [a, b])
     tracker.on_batch_start(None, 0)
     tracker.on_optimizer_step_end()
     tracker.on_batch_end(None)
@@ -265,7 +263,7 @@ def test_phases_are_followed_only_while_the_profiler_records() -> None:
     entries: list[str] = []
     state, trainer = FitState(), Counter()
     timer = Diary(state, "", entries)
-    tracker = StepTracker(state, trainer, at_start=[Recorder(), timer], at_end=[timer], phases=[timer])
+    tracker = StepTracker(state, trainer, [Recorder(), timer])
     for _ in range(3):
         tracker.on_action_start(Signal.FETCH)
         tracker.on_action_end(Signal.FETCH)

@@ -10,8 +10,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.compare.engines.ray import RayEngine
-from lightning_perf.compare.engines.ray_cluster import RayRecordings, connect
+from lightning_perf.compare.engines.ray import RayEngine, RayRecordings, connect
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_perf.compare.engines import ray_cluster
-from lightning_perf.compare.engines.ray_cluster import connect
+from lightning_perf.compare.engines.ray import connect
 from lightning_perf.compare.errors import CompareError
 
 TOKEN = "a-token-of-more-than-32-characters-for-ray"
@@ -41,7 +40,7 @@ def stand_in(monkeypatch, tmp_path):
     errors = SimpleNamespace(AuthenticationError=AuthenticationError)
     ray = SimpleNamespace(init=init, is_initialized=lambda: False, exceptions=errors)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(ray_cluster.subprocess, "run", probe)
+    monkeypatch.setattr("lightning_perf.compare.engines.ray.subprocess.run", probe)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
         monkeypatch.setenv(name, "")  # so that what `connect` sets is undone
@@ -95,7 +94,7 @@ def test_a_real_cluster_with_a_token(tmp_path):
     with_token = clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     head = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}", "--num-cpus=1"]
     head += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
-    ask = f"from lightning_perf.compare.engines.ray_cluster import connect; connect('127.0.0.1:{port}').nodes()"
+    ask = f"from lightning_perf.compare.engines.ray import connect; connect('127.0.0.1:{port}').nodes()"
     with (tmp_path / "log").open("wb") as log:
         cluster = subprocess.Popen(head, env=with_token, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -34,7 +34,7 @@ def folder(finished, tmp_path):
 def cut_off_after_the_first_run(folder, hours, second_run):
     """Leave a study as if it had died in the second run of block 1, hours ago."""
     path = journal.journal_path(folder, 1)
-    entries = JsonLines(journal.Entry, "entry").decode(path.read_bytes(), path)[:3]
+    entries = JsonLines(journal.Entry, "entry").read(path)[:3]
     path.unlink()
     for entry in entries[: 3 if second_run else 2]:
         journal.append(folder, 1, entry)

@@ -11,38 +11,18 @@ from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.refusal import UnfairError
-from lightning_perf.run_files.run_record import Place
 from lightning_perf.show.blocks import Line, Table
-from tests.compare.support import write_run
+from tests.compare.support import write_arms
 from tests.support.shown import all_blocks, console_text, table_of, texts
 
 HOSTILE = "[red]a\x1b[31m|`b`\n# <script>alert(1)</script> &lt; *x* $y$ \u202e"
-
-
-def make(tmp_path, candidate="amp", **facts):
-    times = {"fp32": (100.0, 103.0, 99.0, 101.0, 104.0, 98.0), candidate: (94.0, 95.9, 93.7, 94.5, 98.1, 92.0)}
-    return {
-        name: [
-            write_run(
-                tmp_path / str(arm) / str(n),
-                step_ms=ms,
-                started=2.0 * n + arm,
-                accuracies=(0.7, 0.9 + 0.001 * ((n + arm) % 3)),
-                train__seed=n,
-                place=Place("s", name, n, arm, treatment=("precision",)),
-                **(facts if arm else {}),
-            )
-            for n, ms in enumerate(of_arm, start=1)
-        ]
-        for arm, (name, of_arm) in enumerate(times.items())
-    }
 
 
 @pytest.fixture
 def comparison(tmp_path):
     gates = tuple(map(parse_gate, ("step_time<=1.05", "accuracy>=-0.01", "host_memory<=1", "step_time<=0.5")))
     settings = Settings(goal=0.9, gates=gates)
-    return compare_arms(make(tmp_path, train__precision="16-mixed"), settings)
+    return compare_arms(write_arms(tmp_path, train__precision="16-mixed"), settings)
 
 
 def unescaped(markdown):
@@ -88,7 +68,8 @@ def test_a_narrow_console_loses_no_figure(comparison, width):
 
 
 def test_hostile_names_are_shown_and_do_nothing(tmp_path):
-    hostile = compare_arms(make(tmp_path, HOSTILE, train__precision=HOSTILE))
+    made = write_arms(tmp_path, train__precision=HOSTILE)
+    hostile = compare_arms({"fp32": made["fp32"], HOSTILE: made["amp"]})
     console, markdown = console_text(hostile.blocks()), hostile.to_markdown()
     for text in (console, markdown):
         assert "\x1b" not in text
@@ -102,7 +83,7 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path):
 
 
 def test_what_is_unknown_is_a_dash_and_never_a_number(tmp_path):
-    single = compare_arms({name: runs[:1] for name, runs in make(tmp_path).items()})
+    single = compare_arms({name: runs[:1] for name, runs in write_arms(tmp_path).items()})
     (row,) = (row for row in texts(table_of(single.blocks(), "Differences")) if row[0].startswith("step time"))
     assert row == ("step time, amp", "−6.0 %", "–", "1", "−6.0 %", "–")
     rows = texts(table_of(single.blocks(), "Runs"))
@@ -112,19 +93,13 @@ def test_what_is_unknown_is_a_dash_and_never_a_number(tmp_path):
 
 
 def test_small_figures_next_to_large_ones_are_not_zero(tmp_path):
-    times = {"fp32": (123456.0, 103000.0, 99000.0), "amp": (0.94, 0.959, 0.937)}
-    arms = {
-        name: [
-            write_run(tmp_path / name / str(n), step_ms=ms, epoch_s=ms, train__seed=n) for n, ms in enumerate(of_arm)
-        ]
-        for name, of_arm in times.items()
-    }
+    arms = write_arms(tmp_path, (123456.0, 103000.0, 99000.0), (0.94, 0.959, 0.937))
     assert "0.00094" in console_text(compare_arms(arms).blocks())
 
 
 def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path, capsys):
     with pytest.raises(UnfairError) as refusal:
-        compare_arms(make(tmp_path, train__batch_size=64, version__torch=HOSTILE))
+        compare_arms(write_arms(tmp_path, train__batch_size=64, version__torch=HOSTILE))
     document = refusal.value.refusal
     document.print(["Block 2: failed."], width=400)
     text, markdown = capsys.readouterr().err, unescaped(document.to_markdown(["Block 2: failed."]))
@@ -138,8 +113,8 @@ def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path, capsys):
 
 
 def test_what_differs_within_an_arm_is_not_offered_as_the_treatment(tmp_path):
-    made = make(tmp_path / "a")
-    made["amp"][:1] = make(tmp_path / "b", code__revision="c2")["amp"][:1]
+    made = write_arms(tmp_path / "a")
+    made["amp"][:1] = write_arms(tmp_path / "b", code__revision="c2")["amp"][:1]
     with pytest.raises(UnfairError) as refusal:
         compare_arms(made)
     text = console_text(refusal.value.refusal.blocks())

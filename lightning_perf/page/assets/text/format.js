@@ -2,6 +2,7 @@
 // the same here and on the console: three significant digits, and a dash for a missing value.
 
 export const NOT_AVAILABLE = "–";
+const MINUS = "−";
 
 const TIMES = [
   [1, "ns"],
@@ -22,7 +23,7 @@ const BINARY = [
 export function duration(time_ns) {
   if (!Number.isFinite(time_ns)) return NOT_AVAILABLE;
   const seconds = Number(fixed(Math.abs(time_ns) / 1e9, 0));
-  const sign = time_ns < 0 ? "-" : "";
+  const sign = time_ns < 0 ? MINUS : "";
   if (seconds >= 3600) return `${sign}${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
   if (seconds >= 60) return `${sign}${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return scaled(time_ns, TIMES);
@@ -44,9 +45,10 @@ export function bytes(size_bytes) {
   return scaled(size_bytes, BINARY);
 }
 
-/** A number of things. */
+/** A number of things. A tiny mean never reads 0. */
 export function count(number) {
   if (!Number.isFinite(number)) return NOT_AVAILABLE;
+  if (number > 0 && number < 0.0005) return "<0.001";
   return Number.isInteger(number) || Math.abs(number) >= 999.5 ? grouped(number) : digits(number);
 }
 
@@ -59,8 +61,8 @@ export function countOf(number, noun) {
 export function share(part) {
   if (!Number.isFinite(part)) return NOT_AVAILABLE;
   if (part === 0 || part === 1) return `${part * 100} %`;
-  const text = fixed(100 * part, 1);
-  if (text === "0.0" || text === "-0.0") return part > 0 ? "<0.1 %" : ">-0.1 %";
+  const text = signed(fixed(100 * part, 1));
+  if (text === "0.0" || text === `${MINUS}0.0`) return part > 0 ? "<0.1 %" : `>${MINUS}0.1 %`;
   return text === "100.0" && part < 1 ? ">99.9 %" : `${text} %`;
 }
 
@@ -75,22 +77,27 @@ export function digits(value) {
   let exponent = Math.floor(Math.log10(Math.abs(value)));
   const rounded = exponent <= 2 ? Number(fixed(Math.abs(value), 2 - exponent)) : Math.round(Math.abs(value));
   if (rounded >= 10 ** (exponent + 1)) exponent += 1;
-  return fixed(value, Math.max(0, Math.min(2 - exponent, 12)));
+  return signed(fixed(value, Math.max(0, Math.min(2 - exponent, 12))));
+}
+
+function signed(text) {
+  return text.replace(/^-/, MINUS);
 }
 
 function scaled(value, units) {
   if (!Number.isFinite(value)) return NOT_AVAILABLE;
+  const [sign, size] = [value < 0 ? MINUS : "", Math.abs(value)];
   for (let i = 0; i < units.length - 1; i += 1) {
     const [factor, unit] = units[i];
-    const text = factor === 1 && Number.isInteger(value) ? fixed(value, 0) : digits(value / factor);
-    if (Math.abs(Number(text)) < units[i + 1][0] / factor) return `${text} ${unit}`.trim();
+    const text = factor === 1 && Number.isInteger(size) ? fixed(size, 0) : digits(size / factor);
+    if (Number(text) < units[i + 1][0] / factor) return `${sign}${text} ${unit}`.trim();
   }
   const [factor, unit] = units[units.length - 1];
-  return `${digits(value / factor)} ${unit}`;
+  return `${sign}${digits(size / factor)} ${unit}`;
 }
 
 function grouped(value) {
-  return fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, ",");
+  return signed(fixed(value, 0)).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 // toFixed rounds a tie away from zero, and Python to even. Only a number with an exact 5 as its last digit can tie.

@@ -1,4 +1,4 @@
-"""Splits of the sign-language recipe, and the interval of its accuracy."""
+"""Splits of the sign-language recipe."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from recipes.signlang.data.image_set import ImageSet, infer_copies, read_image_set
 from recipes.signlang.data.split import split_images
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.settings import SplitKind
-from recipes.signlang.training.train import wilson
 
 
 def image_set(labels: int = 3, captures: int = 5, copies: int = 10) -> ImageSet:
@@ -76,14 +74,6 @@ def test_a_data_set_that_comes_split_keeps_its_sides():
     untrained = images.labels == 2
     with pytest.raises(RecipeError, match="'c' has test pictures, but no training pictures"):
         split_images(replace(images, held_out=untrained), SplitKind.CAPTURE, 0.2, 0)
-
-
-@pytest.mark.parametrize(("right", "units"), [(0, 10), (3, 7), (90, 100), (10, 10)])
-def test_wilson_agrees_with_scipy(right, units):
-    expected = binomtest(right, units).proportion_ci(method="wilson")
-    found = wilson(right / units, units)
-    assert found.low == pytest.approx(expected.low, abs=1e-12)
-    assert found.high == pytest.approx(expected.high, abs=1e-12)
 
 
 @pytest.mark.parametrize("copies", [3, 4, 5, 8])

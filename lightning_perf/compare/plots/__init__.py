@@ -1,1 +1,0 @@
-"""Plots of a `Comparison`: they draw its content and compute nothing."""

@@ -1,1 +1,0 @@
-"""Training that transforms need: distillation and fine-tuning."""

@@ -1,0 +1,175 @@
+"""The comparison of ranks, on the console and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.findings.savings import each
+from lightning_perf.report.labels import CATEGORY_LABELS
+from lightning_perf.show.blocks import Block, Cell, Figure, Figures, Heading, Line, Plot, rest, table
+from lightning_perf.show.plots import bars, of_total, time_axis
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+
+if TYPE_CHECKING:
+    from lightning_perf.report.document import PerfReport
+
+RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
+MAX_RANKS = 16
+
+MANY_RANKS = 16
+"""With more ranks, the bars are thin, and the ranks with the most work come first."""
+
+ONE_READ = "Only one rank was read. To see which rank the others wait for, put the traces of all ranks into one folder."
+UNKNOWN = "The recordings do not contain their ranks, so waits between ranks are not known."
+
+
+def ranks_section(report: PerfReport) -> Iterator[Block]:
+    """Yield a row per rank: its step time and the shares of the main categories."""
+    yield Heading("Ranks")
+    names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
+    yield table(
+        ("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names)),
+        (
+            (
+                NOT_AVAILABLE if analysis.rank is None else str(analysis.rank),
+                analysis.breakdown.wall.mean_ns,
+                *(analysis.breakdown.category(name).share for name in names),
+            )
+            for analysis in _shown(report)
+        ),
+        kinds="name duration" + " share" * len(names),
+    )
+    yield from rest(len(report.ranks) - MAX_RANKS, "", hint="")
+    yield from map(Line, report.who_waits)
+
+
+def _shown(report: PerfReport) -> list[RankAnalysis]:
+    """Return the first ranks, and every rank that the report mentions."""
+    mentioned = {finding.rank for finding in report.findings}
+    if report.distributed is not None and report.distributed.awaited is not None:
+        mentioned.add(report.distributed.awaited.rank)
+    lead = None if report.lead is None else report.ranks[report.lead]
+    ranks = sorted(report.ranks, key=lambda each: (each is not lead, each.rank is None or each.rank not in mentioned))
+    first = {id(each) for each in ranks[:MAX_RANKS]}
+    return [each for each in report.ranks if id(each) in first]
+
+
+def ranks_parts(report: PerfReport) -> dict[str, Iterator[Block]]:
+    """Return the blocks of each part on the ranks."""
+    compared = report.distributed
+    parts = {"step_by_rank": _side_by_side(report)}
+    if compared is None:
+        return {"compared": iter([Line(UNKNOWN, "warning")]), **parts} if len(report.ranks) > 1 else {}
+    return {"compared": _compared(report, compared), **parts, "ranks": _ranks(compared), "skew": _skew(compared)}
+
+
+def _compared(report: PerfReport, compared: Distributed) -> Iterator[Block]:
+    awaited, world = compared.awaited, compared.world_size
+    read = f"{len(compared.ranks)} of {world} ranks were read" if world else ""
+    yield Heading("Ranks compared", definition="straggler", aside=read)
+    if len(compared.ranks) < 2:
+        yield Line(ONE_READ, "warning")
+        return
+    uneven = awaited is not None or compared.straggler is not None
+    yield from (Line(text, "warning" if uneven else "good") for text in report.who_waits)
+    if compared.clocks_comparable is False:
+        yield Line("The ranks' clocks differ, so durations decide which rank arrived last.", "warning")
+    waited = "none" if compared.matched_collectives else NOT_AVAILABLE
+    last = "" if awaited is None else f"last to {format_share(awaited.last_arrival_share)}"
+    saved = format_duration(compared.balanced_saving_ns)
+    yield Figures(
+        (
+            Figure("Imbalance", format_share(compared.imbalance), "longest work over mean work", "imbalance"),
+            Figure("If balanced", saved, "saved per step"),
+            Figure("Collectives matched", format_count(compared.matched_collectives), definition="skew"),
+            Figure("Waited for most", waited if awaited is None else f"rank {awaited.rank}", last, "awaited"),
+        )
+    )
+
+
+def _side_by_side(report: PerfReport) -> Iterator[Block]:
+    """Yield the step time of each rank by category."""
+    ranks = report.ranks
+    names = [
+        f"recording {place}" if rank.rank is None else f"rank {rank.rank}" for place, rank in enumerate(ranks, start=1)
+    ]
+    walls = [rank.breakdown.wall.mean_ns or 0.0 for rank in ranks]
+    unit, size_ns = time_axis(max(walls))
+    traces, legend = [], []
+    for row in ranks[0].breakdown.categories:
+        times = [rank.breakdown.category(row.name).mean_ns or 0.0 for rank in ranks]
+        if row.parent is not None or not any(times):
+            continue
+        label = CATEGORY_LABELS[row.name]
+        texts = [
+            f"{label}: {of_total(time, wall)}\n{name}" for time, wall, name in zip(times, walls, names, strict=True)
+        ]
+        traces.append(bars([time / size_ns for time in times], names, texts, row.name, orientation="h"))
+        legend.append((label, row.name))
+    yield Heading("Step time by rank", definition="step-time-breakdown")
+    yield Plot(
+        "Mean step time by category, with one bar per rank. The table has the figures.",
+        tuple(traces),
+        {"barmode": "stack", "xaxis": {"title": f"{unit} {each(ranks[0])}"}, "yaxis": {"autorange": "reversed"}},
+        height=70 + (14 if len(ranks) > MANY_RANKS else 30) * len(ranks),
+        legend=tuple(legend),
+    )
+
+
+def _ranks(compared: Distributed) -> Iterator[Block]:
+    rows = sorted(compared.ranks, key=lambda row: -row.work_ns if len(compared.ranks) > MANY_RANKS else row.rank)
+    definitions = {
+        "step time": "step",
+        "own work": "own-work",
+        "waits": "wait-for-ranks",
+        "awaited": "awaited",
+        "compute": "device_compute",
+        "exposed comm.": "communication",
+        "input": "input",
+        "arrived last": "arrived-last",
+        "began late": "began-late",
+    }
+    yield Heading("Ranks", aside="mean per step")
+    yield table(
+        ("rank", "host", *definitions, "steps"),
+        (
+            (
+                Cell(str(row.rank), row.rank),
+                row.hostname or "",
+                row.step_ns,
+                row.work_ns,
+                row.wait_ns,
+                row.awaited_ns,
+                row.compute_ns,
+                row.exposed_communication_ns,
+                row.input_ns,
+                row.last_arrivals,
+                row.late_ns,
+                row.steps,
+            )
+            for row in rows
+        ),
+        kinds="figure text" + " duration" * 7 + " count duration count",
+        definitions=definitions,
+    )
+
+
+def _skew(compared: Distributed) -> Iterator[Block]:
+    if compared.skew:
+        yield Heading("Skew by collective", definition="skew")
+    rows = (
+        (
+            row.name,
+            row.group,
+            row.calls,
+            row.mean_skew_ns,
+            row.max_skew_ns,
+            Cell(f"rank {row.last_rank}", row.last_rank),
+        )
+        for row in compared.skew
+    )
+    heads = ("collective", "group", "calls", "mean skew", "greatest", "last most often")
+    yield table(heads, rows, kinds="code text count duration duration figure")
