@@ -241,11 +241,7 @@ def add_count(
     least: int = 1,
     metavar: str = "N",
 ) -> None:
-    """Add an option that takes a whole number.
-
-    Args:
-        default: Its default. Without one, the option is absent from the parsed arguments unless you give it.
-    """
+    """Add an option that takes a whole number. Without a default, the parsed arguments lack it unless you give it."""
     group.add_argument(*flags, type=at_least(least), default=default, metavar=metavar, help=help)
 
 
@@ -289,11 +285,7 @@ def add_list(
 
 
 def add_printed_list(group: argparse._ActionsContainer, lines: Callable[[], Iterable[str]], *, things: str) -> None:
-    """Add ``--list``, which prints the accepted names and exits.
-
-    Args:
-        lines: Returns the lines to print. Called only when the option is given.
-    """
+    """Add ``--list``, which prints the accepted names and exits. `lines` is called only then."""
     _add_printed(group, "--list", lambda _: "".join(f"{line}\n" for line in lines()), f"list {things} and exit")
 
 

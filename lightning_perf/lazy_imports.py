@@ -1,4 +1,4 @@
-"""Import modules on first use: the public names of a package, and optional packages with a clear error."""
+"""Import on first use: the public names of a package, optional packages, and objects that an option names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from lightning_perf.errors import UserError
+from lightning_perf.errors import UserError, reason_of
 from lightning_perf.project import install_command
 
 
@@ -30,12 +31,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 class MissingExtraError(UserError, ImportError):
-    """An optional package is not installed. The message names the command that installs it.
-
-    Args:
-        package: The import name of the package.
-        extra: The extra of lightning-perf that installs it.
-    """
+    """An optional package is not installed. The message names the command that installs its extra."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed. Install it with: {install_command(extra)}")
@@ -44,21 +40,50 @@ class MissingExtraError(UserError, ImportError):
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Import a module that an extra installs.
-
-    Args:
-        module: The full name of the module.
-        extra: The extra of lightning-perf that installs it.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: The module is not installed.
-    """
+    """Import a module that an extra installs, or raise a `MissingExtraError`."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
         raise MissingExtraError(module.partition(".")[0], extra) from error
+
+
+_FORM = "Give it as package.module:name"
+
+
+def find_object(text: str, option: str) -> Any:
+    """Import the object that an option names as ``package.module:name``; the current folder is searched, too."""
+    module_name, colon, name = text.partition(":")
+    if not colon or not module_name or not name:
+        raise UserError(
+            f"{option} '{text}': expected package.module:name, e.g. mypackage.models:Net.{_file_hint(text)}"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise UserError(f"{option} {text}: importing {module_name} fails ({reason_of(error)}).") from error
+        raise UserError(
+            f"{option} {text}: there is no module {error.name}. {_FORM}, and run where it can be imported."
+            f"{_file_hint(text)}"
+        ) from error
+    except Exception as error:  # the user's module runs at import
+        raise UserError(f"{option} {text}: importing {module_name} fails ({reason_of(error)}).") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [key for key in vars(found) if not key.startswith("_")]
+            raise UserError(f"{option} {text}: {module_name} has no {part}. It has {', '.join(public[:20])}.")
+        found = getattr(found, part)
+    return found
+
+
+def _file_hint(text: str) -> str:
+    """Return the advice for users who gave the name of a Python file, or an empty string."""
+    file, _, name = text.partition(":")
+    if not file.endswith(".py"):
+        return ""
+    return f" For a file: {Path(file).stem}:{name or 'NAME'}, run in {Path(file).resolve().parent}."

@@ -12,13 +12,9 @@ GIT_TIMEOUT_S = 10
 
 
 def git_revision(folder: Path | None = None) -> str | None:
-    """Return the commit of the running code, with a hash of uncommitted changes.
+    """Return the commit of a folder, by default that of the running script; None outside a repository or without git.
 
-    Args:
-        folder: A folder of the repository; that of the running script by default.
-
-    Returns:
-        ``<commit>`` or ``<commit>+<hash of the changes to tracked files>``; None outside a repository or without git.
+    Uncommitted changes to tracked files are added as a hash: ``<commit>+<hash>``.
     """
     if folder is None:
         script = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
@@ -33,11 +29,7 @@ def git_revision(folder: Path | None = None) -> str | None:
 
 
 def commit_info(commit: str, folder: Path) -> tuple[float, str] | None:
-    """Return the time of a commit, in seconds since 1970, and the first line of its message.
-
-    Returns:
-        None if the folder is in no repository with this commit.
-    """
+    """Return the time of a commit in seconds since 1970, and the first line of its message; None if it is unknown."""
     shown = _git(folder, "show", "--no-patch", "--format=%ct %s", _commit(commit))
     if not shown:
         return None
@@ -46,11 +38,7 @@ def commit_info(commit: str, folder: Path) -> tuple[float, str] | None:
 
 
 def commits_between(good: str, bad: str, folder: Path) -> tuple[tuple[str, str], ...] | None:
-    """Return the commits after one and up to another, the oldest first.
-
-    Returns:
-        The hash and the first line of each commit. None if the folder is in no repository with both commits.
-    """
+    """Return hash and first line of the commits after one and up to another, oldest first; None if one is unknown."""
     shown = _git(folder, "log", "--reverse", "--format=%h %s", f"{_commit(good)}..{_commit(bad)}")
     if shown is None:
         return None

@@ -289,13 +289,13 @@ class PrecisionCallback(ObservedCallback):
     on_test_start = on_predict_start = on_validation_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Start to monitor the numbers."""
+        """Start to monitor the numbers, unless another callback does it."""
+        errors = ErrorReporter()
+        self._observe(Observers(errors))
         if self._watches:
-            errors = ErrorReporter()
             folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
             self._own_log = TrainerLog(trainer if self._log_metrics else None, errors)
             self._place = (folder if trainer.is_global_zero else None, errors)
-            self._observe(Observers(errors))
             self.add_monitors(self._observers, trainer, pl_module, folder, errors, self._own_log)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
@@ -404,7 +404,7 @@ class PrecisionCallback(ObservedCallback):
                 precision=precision,
                 requested=self._switch.requested,
                 switched=self._switch.switched,
-                weight_cache=_weight_cache(plugin) if mixed else None,
+                weight_cache=getattr(plugin.autocast_context_manager(), "_cache_enabled", None) if mixed else None,
                 keep_fp32=self._layers.names if self._layers is not None else (),
                 fp32=read_fp32_arithmetic(trainer.strategy.root_device),
                 note=self._switch.note,
@@ -434,8 +434,3 @@ class PrecisionCallback(ObservedCallback):
 def _precision_of(trainer: Trainer) -> str:
     plugin = trainer.precision_plugin
     return str(getattr(plugin, "precision", type(plugin).__name__))
-
-
-def _weight_cache(plugin: Any) -> bool | None:
-    """Return whether a mixed-precision plugin has autocast's weight cache on; None if that is unknown."""
-    return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)

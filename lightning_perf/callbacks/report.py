@@ -39,7 +39,7 @@ REPORT_PAGE = "report.html"
 
 def report_fit(
     fit: Fit,
-    files: RankFiles | None,
+    files: RankFiles,
     trainer: Trainer | None,
     *,
     error: BaseException | None,
@@ -71,7 +71,10 @@ def report_fit(
 
         notes = fit.notes()
         if folder is not None:
-            notes = _complete_notes(fit, folder, notes, files, 0.0 if error is not None else RANKS_WAIT_S)
+            if notes:
+                with errors.instead("notes are not saved"):
+                    write_notes(folder, notes)
+            notes += files.wait(0.0 if error is not None else RANKS_WAIT_S)
             if probe_s and error is None and fit.has_trace:
                 _probe(folder, probe_s, errors, requested=probe_requested)
         report = build_fit_report(folder, LiveFit(notes, precision, fit.unsaved_samples()))
@@ -97,15 +100,7 @@ def report_fit(
     return report
 
 
-def _complete_notes(fit: Fit, folder: Path, notes: list[str], files: RankFiles | None, timeout_s: float) -> list[str]:
-    """Save the notes of a fit, and return them with those on ranks without files."""
-    if notes:
-        with fit.errors.instead("notes are not saved"):
-            write_notes(folder, notes)
-    return notes + (files.wait(timeout_s) if files is not None else [])
-
-
-def _leave_report(fit: Fit, files: RankFiles | None, show: ReportLength) -> None:
+def _leave_report(fit: Fit, files: RankFiles, show: ReportLength) -> None:
     """Save the notes of a fit that failed on one of several ranks, and print the command that makes the report.
 
     An analysis takes seconds. A launcher kills all ranks when one dies, and by then the program has to have its error.
@@ -114,8 +109,7 @@ def _leave_report(fit: Fit, files: RankFiles | None, show: ReportLength) -> None
     if folder is None:
         return
     with fit.errors.instead("notes are not saved"):
-        missing = files.wait(0.0) if files is not None else []
-        write_notes(folder, [*fit.notes(), *missing])
+        write_notes(folder, [*fit.notes(), *files.wait(0.0)])
     if show != "none":
         command = f"lightning-perf analyze {shlex.quote(str(folder))}"
         print_line(f"{fit.errors.name}: the training failed. For a report, run: {command}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ from lightning_perf.compare.judge import EXIT_CODES
 from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.study.checkouts import Checkout
     from lightning_perf.compare.verdicts.gates import Settings
 
 HELP = "compare two commits, e.g. of a pull request, and fail if the second is slower"
@@ -129,17 +128,8 @@ def _compare_commits(options: argparse.Namespace) -> int:
     say = (lambda _: None) if options.quiet else print_line
     if options.head == LAST_COMMIT and has_uncommitted_changes():
         say("Changes that you have not committed are in neither checkout.")
-    with open_checkouts(folder, commits, setup=options.setup, say=say) as checkouts:
-        arms = tuple(
-            StudyArm(
-                checkout.name,
-                tuple(words),
-                environments[checkout.name],
-                folder=str(checkout.folder),
-                search_paths=checkout.search_paths,
-            )
-            for checkout in checkouts
-        )
+    commands = [StudyArm(name, tuple(words), environments[name]) for name in commits]
+    with open_checkouts(folder, commits, commands, setup=options.setup, say=say) as arms:
         settings = _settings(options)
         study = Study(
             arms=arms,
@@ -151,7 +141,7 @@ def _compare_commits(options: argparse.Namespace) -> int:
         settled = settle_options(folder, EngineChoice(devices=options.devices), settings)
         run_blocks(study, folder, settled, options, resume="the same command")
         if TREATMENT not in options.allow:
-            _check_code(folder, checkouts)
+            _check_code(folder, commits)
     return compare_and_show([str(folder)], settled.settings, options)
 
 
@@ -164,18 +154,18 @@ def _settings(options: argparse.Namespace) -> Settings:
     return replace(settings, treatment=treatment, gates=settings.gates or (parse_gate(DEFAULT_GATE),))
 
 
-def _check_code(folder: Path, checkouts: Sequence[Checkout]) -> None:
+def _check_code(folder: Path, commits: Mapping[str, str]) -> None:
     """Check that the runs of each arm used its commit, since both arms would otherwise run the same code."""
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.results import study_arms
 
     arms = study_arms(folder)
-    for checkout in checkouts:
-        for record in arms[checkout.name]:
+    for name, commit in commits.items():
+        for record in arms[name]:
             revision = record.facts.get("code.revision")
-            if revision is not None and not str(revision).startswith(checkout.commit[:12]):
+            if revision is not None and not str(revision).startswith(commit[:12]):
                 raise CompareError(
-                    f"The runs of {checkout.name} used the code {revision} instead of {checkout.commit[:12]}: the "
+                    f"The runs of {name} used the code {revision} instead of {commit[:12]}: the "
                     "script is not in the checkout. Give its path relative to the current folder. If it belongs to "
                     "another repository, e.g. a submodule, add --allow code."
                 )

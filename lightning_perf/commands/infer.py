@@ -273,7 +273,7 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
 def _samples(options: argparse.Namespace) -> Samples:
     """Return the samples of ``--data``, or random inputs of ``--shape``."""
     from lightning_perf.inference.model.samples import gather_samples, noise_samples
-    from lightning_perf.named_object import find_object
+    from lightning_perf.lazy_imports import find_object
 
     if options.shape is None:
         given = find_object(options.data, "--data")

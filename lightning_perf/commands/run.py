@@ -101,11 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the script, report on its fits, and return the exit code of the script.
-
-    Raises:
-        LaunchError: There is no such script or module, or this package is not installed.
-    """
+    """Run the script, report on its fits, and return the exit code of the script."""
     from lightning_perf.run_files.launch import LAUNCH_VARIABLE, LaunchSettings, own_rank
 
     command = _command(options)

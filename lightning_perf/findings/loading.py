@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -12,7 +13,7 @@ from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
-from lightning_perf.trace.description import Batch, DataLoading, Processor
+from lightning_perf.trace.description import Batch, Processor
 from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
 
 MIN_WAIT_SHARE = 0.05
@@ -49,8 +50,9 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         return None
     if wait_ns < MIN_WAIT_SHARE * step_ns:
         return None
-    advice = _advise(analysis, loading, wait_ns, step_ns)
-    evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
+    advice = _advise(_Wait(analysis, loading, wait_ns, step_ns))
+    waited = f"{format_duration(wait_ns)} of {format_duration(step_ns)}"
+    evidence = [f"In the mean step, the training thread waits {waited} for its batch."]
     if loading.fetch_ns and loader_of(analysis).kind != "other":
         evidence.append(BATCH_MAKERS.get(loading.loader, UNKNOWN_MAKER))
         share = loading.operator_ns / loading.fetch_ns
@@ -58,24 +60,24 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
     return Problem(
         f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
-        [*evidence, *_batch_source(analysis), *advice.evidence],
+        [*evidence, _batch_source(analysis), *advice.evidence],
         advice.action,
         SavingRange(advice.saving_ns, advice.model),
         changes=advice.changes,
     )
 
 
-def _batch_source(analysis: RankAnalysis) -> list[str]:
-    """Return a sentence about the code that makes the batches, as far as the recording names it."""
+def _batch_source(analysis: RankAnalysis) -> str:
+    """Return a sentence about the code that makes the batches; empty if the recording does not name it."""
     facts = loader_of(analysis)
     fetch = analysis.pauses.phase("fetch") if analysis.pauses is not None else None
     if facts.workers:
-        return []
+        return ""
     if fetch is not None and fetch.function is not None:
-        return [f"Most of the fetch is in {function_text(fetch.function)}."]
+        return f"Most of the fetch is in {function_text(fetch.function)}."
     if facts.dataset and facts.collate:
-        return [f"Batches come from the dataset {facts.dataset} and the collate_fn {facts.collate}."]
-    return []
+        return f"Batches come from the dataset {facts.dataset} and the collate_fn {facts.collate}."
+    return ""
 
 
 DEFAULT_WORKERS = 4
@@ -105,91 +107,110 @@ MEASURE = "Measure before you use worker processes"
 
 
 @dataclass(frozen=True)
-class Advice:
-    """The change for one training, its least and most saving per step, and reasons for it or against another."""
+class _Wait:
+    """A step that waits for its batch."""
 
-    action: str
-    saving_ns: tuple[float, float]
-    model: str
-    evidence: tuple[str, ...] = ()
-    changes: str = ""
-
-
-def _advise(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
-    """Choose the change that fits the loader."""
-    facts = loader_of(analysis)
-    if facts.uses_model:
-        return _cheaper_batches(
-            analysis,
-            wait_ns,
-            " Leave num_workers=0.",
-            "The data depend on the model: worker processes would use a copy of it that never learns.",
-        )
-    if facts.kind == "iterable" and not facts.workers:
-        return _cheaper_batches(analysis, wait_ns, " Or yield whole batches and set batch_size=None.", REPEATED)
-    if facts.kind == "other":
-        return _cheaper_batches(
-            analysis,
-            wait_ns,
-            " Or make batches ahead of time in a thread or process.",
-            "The batches do not come from a torch DataLoader.",
-        )
-    if loading.loader == "workers" or facts.workers:
-        return _more_workers(analysis, loading, wait_ns, step_ns)
-    batch_ns = _batch_ns(analysis, loading, wait_ns)
-    # The loader, and not the making of samples, takes the time of a fast batch.
-    is_fast = batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
-    if analysis.metadata.loader is not None and not facts.batched and is_fast:
-        return _whole_batches(facts, batch_ns, (wait_ns / 2, _most_ns(analysis, wait_ns)))
-    return _workers(analysis, _Step(wait_ns, step_ns, batch_ns, _fetches(loading)))
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The times of a step and of its batches: the loader makes each of its `fetches` in `batch_ns`."""
-
+    analysis: RankAnalysis
+    loading: Loading
     wait_ns: float
     step_ns: float
-    batch_ns: float
-    fetches: float
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a device trains."""
+        return self.analysis.breakdown.has_device
 
     @property
     def rest_ns(self) -> float:
         """Time of the step without the wait."""
         return max(0.0, self.step_ns - self.wait_ns)
 
+    @property
+    def most_ns(self) -> float:
+        """The most that a step without its wait saves."""
+        return self.wait_ns if self.on_device else self.wait_ns * (1 + COLD_SHARE)
 
-def _most_ns(analysis: RankAnalysis, wait_ns: float) -> float:
-    """Return the most that a step without its wait saves."""
-    return wait_ns if analysis.breakdown.has_device else wait_ns * (1 + COLD_SHARE)
+    @property
+    def fetches(self) -> float:
+        """Batches of a step."""
+        return max(self.loading.fetches, 1) / max(self.loading.steps, 1)
+
+    @property
+    def fetch_ns(self) -> float:
+        """Time to make the batches of a step in the training process. A processor waits for all of it."""
+        batch_ns = self.loading.fetch_ns / max(self.loading.fetches, 1)
+        return batch_ns * self.fetches if self.on_device and self.loading.fetch_ns else self.wait_ns
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether worker processes make the batches."""
+        return self.loading.loader == "workers" or bool(loader_of(self.analysis).workers)
+
+    @property
+    def cost(self) -> LoadingCost:
+        """The cost of making the batches of a step, in the training process or in the workers."""
+        processor = processor_of(self.analysis)
+        if self.has_workers:
+            # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
+            loading_ns, busy = (loader_of(self.analysis).workers or 1) * self.step_ns, _busy_worker(processor)
+        else:
+            found = _busy_in_fetch(processor, self.fetch_ns, self.step_ns)
+            loading_ns, busy = self.fetch_ns, 1.0 if found is None else found
+        training_cores = (processor.threads or 0) if processor.trains else 0
+        return LoadingCost(loading_ns, busy, self.rest_ns, processor.cores, training_cores)
 
 
-def _cheaper_batches(analysis: RankAnalysis, wait_ns: float, instead: str, *evidence: str) -> Advice:
+def advised_workers(analysis: RankAnalysis) -> int | None:
+    """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
+    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
+    if analysis.loading is None or not step_ns or not analysis.loading.fetch_ns:
+        return None
+    return _Wait(analysis, analysis.loading, wait_ns, step_ns).cost.advised
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The change for one training, its least and most saving per step, and reasons for it or against another."""
+
+    action: str
+    saving_ns: tuple[float, float]
+    model: str
+    evidence: Sequence[str] = ()
+    changes: str = ""
+
+
+def _advise(wait: _Wait) -> Advice:
+    """Choose the change that fits the loader."""
+    facts = loader_of(wait.analysis)
+    if facts.uses_model:
+        copied = "The data depend on the model: worker processes would use a copy of it that never learns."
+        return _cheaper_batches(wait, " Leave num_workers=0.", copied)
+    if facts.kind == "iterable" and not facts.workers:
+        return _cheaper_batches(wait, " Or yield whole batches and set batch_size=None.", REPEATED)
+    if facts.kind == "other":
+        ahead = " Or make batches ahead of time in a thread or process."
+        return _cheaper_batches(wait, ahead, "The batches do not come from a torch DataLoader.")
+    if wait.has_workers:
+        return _more_workers(wait)
+    # The loader, and not the making of samples, takes the time of a fast batch.
+    is_fast = wait.fetch_ns / wait.fetches < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
+    if wait.analysis.metadata.loader is not None and not facts.batched and is_fast:
+        return _whole_batches(wait)
+    return _workers(wait)
+
+
+def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Advice:
     return Advice(
-        f"Make each batch cheaper: {_cheaper(analysis)}.{instead}",
-        (0.0, _most_ns(analysis, wait_ns)),
+        f"Make each batch cheaper: {CHEAPER if wait.on_device else CHEAPER_HERE}.{instead}",
+        (0.0, wait.most_ns),
         "The wait gets shorter by as much as a batch gets cheaper.",
         evidence,
         OTHER_DATA,
     )
 
 
-def _fetches(loading: Loading) -> float:
-    return max(loading.fetches, 1) / max(loading.steps, 1)
-
-
-def _batch_ns(analysis: RankAnalysis, loading: Loading, wait_ns: float) -> float:
-    """Return the cost of a batch in the loader. On a processor the training waits for all of it."""
-    if analysis.breakdown.has_device and loading.fetch_ns:
-        return loading.fetch_ns / max(loading.fetches, 1)
-    return wait_ns / _fetches(loading)
-
-
-def _cheaper(analysis: RankAnalysis) -> str:
-    return CHEAPER if analysis.breakdown.has_device else CHEAPER_HERE
-
-
-def _whole_batches(facts: DataLoading, batch_ns: float, saving_ns: tuple[float, float]) -> Advice:
+def _whole_batches(wait: _Wait) -> Advice:
+    facts, batch_ns = loader_of(wait.analysis), wait.fetch_ns / wait.fetches
     size = facts.batch_size or 1
     cost = (
         f"A batch takes {format_duration(batch_ns)}, {format_duration(batch_ns / size)} per sample. Worker processes "
@@ -199,81 +220,75 @@ def _whole_batches(facts: DataLoading, batch_ns: float, saving_ns: tuple[float, 
         return Advice(
             "Fetch whole batches: give the dataset a method __getitems__(self, indices) that returns all samples of a "
             "batch as a list.",
-            (0.0, saving_ns[1]),
+            (0.0, wait.most_ns),
             "Indexing once per batch saves the calls per sample, which may not be the slow part.",
             (cost,),
         )
     return Advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
         f"batch_size={size}, drop_last=False)).",
-        saving_ns,
+        (wait.wait_ns / 2, wait.most_ns),
         "Indexing once per batch instead of once per sample saves at least half of the wait.",
         ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),
         "RandomSampler shuffles, so use SequentialSampler if you do not",
     )
 
 
-def _workers(analysis: RankAnalysis, step: _Step) -> Advice:
+def _workers(wait: _Wait) -> Advice:
     """Advise as many worker processes as keep up with the rest of the step, but fewer than cores.
 
     They are not advised if sending batches is likely to cost as much as they save. If it may, the advice is to measure.
     """
-    processor = processor_of(analysis)
+    processor, cost = processor_of(wait.analysis), wait.cost
     count = needed = DEFAULT_WORKERS
     evidence = list[str]()
-    fetch_ns = step.batch_ns * step.fetches
-    busy = _busy_in_fetch(processor, fetch_ns, step.step_ns)
-    cost = _loading_cost(analysis, fetch_ns, step.step_ns, step.rest_ns)
+    busy = _busy_in_fetch(processor, wait.fetch_ns, wait.step_ns)
     if processor.cores:
         needed, count = cost.needed, cost.advised
         waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
         evidence.append(
-            f"Loading the data of each step takes {format_duration(fetch_ns)}, the rest of the step "
-            f"{format_duration(step.rest_ns)}.{waits} {_processes(needed)} would keep up, and there "
+            f"Loading the data of each step takes {format_duration(wait.fetch_ns)}, the rest of the step "
+            f"{format_duration(wait.rest_ns)}.{waits} {_processes(needed)} would keep up, and there "
             f"{'is' if processor.cores == 1 else 'are'} {counted(processor.cores, 'core')}."
         )
-    transfer = batch_transfer(analysis)
-    low_ns, high_ns = _worker_saving(analysis, step, transfer, count, max(count, needed if busy is None else count))
+    transfer = batch_transfer(wait.analysis)
+    low_ns, high_ns = _worker_saving(wait, transfer, count, max(count, needed if busy is None else count))
     if transfer is not None:
         evidence.append(transfer.text)
-        if (low_ns + high_ns) / 2 < MIN_SHARE * step.step_ns:
+        if (low_ns + high_ns) / 2 < MIN_SHARE * wait.step_ns:
             evidence.append("A worker process would save less than that, or nothing.")
-            return _without_workers(analysis, step.wait_ns, evidence)
-    arguments = [f"num_workers={count}"]
-    if analysis.breakdown.has_device and not loader_of(analysis).pin_memory:
-        arguments.append("pin_memory=True")
-    arguments.append("persistent_workers=True")
-    loader = f"DataLoader(…, {', '.join(arguments)})"
+            return _without_workers(wait, evidence)
+    pinned = "pin_memory=True, " if wait.on_device and not loader_of(wait.analysis).pin_memory else ""
+    loader = f"DataLoader(…, num_workers={count}, {pinned}persistent_workers=True)"
     model = (
-        "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the wait "
-        "stays if workers compete for cores."
-        if not analysis.breakdown.has_device
-        else "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
+        "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
+        if wait.on_device
+        else "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the "
+        "wait stays if workers compete for cores."
     )
     if transfer is not None:
         model += " Sending batches between processes is subtracted."
     if cost.compete(count):
+        low_ns = 0.0
         evidence.append(_warning(processor, count))
         action = f"{MEASURE}: lightning-perf tune tries {loader}."
-        return Advice(action, (0.0, high_ns), model, tuple(evidence))
-    if low_ns <= 0:
+    elif low_ns <= 0:
+        low_ns = 0.0
         if transfer is None:
             evidence.append(
                 "The recording does not show the contents of a batch. Many small tensors take longer to send between "
                 "processes than to make."
             )
         action = (
-            f"{MEASURE}: lightning-perf data --step-ms {step.rest_ns / 1e6:.3g} PKG:NAME. If loading takes longer than "
+            f"{MEASURE}: lightning-perf data --step-ms {wait.rest_ns / 1e6:.3g} PKG:NAME. If loading takes longer than "
             f"the transfer, use {loader}."
         )
-        return Advice(action, (0.0, high_ns), model, tuple(evidence))
-    action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
-    return Advice(action, (low_ns, high_ns), model, tuple(evidence))
+    else:
+        action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
+    return Advice(action, (low_ns, high_ns), model, evidence)
 
 
-def _worker_saving(
-    analysis: RankAnalysis, step: _Step, transfer: Transfer | None, workers: int, most_workers: int
-) -> tuple[float, float]:
+def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_workers: int) -> tuple[float, float]:
     """Return the least and the most that worker processes save. The least is negative if they may cost time.
 
     A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
@@ -282,93 +297,65 @@ def _worker_saving(
     """
     sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
     if transfer is not None:
-        sent_ns = (step.fetches * transfer.sent_ns[0], step.fetches * transfer.sent_ns[1])
+        sent_ns = (wait.fetches * transfer.sent_ns[0], wait.fetches * transfer.sent_ns[1])
         # Computing on a device hides how long the training thread receives.
-        least_ns = 0.0 if analysis.breakdown.has_device else step.fetches * transfer.received_ns[0]
-        received_ns = (least_ns, step.fetches * transfer.received_ns[1])
-    fetch_ns = step.batch_ns * step.fetches
-    low_ns = step.step_ns - (fetch_ns + sent_ns[1]) / workers
-    high_ns = step.step_ns - (fetch_ns + sent_ns[0]) / most_workers
-    low_ns = min(step.wait_ns, low_ns) / 2 - received_ns[1]
-    high_ns = min(_most_ns(analysis, step.wait_ns), high_ns) - received_ns[0]
+        least_ns = 0.0 if wait.on_device else wait.fetches * transfer.received_ns[0]
+        received_ns = (least_ns, wait.fetches * transfer.received_ns[1])
+    low_ns = wait.step_ns - (wait.fetch_ns + sent_ns[1]) / workers
+    high_ns = wait.step_ns - (wait.fetch_ns + sent_ns[0]) / most_workers
+    low_ns = min(wait.wait_ns, low_ns) / 2 - received_ns[1]
+    high_ns = min(wait.most_ns, high_ns) - received_ns[0]
     return (min(low_ns, high_ns) if transfer is not None else 0.0), max(0.0, high_ns)
 
 
-def _without_workers(analysis: RankAnalysis, wait_ns: float, evidence: list[str]) -> Advice:
+def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Advice:
     """Advise cheaper batches where processes would lose more time for sending batches than they save."""
-    batch = analysis.metadata.batch
-    advice = _cheaper_batches(analysis, wait_ns, " Leave num_workers=0.", *evidence)
+    batch = wait.analysis.metadata.batch
+    advice = _cheaper_batches(wait, " Leave num_workers=0.", *evidence)
     if batch is None or batch.tensors < MANY_TENSORS:
         return advice
     few = "Make fewer, larger tensors: concatenate those of a batch in collate_fn. Then measure worker processes: "
     return replace(advice, action=f"{few}lightning-perf data PKG:NAME. Until then, leave num_workers=0.")
 
 
-def _more_workers(analysis: RankAnalysis, loading: Loading, wait_ns: float, step_ns: float) -> Advice:
-    facts, processor = loader_of(analysis), processor_of(analysis)
-    workers = facts.workers or 1
-    cost = _loading_cost(analysis, None, step_ns, step_ns - wait_ns)
-    advised = cost.advised
+def _more_workers(wait: _Wait) -> Advice:
+    facts, processor, cost = loader_of(wait.analysis), processor_of(wait.analysis), wait.cost
+    workers, advised = facts.workers or 1, cost.advised
     # The loader needs a whole step for a batch. Twice the workers at best halve that.
-    best_ns = min(wait_ns, step_ns / 2)
+    best_ns = min(wait.wait_ns, wait.step_ns / 2)
     model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
     if processor.worker_cpu is not None and advised > workers:
-        best_ns = min(wait_ns, step_ns * (1 - workers / advised))
+        best_ns = min(wait.wait_ns, wait.step_ns * (1 - workers / advised))
         model = "More workers shorten the time between batches in proportion at best, by half of that at least."
-    transfer = batch_transfer(analysis)
-    if transfer is not None and transfer.measured and not analysis.breakdown.has_device:
-        received_ns = transfer.received_ns[0] * _fetches(loading)
-        if received_ns >= wait_ns / 2:
-            return Advice(
-                "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
-                "lightning-perf tune tries it.",
-                (0.0, best_ns),
-                "The wait gets shorter by as much as a batch gets cheaper to send.",
-                (f"{transfer.text} More worker processes do not shorten that.",),
-            )
-    parts, evidence = [], []
+    transfer = batch_transfer(wait.analysis)
+    measured = transfer is not None and transfer.measured and not wait.on_device
+    if transfer is not None and measured and transfer.received_ns[0] * wait.fetches >= wait.wait_ns / 2:
+        return Advice(
+            "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
+            "lightning-perf tune tries it.",
+            (0.0, best_ns),
+            "The wait gets shorter by as much as a batch gets cheaper to send.",
+            (f"{transfer.text} More worker processes do not shorten that.",),
+        )
+    parts, evidence = [], list[str]()
     enough = facts.workers is not None and processor.cores is not None and advised <= workers
     if facts.workers is None or processor.cores is None:
         parts.append("raise num_workers towards the number of cores")
-    elif not enough:
-        parts.append(f"raise num_workers from {workers} to {advised}")
-    if processor.cores is not None and facts.workers is not None:
-        evidence += _workers_text(processor, workers, enough)
+    else:
+        evidence.append(_workers_text(processor, workers, enough))
+        if not enough:
+            parts.append(f"raise num_workers from {workers} to {advised}")
     if not facts.persistent_workers:
         parts.append("set persistent_workers=True")
-    if analysis.breakdown.has_device and analysis.metadata.loader is not None and not facts.pin_memory:
+    if wait.on_device and wait.analysis.metadata.loader is not None and not facts.pin_memory:
         parts.append("set pin_memory=True")
     if enough or not workers_wait(processor):
-        parts.append(f"make each batch cheaper: {_cheaper(analysis)}")
+        parts.append(f"make each batch cheaper: {CHEAPER if wait.on_device else CHEAPER_HERE}")
     text = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
     competing = facts.workers is not None and (enough or cost.compete(advised))
     if competing and not enough:
         evidence.append(_warning(processor, advised))
-    return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, tuple(evidence))
-
-
-def _loading_cost(analysis: RankAnalysis, fetch_ns: float | None, step_ns: float, rest_ns: float) -> LoadingCost:
-    """Return the cost of loading the data of a step in the training thread, or in worker processes without a fetch."""
-    processor = processor_of(analysis)
-    training_cores = (processor.threads or 0) if processor.trains else 0
-    if fetch_ns is None:
-        # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
-        fetch_ns, busy = (loader_of(analysis).workers or 1) * step_ns, _busy_worker(processor)
-    else:
-        found = _busy_in_fetch(processor, fetch_ns, step_ns)
-        busy = 1.0 if found is None else found
-    return LoadingCost(fetch_ns, busy, rest_ns, processor.cores, training_cores)
-
-
-def advised_workers(analysis: RankAnalysis) -> int | None:
-    """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
-    loading, facts = analysis.loading, loader_of(analysis)
-    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
-    if loading is None or not step_ns or not loading.fetch_ns:
-        return None
-    by_workers = loading.loader == "workers" or bool(facts.workers)
-    fetch_ns = None if by_workers else _batch_ns(analysis, loading, wait_ns) * _fetches(loading)
-    return _loading_cost(analysis, fetch_ns, step_ns, max(0.0, step_ns - wait_ns)).advised
+    return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
 
 
 def _busy_worker(processor: Processor) -> float:
@@ -403,16 +390,16 @@ WAITING = 0.5
 """Share of the time for which workers compute, below which they mostly wait."""
 
 
-def _workers_text(processor: Processor, workers: int, enough: bool) -> list[str]:
-    """Return a sentence about more workers, by the processor time of those in use."""
+def _workers_text(processor: Processor, workers: int, enough: bool) -> str:
+    """Return a sentence about more workers, by the processor time of those in use; empty if it was not measured."""
     cores = counted(processor.cores or 1, "core")
     if processor.worker_cpu is None:
-        return [f"{_processes(workers)} already use all of the {cores}."] if enough else []
+        return f"{_processes(workers)} already use all of the {cores}." if enough else ""
     each = f"Each of the {_processes(workers)} computes" if workers > 1 else "The worker process computes"
     share = format_share(processor.worker_cpu)
     if workers_wait(processor):
-        return [f"{each} for {share} of the time and waits for the rest, e.g. for a disk: it needs no core of its own."]
-    return [f"{each} for {share} of the time, and there {'is' if processor.cores == 1 else 'are'} {cores}."]
+        return f"{each} for {share} of the time and waits for the rest, e.g. for a disk: it needs no core of its own."
+    return f"{each} for {share} of the time, and there {'is' if processor.cores == 1 else 'are'} {cores}."
 
 
 def _warning(processor: Processor, workers: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 from types import MappingProxyType
-
-import numpy as np
+from typing import NamedTuple
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitTime
@@ -117,7 +117,7 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     walls = [step.wall_ns for step in lead.breakdown.steps if step.complete]
     if not walls:
         return None
-    recorded_ns = float(np.median(walls))
+    recorded_ns = float(median(walls))
     ratio = recorded_ns / run.p50_ns
     windows = trusted.windows if trusted is not None else ()
     overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
@@ -245,7 +245,7 @@ def _judge(
             "PerfCallback(skip_first=…, repeat=3)."
         )
         return HeldBack(finding, reason)
-    return _hiccups(finding, analysis, run)
+    return _without_hiccups(finding, analysis, run)
 
 
 def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
@@ -267,12 +267,12 @@ def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding 
     share, steady = _exposed_waits(analysis, run)
     recorded = analysis.breakdown.category("input").share or 0.0
     said = f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}"
-    hiccup = _hiccup_text(finding, analysis)
+    hiccup = _hiccup(finding, analysis)
     if steady < MIN_WAIT_SHARE:
         if share >= MIN_WAIT_SHARE:
             return f"{said}, but {format_share(steady)} without the {HICCUPS} longest waits: an outlier."
-        if hiccup:
-            return f"{hiccup} {said}: an outlier."
+        if hiccup is not None:
+            return f"{hiccup.text} {said}: an outlier."
         reason = f"{said}, {format_share(recorded)} only in the {analysis.breakdown.averaged_steps} recorded steps."
         return HeldBack(finding, reason)
     judged = _input_bound(analysis, share * run.mean_ns, run.mean_ns)
@@ -321,65 +321,64 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
     return None
 
 
-def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) -> Finding | str:
+class _Hiccup(NamedTuple):
+    """The time of a finding in the recorded steps, if one or two of them have most of it, and a sentence about them."""
+
+    mean_ns: float
+    median_ns: float
+    wall_ns: float
+    text: str
+
+
+def _hiccup(finding: Finding, analysis: RankAnalysis) -> _Hiccup | None:
+    """Return how few recorded steps have most of a finding's time; None if it is spread over all of them."""
+    complete = [place for place, step in enumerate(analysis.breakdown.steps) if step.complete]
+    if finding.kind not in CATEGORIES or len(complete) < LEAST_RECORDED:
+        return None
+    category, did = CATEGORIES[finding.kind]
+    per_step_ns = analysis.breakdown.category(category).per_step_ns
+    if per_step_ns is None:
+        return None
+    times_ns = sorted((per_step_ns[place] for place in complete), reverse=True)
+    mean_ns, median_ns = fmean(times_ns), float(median(times_ns))
+    most = min(HICCUPS, (len(times_ns) - 1) // 2)
+    if not mean_ns or fmean(times_ns[most:]) >= mean_ns / 2:
+        return None
+    few = sum(time_ns > 2 * median_ns for time_ns in times_ns[:most]) or 1
+    text = (
+        f"{few} of the {len(times_ns)} recorded steps {did} for {format_duration(sum(times_ns[:few]))}, the others for "
+        f"{format_duration(median_ns)} each."
+    )
+    wall_ns = float(median(analysis.breakdown.steps[place].wall_ns for place in complete))
+    return _Hiccup(mean_ns, median_ns, wall_ns, text)
+
+
+def _without_hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) -> Finding | str:
     """Judge a finding by the median recorded step if one or two steps dominate its mean."""
-    times = _recorded(finding, analysis)
-    if times is None:
+    found = _hiccup(finding, analysis)
+    if found is None:
         return finding
-    of_step_ns, walls_ns = times
-    mean_ns, usual_ns, wall_ns = float(of_step_ns.mean()), float(np.median(of_step_ns)), float(np.median(walls_ns))
-    factor = usual_ns / mean_ns
+    factor = found.median_ns / found.mean_ns
     low_ms, high_ms = (finding.saving_low_ms or 0.0) * factor, (finding.saving_high_ms or 0.0) * factor
-    text = _hiccup_text(finding, analysis)
-    if high_ms * 1e6 < MIN_SHARE * wall_ns or (finding.kind == "input-bound" and usual_ns < MIN_WAIT_SHARE * wall_ns):
+    waits = finding.kind == "input-bound"
+    if high_ms * 1e6 < MIN_SHARE * found.wall_ns or (waits and found.median_ns < MIN_WAIT_SHARE * found.wall_ns):
         rest = ""
         if run is not None and run.total_ns:
             share = format_share(run.outlier_excess_ns / run.total_ns)
             rest = f" Slow steps take {share} of the run's time."
-        return f"{text} The median step has {format_duration(usual_ns)} of it: an outlier.{rest}"
-    if finding.kind == "input-bound":
-        judged = _input_bound(analysis, usual_ns, wall_ns)
-        if judged is not None:
-            return replace(judged, evidence=(*judged.evidence, f"{text} The saving is that of the median step."))
+        return f"{found.text} The median step has {format_duration(found.median_ns)} of it: an outlier.{rest}"
+    said = f"{found.text} The saving is that of the median step."
+    judged = _input_bound(analysis, found.median_ns, found.wall_ns) if waits else None
+    if judged is not None:
+        return replace(judged, evidence=(*judged.evidence, said))
     return replace(
         finding,
-        evidence=(*finding.evidence, f"{text} The saving is that of the median step."),
-        severity=severity_of(low_ms, high_ms, wall_ns / 1e6),
+        evidence=(*finding.evidence, said),
+        severity=severity_of(low_ms, high_ms, found.wall_ns / 1e6),
         saving_low_ms=low_ms,
         saving_high_ms=high_ms,
-        step_ms=wall_ns / 1e6,
+        step_ms=found.wall_ns / 1e6,
     )
-
-
-def _recorded(finding: Finding, analysis: RankAnalysis) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a finding's time and the wall time per recorded step, if one or two steps have most of the time."""
-    steps = analysis.breakdown.steps
-    complete = np.array([step.complete for step in steps], dtype=np.bool_)
-    if finding.kind not in CATEGORIES or int(complete.sum()) < LEAST_RECORDED:
-        return None
-    per_step = analysis.breakdown.category(CATEGORIES[finding.kind][0]).per_step_ns
-    if per_step is None:
-        return None
-    times = np.array(per_step, dtype=np.int64)[complete]
-    walls = np.array([step.wall_ns for step in steps], dtype=np.int64)[complete]
-    largest = min(HICCUPS, (len(times) - 1) // 2)
-    rest = np.sort(times)[:-largest]
-    if not times.sum() or float(rest.mean()) >= float(times.mean()) / 2:
-        return None
-    return times, walls
-
-
-def _hiccup_text(finding: Finding, analysis: RankAnalysis) -> str:
-    """Return a sentence about the recorded steps with most of the time; empty if it is spread over all steps."""
-    times = _recorded(finding, analysis)
-    if times is None:
-        return ""
-    of_step_ns = times[0]
-    largest = np.sort(of_step_ns)[::-1][: min(HICCUPS, (len(of_step_ns) - 1) // 2)]
-    few = int((largest > 2 * float(np.median(of_step_ns))).sum()) or 1
-    longest, others = format_duration(float(largest[:few].sum())), format_duration(float(np.median(of_step_ns)))
-    did = CATEGORIES[finding.kind][1]
-    return f"{few} of the {len(of_step_ns)} recorded steps {did} for {longest}, the others for {others} each."
 
 
 def _headline(place: Stretch | None) -> str:

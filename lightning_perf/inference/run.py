@@ -318,7 +318,7 @@ class Campaign:
         self._work = work
         self._inputs = work / "inputs.npy"
         self._on_progress = on_progress
-        self._rows = {variant.name: _empty_row(variant) for variant in variants}
+        self._rows = {each.name: Row(each.name, each.chain, each.runtime.name, each.summary) for each in variants}
         self._timed: dict[tuple[int, int], tuple[Rounds, Rounds]] = {}
 
     @property
@@ -373,7 +373,7 @@ class Campaign:
             Origin(
                 variant=variant.name,
                 runtime=variant.runtime.name,
-                transforms=tuple(transform.name for transform in variant.transforms),
+                transforms=variant.chain,
                 source=options.name or "",
                 labels=tuple(options.labels),
             ),
@@ -433,13 +433,3 @@ def _require_same_outputs(row: Row) -> None:
             f"its outputs differ from the original's by up to {row.output_error:.2g} of the largest output. Check "
             "whether the model's forward calls code outside of torch, or branches on values or on the batch size"
         )
-
-
-def _empty_row(variant: Variant) -> Row:
-    parts = [*(transform.summary for transform in variant.transforms), variant.runtime.summary]
-    return Row(
-        variant=variant.name,
-        transforms=tuple(transform.name for transform in variant.transforms),
-        runtime=variant.runtime.name,
-        summary="; ".join(parts),
-    )

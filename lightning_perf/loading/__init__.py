@@ -18,8 +18,7 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
         source: ``package.module:name`` of the data set, or of a function without arguments that returns it.
         step_ms: Time of a training step without waits for data.
     """
-    from lightning_perf.lazy_imports import import_extra
-    from lightning_perf.named_object import find_object
+    from lightning_perf.lazy_imports import find_object, import_extra
 
     import_extra("torch", "train")
     from lightning_perf.loading.measure import measure_loading, training_loader

@@ -156,10 +156,8 @@ class PerfLoop:
             raise RuntimeError("this PerfLoop is open already: leave its 'with' block first, or make another PerfLoop")
         self._reset()
         self._entered = True
-        try:
+        with self._errors.instead("this loop is not measured"):
             self._claim()
-        except Exception as error:
-            self._errors.report("this loop is not measured", error)
         self._entered_ns = time.perf_counter_ns()
         return self
 
@@ -179,13 +177,13 @@ class PerfLoop:
                 self._epoch_ended = True
             self._complete_epoch()
             self._record.ends(error)
-        if self._rank_files is not None:
-            self._rank_files.ends()
-        fit, self._fit = self._fit, None
-        if fit is not None and self._ranks.rank == 0:
+        files, fit, self._fit = self._rank_files, self._fit, None
+        if files is not None:
+            files.ends()
+        if files is not None and fit is not None and self._ranks.rank == 0:
             report_fit(
                 fit,
-                self._rank_files,
+                files,
                 None,
                 error=error,
                 world_size=self._ranks.world_size,
@@ -324,10 +322,8 @@ class PerfLoop:
 
     def _start(self, loader: Any, accumulate: int | None) -> None:
         """Start to observe, at the first step."""
-        try:
+        with self._errors.instead("this loop is not profiled"):
             self._observe(loader, accumulate)
-        except Exception as error:
-            self._errors.report("this loop is not profiled", error)
         if self._record is not None:
             self._record.training_begins()
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions
@@ -151,7 +152,12 @@ class _EventLoop(PerfLoop):
         self._fetches: FetchHooks | None = None
         dataset = getattr(loader, "dataset", None)
         if self._fit is not None and dataset is not None:
-            self._fetches = FetchHooks(dataset, self._fetch_starts, self._fetch_ends, self._other_fetch)
+            self._fetches = FetchHooks(
+                dataset,
+                partial(self._observers.on_action_start, Signal.FETCH),
+                self._fetch_ends,
+                partial(self._observers.on_action_start, Signal.VALIDATION),  # of another loader: an evaluation
+            )
 
     def end(self) -> None:
         if self._fetches is not None:
@@ -182,9 +188,6 @@ class _EventLoop(PerfLoop):
             self._loop.global_step = global_step
         self._end_step(automatic=True)
 
-    def _fetch_starts(self) -> None:
-        self._observers.on_action_start(Signal.FETCH)
-
     def _fetch_ends(self, batch: Any) -> None:
         self._observers.on_action_end(Signal.FETCH)
         if batch is None:  # the epoch is over
@@ -197,7 +200,3 @@ class _EventLoop(PerfLoop):
             self._fetched.append(batch_samples(batch))
         except Exception:  # a batch may be any object
             self._fetched.append(None)
-
-    def _other_fetch(self) -> None:
-        """Pause: another loader is read, so this is an evaluation."""
-        self._observers.on_action_start(Signal.VALIDATION)

@@ -404,9 +404,9 @@ def explain(
 
     Without a rule, list all.
     """
-    from lightning_perf.findings import explanation
+    from lightning_perf.findings import pages
 
-    found = explanation.explain(rule or None).rules
+    found = pages.explain(rule or None).rules
     if rule:
         (page,) = found
         message = page.symptom

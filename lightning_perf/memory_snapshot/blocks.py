@@ -14,7 +14,7 @@ from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, for
 
 if TYPE_CHECKING:
     from lightning_perf.memory_snapshot.compared import DeviceChange, MemoryDiff
-    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, Moment, OutOfMemory
+    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, OutOfMemory
 
 FREE_LABEL = "free in the allocator"
 
@@ -65,20 +65,15 @@ def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[B
 
 
 def _pool_table(device: DeviceMemory, top: int) -> Table:
+    rows: list[TableRow] = []
+    for pool in device.pools[:top]:
+        free = pool.free_bytes, pool.largest_free_bytes, pool.fragmented_bytes, pool.releasable_bytes
+        stream = f", stream {pool.stream:#x}" if pool.stream else ""
+        private = f", pool {pool.pool}" if pool.pool != "0, 0" else ""
+        rows.append((f"{pool.size}{stream}{private}", pool.segments, pool.reserved_bytes, *free))
     return table(
         ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
-        (
-            (
-                _pool_name(pool.size, pool.stream, pool.pool),
-                pool.segments,
-                pool.reserved_bytes,
-                pool.free_bytes,
-                pool.largest_free_bytes,
-                pool.fragmented_bytes,
-                pool.releasable_bytes,
-            )
-            for pool in device.pools[:top]
-        ),
+        rows,
         "Free memory at the end",
         kinds="name count" + " bytes" * 5,
         definition="fragmented-memory",
@@ -92,15 +87,13 @@ def _headline(device: DeviceMemory, named: bool) -> str:
         return f"{where}{format_bytes(device.end.allocated_bytes)} were allocated when the snapshot was made."
     peak = device.peak
     about = "about " if device.history.conflicts else ""
+    place = f"after event {peak.event:,} of {device.history.events:,}"
+    if peak.time_ns is not None:
+        place = f"{format_duration(peak.time_ns)} after the first event"
     return (
         f"{where}The peak is {about}{format_bytes(peak.allocated_bytes)} allocated of "
-        f"{format_bytes(peak.reserved_bytes)} reserved, {_place(peak, device)}."
+        f"{format_bytes(peak.reserved_bytes)} reserved, {place}."
     )
-
-
-def _place(moment: Moment, device: DeviceMemory) -> str:
-    event = f"after event {moment.event:,} of {device.history.events:,}"
-    return event if moment.time_ns is None else f"{format_duration(moment.time_ns)} after the first event"
 
 
 def _free_sentence(device: DeviceMemory) -> str:
@@ -115,9 +108,8 @@ def _free_sentence(device: DeviceMemory) -> str:
 
 
 def _error_sentence(error: OutOfMemory) -> str:
-    module = f" [{error.module}]" if error.module else ""
     text = (
-        f"Out of memory: {error.line}{module} asked for {format_bytes(error.requested_bytes)}. "
+        f"Out of memory: {name_line(error.line, error.module)} asked for {format_bytes(error.requested_bytes)}. "
         f"{format_bytes(error.allocated_bytes)} were allocated, {format_bytes(error.device_free_bytes)} were free on "
         f"the device, and {format_bytes(error.cached_bytes)} were free in the allocator. The largest usable piece had "
         f"{format_bytes(error.largest_free_bytes)}."
@@ -169,15 +161,6 @@ def _use(row: MemoryGroup) -> str:
     return f"{label} ({row.phase})" if row.category == "temporaries" else label
 
 
-def _pool_name(size: str, stream: int, pool: str) -> str:
-    parts = [size]
-    if stream:
-        parts.append(f"stream {stream:#x}")
-    if pool != "0, 0":
-        parts.append(f"pool {pool}")
-    return ", ".join(parts)
-
-
 def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of each part of a snapshot's page. The name of a part of a device ends with its place."""
     facts = [Line(value, label=name) for name, value in _settings(report).items()]
@@ -209,25 +192,19 @@ def _all_groups(device: DeviceMemory) -> Iterator[Block]:
     if device.left_out_groups:
         shown = len(device.groups)
         yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
-    rows = (
-        (
-            row.line,
-            *((_part_of(row.peak_bytes, device.peak.allocated_bytes),) if recorded else ()),
-            *((row.out_of_memory_bytes,) if failed else ()),
-            _part_of(row.end_bytes, device.end.allocated_bytes),
-            _colored(row.category),
-            row.phase or "",
-            row.module or "",
-            row.peak_blocks,
-            row.allocations,
-            row.allocated_bytes,
-        )
-        for row in device.groups
-    )
-    moments = [*(["at the peak"] if recorded else []), *(["at the error"] if failed else []), "at the end"]
+    rows: list[TableRow] = []
+    for row in device.groups:
+        moments: list[float | Cell | None] = [_part_of(row.end_bytes, device.end.allocated_bytes)]
+        if failed:
+            moments.insert(0, row.out_of_memory_bytes)
+        if recorded:
+            moments.insert(0, _part_of(row.peak_bytes, device.peak.allocated_bytes))
+        made = row.peak_blocks, row.allocations, row.allocated_bytes
+        rows.append((row.line, *moments, _colored(row.category), row.phase or "", row.module or "", *made))
+    heads = [*(["at the peak"] if recorded else []), *(["at the error"] if failed else []), "at the end"]
     more = ("phase", "module", "blocks", "allocations", "allocated in all")
-    kinds = "code" + " bytes" * len(moments) + " text text text count count bytes"
-    yield table(("line", *moments, "for", *more), rows, kinds=kinds, extra=more)
+    kinds = "code" + " bytes" * len(heads) + " text text text count count bytes"
+    yield table(("line", *heads, "for", *more), rows, kinds=kinds, extra=more)
 
 
 def _colored(category: str) -> Cell:
@@ -255,18 +232,10 @@ def snapshot_diff_blocks(compared: MemoryDiff, top: int) -> Iterator[Block]:
 def _line_table(device: DeviceChange, top: int) -> Table:
     """Return the lines that changed most at the peak; on a page all lines, with their memory at the end."""
     lines = [row for row in device.lines if top == EVERY_ROW or row.before_peak_bytes != row.after_peak_bytes]
-    rows = (
-        (
-            name_line(row.line, row.module),
-            _colored(row.category),
-            row.before_peak_bytes,
-            row.after_peak_bytes,
-            _change(row.before_peak_bytes, row.after_peak_bytes),
-            row.before_end_bytes,
-            row.after_end_bytes,
-        )
-        for row in lines[:top]
-    )
+    rows: list[TableRow] = []
+    for row in lines[:top]:
+        peak, end = (row.before_peak_bytes, row.after_peak_bytes), (row.before_end_bytes, row.after_end_bytes)
+        rows.append((name_line(row.line, row.module), _colored(row.category), *peak, _change(*peak), *end))
     heads = ("line", "for", "before", "after", "change", "end before", "end after")
     title = "Lines at the peak" if top == EVERY_ROW else "Lines that changed most at the peak"
     kinds = "code figure bytes bytes figure bytes bytes"

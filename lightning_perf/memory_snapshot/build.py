@@ -216,17 +216,16 @@ class _Device:
             return ()
         key = (self._line * len(CATEGORIES) + self._category) * len(PHASES) + self._phase
         keys, group = np.unique(key, return_inverse=True)
-        moments = {"peak": self._peak, "end": lifetimes.events}
-        if len(self._errors):
-            moments["error"] = int(self._errors[-1]) + 1
-        sizes, blocks = {}, {}
-        for name, moment in moments.items():
-            alive = lifetimes.alive(moment - 1)
-            sizes[name] = _sums(group[alive], lifetimes.size_bytes[alive], len(keys)).tolist()
-            blocks[name] = np.bincount(group[alive], minlength=len(keys)).tolist()
-        recorded = lifetimes.start >= 0
-        made = np.bincount(group[recorded], minlength=len(keys)).tolist()
-        made_bytes = _sums(group[recorded], lifetimes.size_bytes[recorded], len(keys)).tolist()
+
+        def totals(rows: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
+            """Return the number and the bytes of allocations in each group."""
+            number = np.bincount(group[rows], minlength=len(keys)).tolist()
+            return number, _sums(group[rows], lifetimes.size_bytes[rows], len(keys)).tolist()
+
+        peak = totals(lifetimes.alive(self._peak - 1))
+        end = totals(lifetimes.alive(lifetimes.events - 1))
+        made = totals(lifetimes.start >= 0)
+        failed = totals(lifetimes.alive(int(self._errors[-1])))[1] if len(self._errors) else [None] * len(keys)
         rows = []
         for number, code in enumerate(keys.tolist()):
             rest, phase = divmod(code, len(PHASES))
@@ -239,13 +238,13 @@ class _Device:
                     module=site.module,
                     phase=PHASES[phase],
                     category=CATEGORIES[category],
-                    peak_bytes=sizes["peak"][number],
-                    peak_blocks=blocks["peak"][number],
-                    end_bytes=sizes["end"][number],
-                    end_blocks=blocks["end"][number],
-                    out_of_memory_bytes=sizes["error"][number] if "error" in sizes else None,
-                    allocations=made[number],
-                    allocated_bytes=made_bytes[number],
+                    peak_bytes=peak[1][number],
+                    peak_blocks=peak[0][number],
+                    end_bytes=end[1][number],
+                    end_blocks=end[0][number],
+                    out_of_memory_bytes=failed[number],
+                    allocations=made[0][number],
+                    allocated_bytes=made[1][number],
                 )
             )
         return tuple(sorted(rows, key=lambda row: (-row.peak_bytes, -row.end_bytes, -row.allocated_bytes, row.line)))

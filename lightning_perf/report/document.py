@@ -30,6 +30,7 @@ from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
+from lightning_perf.show.terminal_text import safe
 
 if TYPE_CHECKING:
     from lightning_perf.page.blocks import Parts
@@ -130,7 +131,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
 
     def __repr__(self) -> str:
         findings = count_of(len(self.findings) + len(self.fit_findings), "finding")
-        return f"<PerfReport of {run_name(self.sources)}: {self.verdict.where} {findings}>"
+        return safe(f"<PerfReport of {run_name(self.sources)}: {self.verdict.where} {findings}>")
 
     def _repr_html_(self) -> str:
         """Return the verdict, the findings and the categories of the step, as notebooks show them."""

@@ -13,9 +13,7 @@ class KeyFigure:
     """One key figure.
 
     Attributes:
-        title: Its name, e.g. ``step time``.
         value: Its value in the unit that `logged_as` ends with.
-        text: Its value with a unit, e.g. ``12.3 ms``.
         logged_as: Its name in a logger, e.g. ``step_time_ms``.
     """
 
@@ -26,18 +24,12 @@ class KeyFigure:
 
 
 def key_figures(report: PerfReport) -> tuple[KeyFigure, ...]:
-    """Return the key figures that a report has. docs/definitions.md defines them.
-
-    Returns:
-        Of the whole run, without warm-up and profiled steps: the mean and the 90th percentile of the step time, the
-        throughput, and the share of time that waits for data. Of the recorded steps: the share of time in which the
-        device is busy, if the leading rank used one device. The number of findings always comes last.
-    """
+    """Return the key figures that a report has. docs/definitions.md defines them. The number of findings is last."""
     found = []
     times = report.step_times
     if times is not None:
         found += [
-            _duration("step_time", "step time", times.mean_ns),
+            _duration("step_time", "mean step time", times.mean_ns),
             _duration("step_time_p90", "p90 step time", times.p90_ns),
         ]
         if times.samples_per_second is not None:

@@ -37,10 +37,7 @@ class RankState:
         samples_per_second: Samples per second in the latest steps; None if they are not counted.
         slow_steps: Slow outliers among the last 5,000 steps.
         slowest: The longest of them, longest first.
-        loss_scale: The loss scale; None without one.
-        skipped_steps: Steps skipped because of an overflow.
         age_s: Time since the last write.
-        latest_ns: The times of the latest steps, in order.
     """
 
     rank: int

@@ -19,8 +19,8 @@ from lightning_perf.callbacks.lightning_compat import LightningCallback, Module,
 from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.errors import TraceError, UserError
+from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
-from lightning_perf.named_object import find_object
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.fit import fit, trainer_class

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from lightning_perf import PerfCallback
+from lightning_perf import PerfCallback, PrecisionCallback
 from tests.callbacks.perf_training import quick
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
 
@@ -59,3 +59,16 @@ def test_a_hook_of_a_derived_class_is_called_in_every_step(tmp_path: Path) -> No
     derived = Derived(report="none", probe=False)
     make_trainer(tmp_path, derived).fit(make_module(), loader(12))
     assert derived.calls == 12
+
+
+def test_a_precision_callback_whose_monitors_another_one_has_is_called_in_no_step(tmp_path: Path) -> None:
+    precision = PrecisionCallback("bf16-mixed")
+    called: list[bool] = []
+
+    def on_train_batch_end(self: Any, outputs: Any, *_: Any) -> None:
+        called.append(any(callable(getattr(precision, hook)) for hook in HOOKS))
+
+    module = make_module(on_train_batch_end=on_train_batch_end)
+    make_trainer(tmp_path, quick(), callbacks=[precision]).fit(module, loader(3))
+    assert called == [False] * 3
+    assert all(callable(getattr(precision, hook)) for hook in HOOKS)

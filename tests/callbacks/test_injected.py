@@ -22,7 +22,7 @@ from lightning_perf.run_files.launch import (
     OwnMeasurement,
 )
 from tests.callbacks.perf_training import fit
-from tests.callbacks.training import make_module, make_trainer, samples
+from tests.callbacks.training import loader, make_module, make_trainer, samples
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_another_callback_measures_alone(notes: Path, tmp_path: Path, first: str
     (added,) = make_callbacks()
     callbacks = [own, added] if first == "own" else [added, own]
     trainer = make_trainer(tmp_path, None, callbacks=callbacks)
-    trainer.fit(make_module(), torch_loader())
+    trainer.fit(make_module(), loader(6))
     assert [folder.name for folder in tmp_path.glob("perf*")] == ["perf"]
     assert OwnMeasurement("PerfCallback") in NOTES.read(notes)
     assert not any(isinstance(callback, InjectedCallback) for callback in trainer.callbacks)
@@ -91,7 +91,7 @@ def test_another_callback_measures_alone(notes: Path, tmp_path: Path, first: str
 
 def test_a_list_of_callbacks_that_two_trainers_share_measures_once(notes: Path, tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, None, callbacks=[*make_callbacks(), *make_callbacks()])
-    trainer.fit(make_module(), torch_loader())
+    trainer.fit(make_module(), loader(6))
     assert len([note for note in NOTES.read(notes) if isinstance(note, MeasurementStarted)]) == 1
     assert [folder.name for folder in tmp_path.glob("perf*")] == ["perf"]
 
@@ -101,9 +101,3 @@ def test_no_note_is_left_when_the_command_has_ended(notes: Path, tmp_path: Path)
     notes.unlink()
     fit(tmp_path, callback=callback)
     assert not notes.exists()
-
-
-def torch_loader() -> object:
-    from tests.callbacks.training import loader
-
-    return loader(6)

@@ -94,7 +94,7 @@ def test_every_logger_gets_the_report(tmp_path: Path, monkeypatch: pytest.Monkey
     (text,) = events.Tensors("perf/report/text_summary")
     shown = text.tensor_proto.string_val[0].decode()
     assert shown.startswith("**Where** ")
-    assert "| step time |" in shown
+    assert "| mean step time |" in shown
     with (Path(table.log_dir) / "metrics.csv").open() as file:
         assert not any(name.startswith("perf/report/") for row in csv.DictReader(file) for name in row)
 

@@ -73,20 +73,26 @@ def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
     assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in steps) for e in operators)
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_repeat_makes_a_file_a_cycle(tmp_path: Path, name: str) -> None:
-    fit(tmp_path, 12, name=name, callback=quick(wait=1, warmup=1, active=2, repeat=2))
-    assert step_numbers(tmp_path) == [[3, 4], [7, 8]]
-
-
-def test_repeat_for_ever(tmp_path: Path) -> None:
-    fit(tmp_path, 9, callback=quick(wait=1, active=2, repeat=0))
-    assert step_numbers(tmp_path) == [[2, 3], [5, 6], [8]]
-
-
-def test_cycles_without_a_rest_between(tmp_path: Path) -> None:
-    fit(tmp_path, 6, callback=quick(skip_first=0, active=2, repeat=2))
-    assert step_numbers(tmp_path) == [[0, 1], [2, 3]]
+@pytest.mark.parametrize(
+    ("batches", "schedule", "options", "numbers"),
+    [
+        (12, {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}, {}, [[3, 4], [7, 8]]),
+        (12, {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}, {"name": PACKAGES[1]}, [[3, 4], [7, 8]]),
+        (9, {"wait": 1, "active": 2, "repeat": 0}, {}, [[2, 3], [5, 6], [8]]),
+        (6, {"skip_first": 0, "active": 2, "repeat": 2}, {}, [[0, 1], [2, 3]]),
+        (20, {"active": 10}, {"max_steps": 4, "max_epochs": -1}, [[1, 2, 3]]),
+        # The defaults are shortened for a short run, and given numbers are not.
+        (4, {"skip_first": None, "warmup": None, "active": 5}, {}, [[1, 2, 3]]),
+        (4, {"skip_first": 10}, {}, []),
+    ],
+    ids=["cycles", "the other package", "for ever", "no rest between", "max_steps", "defaults", "too short"],
+)
+def test_steps_of_the_schedule_are_recorded(
+    tmp_path: Path, batches: int, schedule: dict[str, Any], options: dict[str, Any], numbers: list[list[int]]
+) -> None:
+    trainer = fit(tmp_path, batches, callback=quick(**schedule), **options)
+    assert step_numbers(tmp_path) == numbers
+    assert len(samples(tmp_path)) == trainer.global_step
 
 
 def test_validation_between_steps_is_in_no_trace(tmp_path: Path) -> None:
@@ -133,22 +139,6 @@ def test_callbacks_logging_and_checkpoints_belong_to_the_step(tmp_path: Path) ->
     for step, phases in zip(step_marks(file), phases_by_step(file), strict=True):
         assert phases == [*STEP, "checkpoint"]
         assert [e for e in events(file) if e["name"] == "aten::cumprod" and step.start <= e["ts"] < step.end]
-
-
-def test_max_steps_in_the_middle_of_a_window(tmp_path: Path) -> None:
-    fit(tmp_path, 20, max_steps=4, max_epochs=-1, callback=quick(active=10))
-    assert step_numbers(tmp_path) == [[1, 2, 3]]
-
-
-def test_the_default_schedule_fits_a_short_run(tmp_path: Path) -> None:
-    fit(tmp_path, 4, callback=PerfCallback(report="none"))
-    assert step_numbers(tmp_path) == [[1, 2, 3]]
-
-
-def test_given_numbers_are_obeyed_in_a_run_too_short(tmp_path: Path) -> None:
-    fit(tmp_path, 4, callback=PerfCallback(skip_first=10, report="none"))
-    assert trace_files(tmp_path) == []
-    assert len(samples(tmp_path)) == 4
 
 
 def test_no_training_batches(tmp_path: Path) -> None:

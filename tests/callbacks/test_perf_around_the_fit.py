@@ -65,24 +65,32 @@ def test_an_error_in_the_first_recorded_step_leaves_what_led_to_it(tmp_path: Pat
     assert [(m.name, m.finished) for m in step_marks(file)] == [("ProfilerStep#1", False)]
 
 
-def test_ctrl_c_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def broken_validation(self: Any, batch: Any, batch_idx: int) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "data", "interval", "raised"),
+    [
+        ({"training_step": failing(KeyboardInterrupt(), 3)}, loader(6), 6, SystemExit),
+        ({}, DataLoader(Points(12, fail_at=6), 2), 6, RuntimeError),
+        ({"validation_step": broken_validation}, loader(6), 3, ZeroDivisionError),
+    ],
+    ids=["ctrl-c", "data", "validation"],
+)
+def test_an_error_anywhere_in_the_loop(
+    tmp_path: Path, overrides: dict[str, Any], data: Any, interval: int, raised: type[BaseException]
+) -> None:
     handler = signal.getsignal(signal.SIGINT)
+    trainer = make_trainer(tmp_path, three(), val_check_interval=interval)
     try:
-        with pytest.raises(SystemExit):
-            make_trainer(tmp_path, three()).fit(make_module(training_step=failing(KeyboardInterrupt(), 3)), loader(6))
+        with pytest.raises(raised):
+            trainer.fit(make_module(**overrides), data, loader(1))
     finally:
         signal.signal(signal.SIGINT, handler)
     assert step_numbers(tmp_path) == [[1, 2]]
-    assert not recorder_is_taken()
-
-
-def test_an_error_while_data_is_fetched(tmp_path: Path) -> None:
-    data = DataLoader(Points(12, fail_at=6), 2)
-    trainer = make_trainer(tmp_path, three())
-    with pytest.raises(RuntimeError, match="a broken sample"):
-        trainer.fit(make_module(), data)
-    assert step_numbers(tmp_path) == [[1, 2]]
     assert_untapped(trainer)
+    assert not recorder_is_taken()
 
 
 def test_an_error_in_warm_up_leaves_no_profiler_behind(tmp_path: Path) -> None:
@@ -94,17 +102,6 @@ def test_an_error_in_warm_up_leaves_no_profiler_behind(tmp_path: Path) -> None:
     with torch.profiler.profile() as after:
         torch.ones(2) + 1
     assert any(e.key == "aten::add" for e in after.key_averages())
-
-
-def test_an_error_in_validation(tmp_path: Path) -> None:
-    def broken(self: Any, batch: Any, batch_idx: int) -> None:
-        raise ZeroDivisionError
-
-    trainer = make_trainer(tmp_path, three(), val_check_interval=3)
-    with pytest.raises(ZeroDivisionError):
-        trainer.fit(make_module(validation_step=broken), loader(6), loader(1))
-    assert step_numbers(tmp_path) == [[1, 2]]
-    assert_untapped(trainer)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

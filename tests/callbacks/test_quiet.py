@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lightning_perf import PerfCallback, PrecisionCallback
+from tests.callbacks.perf_training import quick
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package, recording_logger
 
 
@@ -31,10 +32,6 @@ def table(tmp_path: Path, callback: Any, name: str = PACKAGES[0], module: Any = 
     assert "log_metrics" not in vars(logger), "the logger did not get its method back"
     header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     return [dict(zip(header.split(","), row.split(","), strict=True)) for row in rows]
-
-
-def quick(**options: Any) -> PerfCallback:
-    return PerfCallback(**{"skip_first": 2, "warmup": 0, "active": 2, "report": "none", **options})
 
 
 @pytest.mark.parametrize(

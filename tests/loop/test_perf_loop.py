@@ -68,12 +68,14 @@ def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def plain(perf: PerfLoop | None, batches: int = 8, *, accumulate: int = 1, epochs: int = 1) -> list[torch.Tensor]:
+def plain(
+    perf: PerfLoop | None, batches: int = 8, *, accumulate: int = 1, epochs: int = 1, told: int | None = None
+) -> list[torch.Tensor]:
     model = network()
     optimizer = sgd(model)
     data = loader(batches)
     for _ in range(epochs):
-        for index, batch in enumerate(perf.steps(data) if perf is not None else data):
+        for index, batch in enumerate(perf.steps(data, accumulate=told) if perf is not None else data):
             (loss_of(model, batch) / accumulate).backward()
             if (index + 1) % accumulate == 0 or index + 1 == batches:
                 optimizer.step()
@@ -172,14 +174,8 @@ def test_the_functions_of_torch_are_restored(tmp_path: Path) -> None:
 def test_accumulation_is_told_by_the_optimizer_or_by_you(
     tmp_path: Path, batches: int, steps: int, given: int | None
 ) -> None:
-    model = network()
-    optimizer = sgd(model)
     with PerfLoop(dirpath=tmp_path, **QUICK) as perf:
-        for _ in range(2):
-            for index, batch in enumerate(perf.steps(loader(batches), accumulate=given)):
-                loss_of(model, batch).backward()
-                if (index + 1) % 4 == 0 or index + 1 == batches:
-                    optimizer.step()
+        plain(perf, batches, accumulate=4, epochs=2, told=given)
     rows = samples(tmp_path)
     assert [row["step"] for row in rows] == list(range(2 * steps))
     assert sum(row["samples"] for row in rows) == 2 * 2 * batches

@@ -22,7 +22,7 @@ from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.machine.hardware import find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
-from lightning_perf.trace.indexing import distinct, innermost_marked, used_codes
+from lightning_perf.trace.indexing import distinct, innermost_marked
 from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
@@ -139,7 +139,8 @@ def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     operators = trace.operators
     countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
     rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
-    kernels = _product_kernels(trace)
+    products = trace.device.is_compute & trace.names_where(is_product)[trace.device.name]
+    kernels = np.flatnonzero(products & in_averaged_steps(trace, trace.device.start_ns))
     if not len(rows):
         return {}, 0.0 if len(kernels) else None
     flops = np.zeros(len(operators), dtype=np.int64)
@@ -194,14 +195,6 @@ def _count(trace: Trace, rows: Int64Array) -> Int64Array:
 def _total(flops: Int64Array) -> int:
     """Return their sum, which may need more than 64 bits."""
     return sum(flops[flops > 0].tolist())
-
-
-def _product_kernels(trace: Trace) -> Int64Array:
-    used = np.zeros(len(trace.names), dtype=np.bool_)
-    for code in used_codes(trace.device.name[trace.device.is_compute]):
-        used[code] = is_product(trace.names[code])
-    rows = trace.device.is_compute & used[trace.device.name]
-    return np.flatnonzero(rows & in_averaged_steps(trace, trace.device.start_ns))
 
 
 def _utilisation(

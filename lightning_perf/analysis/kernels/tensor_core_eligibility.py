@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,16 +165,10 @@ def uses_tf32(trace: Trace) -> tuple[bool, bool]:
     Without FP32 products of a kind, torch's default counts: off for matrix products, on for convolutions.
     """
     kernels = np.flatnonzero(trace.device.is_compute & trace.names_where(is_product)[trace.device.name])
-    names = trace.device.name[kernels]
-    in_tf32, in_fp32 = (
-        set(_switches(trace, kernels[marked[names]]).tolist())
-        for marked in (trace.names_where(partial(_multiplies_in, kind)) for kind in ("tf32", "fp32"))
-    )
+    arithmetic = np.array([kernel_arithmetic(name).arithmetic or "" for name in trace.names], dtype=np.str_)
+    of_kernel = arithmetic[trace.device.name[kernels]]
+    in_tf32, in_fp32 = (set(_switches(trace, kernels[of_kernel == kind]).tolist()) for kind in ("tf32", "fp32"))
     return _Switch.MATMUL in in_tf32, _Switch.CUDNN in in_tf32 or _Switch.CUDNN not in in_fp32
-
-
-def _multiplies_in(kind: str, name: str) -> bool:
-    return kernel_arithmetic(name).arithmetic == kind
 
 
 def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DeviceProperties, tf32_is_on: bool) -> str:

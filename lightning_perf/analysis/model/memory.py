@@ -384,7 +384,10 @@ def _windows(trace: Trace, ordinal: int, rows: Int64Array, has_totals: bool) -> 
     lists = sorted(trace.tensors, key=lambda tensors: tensors.begin_ns)
     if not lists or not has_blocks:
         blocks = find_blocks(trace, rows, None, ordinal) if has_blocks else None
-        level = events.allocated_bytes[rows] if has_totals else _summed(events.bytes[rows])
+        level = events.allocated_bytes[rows]
+        if not has_totals:
+            level = np.cumsum(events.bytes[rows])
+            level -= min(0, int(level.min()))  # freeing a block from before the recording cannot go below 0
         return [_Window(rows, blocks, level, None)]
     begins = np.array([tensors.begin_ns for tensors in lists], dtype=np.int64)
     place = np.maximum(np.searchsorted(begins, events.time_ns[rows], side="right") - 1, 0)
@@ -436,13 +439,6 @@ def _in_optimizer(trace: Trace, blocks: Blocks) -> BoolArray:
     found = np.zeros(len(blocks), dtype=np.bool_)
     found[known] = host_phases(trace)["optimizer"].contains(trace.memory.time_ns[blocks.event[known]])
     return found
-
-
-def _summed(change: Int64Array) -> Int64Array:
-    """Return the least that can have been allocated: freeing a block from before the recording cannot go below 0."""
-    level = np.cumsum(change)
-    least: Int64Array = level - min(0, int(level.min()))
-    return least
 
 
 def _step(trace: Trace, time_ns: int) -> int | None:

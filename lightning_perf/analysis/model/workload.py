@@ -94,13 +94,13 @@ def workload(trace: Trace) -> Workload:
     rows, shapes = _layer_rows(trace)
     layers = [(trace.names[trace.operators.name[row]], weight) for row, (_, weight) in zip(rows, shapes, strict=True)]
     counts = Counter(layers)
-    device = trace.device
+    device, steps = trace.device, int(averaged_steps(trace).sum())
     averaged = in_averaged_steps(trace, device.start_ns)
     ordinals = np.unique(device.device[averaged]).tolist()
     names = (device_properties(trace, ordinal).name for ordinal in ordinals)
     marks = trace.names_where(lambda name: name.startswith("Optimizer.step#"))[trace.annotations.name]
     return Workload(
-        steps=int(averaged_steps(trace).sum()),
+        steps=steps,
         devices=tuple(sorted({name for name in names if name})),
         layers=tuple(
             Layer(operator.removeprefix("aten::"), weight, calls)
@@ -109,7 +109,7 @@ def workload(trace: Trace) -> Workload:
             )[:MOST_LAYERS]
         ),
         inputs=_first_inputs(trace, rows, [data for data, _ in shapes]),
-        passes=_passes(trace, layers),
+        passes=layers.count(layers[0]) / max(steps, 1) if layers and layers[0][1] is not None else None,
         compiled=any(name.startswith(_COMPILED) for name in trace.names),
         copied_bytes=int(device.bytes[averaged & (device.kind == DeviceKind.H2D)].sum()) if len(device) else None,
         options=tuple(_options(trace)),
@@ -157,12 +157,6 @@ def _first_inputs(trace: Trace, rows: list[int], data: list[_Shape]) -> tuple[tu
     places = np.flatnonzero(~of_weights) if not of_weights.all() else np.arange(len(rows))
     first = places[np.unique(step[places], return_index=True)[1]].tolist()
     return tuple(dict.fromkeys(shape for at in first if (shape := data[at]) is not None))
-
-
-def _passes(trace: Trace, layers: list[tuple[str, _Shape]]) -> float | None:
-    if not layers or layers[0][1] is None:
-        return None
-    return layers.count(layers[0]) / max(int(averaged_steps(trace).sum()), 1)
 
 
 def _trains(trace: Trace) -> bool:

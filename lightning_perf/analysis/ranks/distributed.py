@@ -136,14 +136,9 @@ class CollectiveWaits:
     """The waits in all matched collectives, over all recorded steps.
 
     Attributes:
-        clocks_comparable: Whether arrivals are compared by starts on a common clock. Otherwise by durations: a
-            collective ends for all ranks at about the same time, so the rank with the shortest call arrived last. None
-            if no collectives could be matched.
-        matched: Collectives found on at least two ranks, by step, name, group and order.
         wait_ns: Time that each rank waited for the last one to arrive.
         awaited_ns: Time that the others waited for each rank, together. It sums to all waits.
         last_arrivals: Number of collectives in which each rank arrived last.
-        skew: Skew by collective, the largest total first.
     """
 
     clocks_comparable: bool | None

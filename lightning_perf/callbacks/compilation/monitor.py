@@ -19,6 +19,9 @@ MAX_COMPILATIONS = 2000
 """Compilations that a fit writes at most. A training that compiles more often has its findings already."""
 
 
+CONSEQUENCE = "compilations are not followed any more"
+
+
 class CompileMonitor(StepObserver):
     """Writes a line for each compilation. A fit that compiles nothing has no file.
 
@@ -39,12 +42,10 @@ class CompileMonitor(StepObserver):
         self._step: int | None = None
         self._recorded = False
         self._written = 0
-        self._failed = path is None
         self._compiler: TorchCompiler | None = None
-        try:
-            self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
-        except Exception as error:
-            self._fail(error)
+        if path is not None:
+            with errors.instead(CONSEQUENCE):
+                self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
         self._look()
 
     def on_step_start(self) -> None:
@@ -65,19 +66,22 @@ class CompileMonitor(StepObserver):
     def close(self) -> None:
         """Write the last compilations, and take the hook out of torch."""
         self._look()
-        if self._compiler is not None:
-            self._compiler.close()
-        self._failed = True
+        compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
 
     def _look(self) -> None:
-        if self._failed or self._compiler is None or self._compiler.is_unused:
+        compiler = self._compiler
+        if compiler is None or compiler.is_unused:
             return
         try:
-            self._compiler.listen(self._look)
-            for compilation in self._compiler.new_compilations():
+            compiler.listen(self._look)
+            for compilation in compiler.new_compilations():
                 self._write(compilation)
         except Exception as error:
-            self._fail(error)
+            self._compiler = None
+            self._errors.report(CONSEQUENCE, error)
+            compiler.close()
 
     def _write(self, compilation: Compilation) -> None:
         self._written += 1
@@ -95,12 +99,6 @@ class CompileMonitor(StepObserver):
                 module=self._functions.modules_of(compilation.file, compilation.line),
             )
         )
-
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        self._errors.report("compilations are not followed any more", error)
-        if self._compiler is not None:
-            self._compiler.close()
 
 
 class _ModuleFunctions:

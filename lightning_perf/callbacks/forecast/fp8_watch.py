@@ -84,7 +84,7 @@ class Fp8Monitor(FitObserver):
         self._hooks = LayerHooks()
         self._step: int | None = None
         self._last = -1
-        self._seen: list[_Seen] = []
+        self._seen: dict[tuple[str, str], _Seen] = {}
         self._waiting: deque[tuple[int, list[_Seen], HostCopy]] = deque()
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
@@ -93,7 +93,7 @@ class Fp8Monitor(FitObserver):
         self._step = step if step % EVERY_N_STEPS == 0 and step != self._last else None
         if self._step is None:
             return
-        self._last, self._seen = step, []
+        self._last, self._seen = step, {}
         for name, layer in self._layers.items():
             if _is_torchao(layer):
                 self._hooks.on_forward(layer, partial(self._read_forward, name))
@@ -103,7 +103,8 @@ class Fp8Monitor(FitObserver):
         self._hooks.remove()
         self._hooks.check()
         if self._step is not None:
-            seen, self._seen = [*self._seen, *_kept_by_transformer_engine(self._layers)], []
+            seen = [*self._seen.values(), *_kept_by_transformer_engine(self._layers)]
+            self._seen = {}
             if seen:
                 figures = copy_scalars([figure for each in seen for figure in each.figures])
                 self._waiting.append((self._step, seen, figures))
@@ -130,11 +131,11 @@ class Fp8Monitor(FitObserver):
         layers: dict[str, Fp8Sample] = {}
         for each in seen:
             sample = layers.setdefault(each.layer, Fp8Sample(step, each.layer, each.library, {}))
-            sample.tensors.setdefault(each.tensor, each.read([next(figures) for _ in each.figures]))
+            sample.tensors[each.tensor] = each.read([next(figures) for _ in each.figures])
         self._file.append(*layers.values())
 
     def _read_forward(self, name: str, layer: Any, inputs: Any, output: Any) -> None:
-        if any(each.layer == name for each in self._seen):
+        if (name, "weight") in self._seen:
             return
         config = layer.config
         self._read(name, "activation", config.cast_config_input, inputs[0])
@@ -153,7 +154,7 @@ class Fp8Monitor(FitObserver):
         rounded = round_values(picked, form, largest=reference, earlier_largest=reference)
         nonzero = picked != 0
         figures = [largest, nonzero.sum(), ((rounded.values == 0) & nonzero).sum(), rounded.saturated.sum()]
-        self._seen.append(_Seen(name, "torchao", tensor, form, figures))
+        self._seen.setdefault((name, tensor), _Seen(name, "torchao", tensor, form, figures))
 
 
 def _kept_by_transformer_engine(layers: dict[str, Any]) -> Iterator[_Seen]:

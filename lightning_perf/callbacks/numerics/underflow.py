@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -102,7 +103,6 @@ class UnderflowMonitor(FitObserver):
         self._probes_left = {layer: list(doublings) for layer in range(len(self._names))}
         self._waiting: list[_Counted] = []
         self._samples: list[GradientSample] = []
-        self._first_bins: FirstBins = {}
 
     @property
     def table(self) -> UnderflowTable | None:
@@ -138,7 +138,7 @@ class UnderflowMonitor(FitObserver):
         ]
         probe, self._probe = self._probe, None
         if gradients:
-            counts = CountedGradients(gradients, len(self._names), self._first_bins)
+            counts = CountedGradients(gradients, len(self._names))
             arithmetic = self._arithmetic(graph)
             self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
 
@@ -163,7 +163,7 @@ class UnderflowMonitor(FitObserver):
 
     def close(self) -> None:
         """Let go of the indices on the device."""
-        self._first_bins.clear()
+        _first_bins.cache_clear()
 
     def _arithmetic(self, graph: GradientGraph) -> tuple[Arithmetic, ...]:
         """Each layer's arithmetic: fp16 if one of its parameters was cast, unknown where the graph does not show it."""
@@ -225,33 +225,21 @@ class UnderflowMonitor(FitObserver):
         return hidden
 
 
-FirstBins: TypeAlias = dict[tuple[tuple[int, int], ...], torch.Tensor]
-"""The first bin of each value's layer, by the layers and their numbers of values. A run mostly has one such layout."""
-
-
 class CountedGradients:
     """Counts of gradient values, known on the device now and on the host some time later.
 
-    On other devices than CUDA's to read them is to wait for the device. `kept` holds the first bins for the next one.
+    On other devices than CUDA's to read them is to wait for the device.
     """
 
     @torch.no_grad()
-    def __init__(
-        self, gradients: Sequence[tuple[int, torch.Tensor]], layers: int, kept: FirstBins | None = None
-    ) -> None:
+    def __init__(self, gradients: Sequence[tuple[int, torch.Tensor]], layers: int) -> None:
         picked = [_pick(gradient) for _, gradient in gradients]
         device = picked[0].device
         layout = tuple((layer, len(values)) for (layer, _), values in zip(gradients, picked, strict=True))
         values = torch.cat([values.float() for values in picked])
         # The exponent's own bits are the bin: no logarithm, no comparison.
         bins = values.view(torch.int32).bitwise_right_shift_(_MANTISSA_BITS).bitwise_and_(_EXPONENTS - 1)
-        first = kept.get(layout) if kept is not None else None
-        if first is None:
-            first = _first_bins(layout, device)
-            if kept is not None:
-                kept.clear()
-                kept[layout] = first
-        bins += first
+        bins += _first_bins(layout, device)
         counts = torch.zeros(layers * _EXPONENTS, dtype=torch.int32, device=device)
         counts.index_add_(0, bins, torch.ones_like(bins))
         self._counts = HostCopy(counts)
@@ -277,8 +265,9 @@ def _pick(gradient: torch.Tensor) -> torch.Tensor:
     return flat[:: -(-len(flat) // VALUES_A_PARAMETER) or 1]
 
 
+@lru_cache(maxsize=1)  # a run mostly has one layout, and the indices take memory of the device
 def _first_bins(layout: tuple[tuple[int, int], ...], device: torch.device) -> torch.Tensor:
-    """The first bin of each value's layer."""
+    """Return the first bin of each value's layer, by the layers and their numbers of values."""
     layers = torch.tensor([layer for layer, _ in layout], dtype=torch.int32)
     sizes = torch.tensor([size for _, size in layout])
     bins = torch.repeat_interleave(layers * _EXPONENTS, sizes)

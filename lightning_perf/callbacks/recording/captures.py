@@ -278,10 +278,8 @@ class Captures(StepObserver):
         """Start to handle signals if the options ask for it, until `close`."""
         if not self._config.on_signal:
             return
-        try:
+        with self._errors.instead("captures on SIGUSR2 are off"):
             self._signals = SignalRequests()
-        except RuntimeError as error:
-            self._errors.report("captures on SIGUSR2 are off", error)
 
     def close(self) -> None:
         """Stop handling signals; call it when the fit ends."""
@@ -356,8 +354,6 @@ class Captures(StepObserver):
             return False
         self._quiet_until = start + warmup + active + self._config.cooldown
         record = CaptureRecord(folder, trigger, self._state.number, slowdown)
-        try:
+        with self._errors.instead(f"why {folder} was captured is not saved"):
             CAPTURES.append(self._path, record)
-        except OSError as error:
-            self._errors.report(f"why {folder} was captured is not saved", error)
         return True

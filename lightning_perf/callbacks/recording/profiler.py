@@ -251,10 +251,8 @@ class WindowProfiler(StepObserver):
             return  # one of our own, which takes it only when no other has it, and stops by itself
         self._watch.remove()
         self.foreign_profiler = self._gave_way = True
-        try:
+        with self._errors.instead("the window in which another torch.profiler was started is lost"):
             self._stop()
-        except Exception as error:
-            self._errors.report("the window in which another torch.profiler was started is lost", error)
 
     def _start(self) -> bool:
         if self._profile is None or recorder_is_taken():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.host_copy import HostCopy
-from lightning_perf.callbacks.steps.batch_tokens import Padding, Sequences, count_padding, find_sequences
+from lightning_perf.callbacks.steps.batch_tokens import Padding, count_padding, find_sequences
 from lightning_perf.callbacks.steps.fit_state import FitState
 
 MOST_BATCHES = 16
@@ -51,7 +51,11 @@ class TokenCounter:
             return
         if self._open_tokens is not None:
             self._open_tokens += found.tokens
-        self._keep_marks(found)
+        marks = found.mask if found.mask is not None else found.labels
+        if not isinstance(marks, torch.Tensor) or len(self._marks) >= MOST_BATCHES:
+            return
+        if marks.device.type == "cpu" or (marks.device.type == "cuda" and not self._state.recording):
+            self._marks.append((HostCopy(marks.detach()), found.mask is None))
 
     def on_step_start(self) -> None:
         """Start a step."""
@@ -82,13 +86,6 @@ class TokenCounter:
                 "beyond_longest": padding.beyond_longest,
             }
         return facts
-
-    def _keep_marks(self, found: Sequences) -> None:
-        marks = found.mask if found.mask is not None else found.labels
-        if not isinstance(marks, torch.Tensor) or len(self._marks) >= MOST_BATCHES:
-            return
-        if marks.device.type == "cpu" or (marks.device.type == "cuda" and not self._state.recording):
-            self._marks.append((HostCopy(marks.detach()), found.mask is None))
 
 
 def product_parameters(module: torch.nn.Module) -> int:

@@ -48,7 +48,8 @@ class WindowNotes:
         hook_times: HookTimes | None = None,
         tensors: WindowLists | None = None,
     ) -> None:
-        self._device_type = device_type
+        self._on_cpu = device_type == "cpu"
+        self._on_cuda = device_type == "cuda"
         self._errors = errors
         self._core_use = core_use
         self._loader = loader
@@ -61,24 +62,21 @@ class WindowNotes:
 
     def before_window(self) -> Iterator[tuple[str, str]]:
         """Return the notes that are known before the warm-up, as keys with JSON."""
-        on_cpu = self._device_type == "cpu"
-        page_faults = self._page_faults.median_per_step() if on_cpu else None
-        processor = processor_facts(trains=on_cpu, page_faults=page_faults)
-        memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if on_cpu else {}
+        page_faults = self._page_faults.median_per_step() if self._on_cpu else None
+        processor = processor_facts(trains=self._on_cpu, page_faults=page_faults)
+        memory = {"free_bytes": free_bytes(), "used_bytes": process_bytes()} if self._on_cpu else {}
         yield PROCESSOR_KEY, json.dumps(processor | self._core_use.facts() | memory)
         if self._loader:
             yield LOADER_KEY, json.dumps(self._loader)
         settings = setting_facts()
-        if self._device_type == "cuda":
-            try:
+        if self._on_cuda:
+            with self._errors.instead("recordings do not name the device and its settings"):
                 settings |= cuda_settings()
-            except Exception as error:
-                self._errors.report("recordings do not name the device and its settings", error)
         yield SETTINGS_KEY, json.dumps(settings)
 
     def on_step_start(self) -> None:
         """A step starts that may be followed by a window, or is part of one."""
-        if self._device_type == "cpu":
+        if self._on_cpu:
             self._page_faults.on_step_start()
         self._tokens.on_step_start()
 
@@ -90,7 +88,8 @@ class WindowNotes:
 
     def on_step_end(self) -> None:
         """The step is whole."""
-        self._page_faults.on_step_end()
+        if self._on_cpu:
+            self._page_faults.on_step_end()
         self._tokens.on_step_end()
 
     def on_step_cut(self) -> None:

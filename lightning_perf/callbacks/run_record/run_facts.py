@@ -105,7 +105,8 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
     ]
     parameters = [tensor for _, tensor in named if isinstance(tensor, torch.nn.Parameter)]
     weights: dict[str, Any] = {
-        name.replace("_orig_mod.", ""): _local(tensor)  # the same weights, compiled or not
+        # The same weights, compiled or not. Of a sharded tensor only the local part: to gather it is a collective call.
+        name.replace("_orig_mod.", ""): tensor.to_local() if hasattr(tensor, "to_local") else tensor
         for name, tensor in at_even_distances(named, MAX_BLOCKS)
     }
     if len(named) > MAX_BLOCKS:
@@ -318,11 +319,6 @@ def _optimizer(optimizer: Any) -> str:
     optimizer = getattr(optimizer, "optimizer", optimizer)
     settings = ", ".join(f"{name}={value}" for name, value in sorted(optimizer.defaults.items()))
     return f"{type(optimizer).__name__}({settings})"
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # If the tensor is sharded over ranks, use the local part: gathering it would be a collective call.
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _plain(value: object) -> FactValue:

@@ -18,12 +18,11 @@ LOOK_EVERY_S = 0.05
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
-    """Make the folder of a fit, by `claim_folder`."""
+    """Make the folder of a fit. A collective call, as `claim_folder` is."""
     log_dir = None
-    try:
-        log_dir = trainer.log_dir  # a collective call, and None if loggers save nothing (`fast_dev_run`)
-    except Exception as error:  # it calls the first logger, which may come from anywhere
-        errors.report(f"the logger has no folder, {trainer.default_root_dir} is used", error)
+    with errors.instead(f"the logger has no folder, {trainer.default_root_dir} is used"):
+        # A collective call of the first logger, and None if loggers save nothing (`fast_dev_run`).
+        log_dir = trainer.log_dir
     log_dir = log_dir or trainer.default_root_dir
     path = dirpath if dirpath is not None else f"{str(log_dir).rstrip('/')}/perf"
     return claim_folder(path, int(trainer.global_rank), trainer.strategy.broadcast, errors)
@@ -40,10 +39,8 @@ def claim_folder(
     """
     made: str | None = None
     if rank == 0:
-        try:
+        with errors.instead("traces and step times are not saved, give dirpath=… a writable folder"):
             made = str(make_run_folder(path))
-        except Exception as error:
-            errors.report("traces and step times are not saved, give dirpath=… a writable folder", error)
     made = broadcast(made)
     if made is None:
         return None
@@ -78,10 +75,8 @@ class RankFiles:
         if self._markers is None or self._ended:
             return
         self._ended = True
-        try:
+        with self._errors.instead("other ranks may wait for this one before they report"):
             self._markers.end(self._rank)
-        except OSError as error:
-            self._errors.report("other ranks may wait for this one before they report", error)
 
     def wait(
         self,

@@ -75,7 +75,20 @@ class FitState:
         return number - self.first_number
 
 
-class StepObserver:
+class Observer:
+    """Observes a fit until its end."""
+
+    def stop_waiting(self) -> None:
+        """Do not wait for the device any more: it may wait for a rank that is gone."""
+
+    def finish(self) -> None:
+        """Training has ended or failed: write the rest."""
+
+    def close(self) -> None:
+        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
+
+
+class StepObserver(Observer):
     """Follows the steps of a fit and their phases. A derived class overrides the hooks that it needs."""
 
     def on_step_start(self) -> None:
@@ -101,12 +114,3 @@ class StepObserver:
 
     def on_phase_end(self, phase: Phase) -> None:
         """The phase ends."""
-
-    def stop_waiting(self) -> None:
-        """Do not wait for the device any more: it may wait for a rank that is gone."""
-
-    def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
-
-    def close(self) -> None:
-        """Remove everything that the observer added to torch and to the program. A second call does nothing."""

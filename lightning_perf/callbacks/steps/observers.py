@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch.compiler import is_dynamo_compiling
 
+from lightning_perf.callbacks.steps.fit_state import Observer, Signal
+
 if TYPE_CHECKING:
     from lightning_perf.callbacks.error_reporter import ErrorReporter
-    from lightning_perf.callbacks.steps.fit_state import Signal
 
 
-class FitObserver:
+class FitObserver(Observer):
     """Follows a fit. A derived class overrides the hooks that it needs.
 
     Attributes:
@@ -71,18 +72,9 @@ class FitObserver:
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is about to be saved."""
 
-    def stop_waiting(self) -> None:
-        """Forget everything that has not arrived from the device: it may wait for a rank that is gone."""
-
-    def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
-
     def results(self) -> dict[str, Any]:
         """Return the results of the fit, by the names of `RunPrecision`. Called after `finish`."""
         return {}
-
-    def close(self) -> None:
-        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
 
 
 class Hook:
@@ -214,10 +206,8 @@ class Observers:
         return results
 
     def _close(self, observer: FitObserver) -> None:
-        try:
+        with self._errors.instead("measurements so far may be incomplete"):
             observer.close()
-        except Exception as error:
-            self._errors.report("measurements so far may be incomplete", error)
 
     def _remove(self, observer: FitObserver) -> None:
         self._observers = [each for each in self._observers if each is not observer]

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.lease import Lease, LeaseTakenError
 from lightning_perf.workers.command import run_command
 from lightning_perf.workers.exit_status import describe_exit, last_lines
@@ -31,23 +32,6 @@ sys.argv[0] = '{name}'
 (script,) = {{*entry_points(group='console_scripts', name='{name}')}}
 sys.exit(script.load()())" "$@"
 """
-
-
-@dataclass(frozen=True)
-class Checkout:
-    """The files of one commit.
-
-    Attributes:
-        name: The arm that they belong to.
-        commit: The whole hash of the commit.
-        folder: Folder in which commands run: the checkout, or the same subfolder in it as the current one.
-        search_paths: Folders to put in front of ``PATH`` and ``PYTHONPATH``, see `StudyArm`.
-    """
-
-    name: str
-    commit: str
-    folder: Path
-    search_paths: Mapping[str, tuple[str, ...]]
 
 
 def resolve_commit(option: str, ref: str) -> str:
@@ -76,12 +60,13 @@ def has_uncommitted_changes() -> bool:
 
 @contextmanager
 def open_checkouts(
-    folder: Path, commits: Mapping[str, str], *, setup: str | None, say: Callable[[str], None]
-) -> Iterator[tuple[Checkout, ...]]:
-    """Check out commits of the current repository, and remove the checkouts when the block ends.
+    folder: Path, commits: Mapping[str, str], arms: Sequence[StudyArm], *, setup: str | None, say: Callable[[str], None]
+) -> Iterator[tuple[StudyArm, ...]]:
+    """Check out the commit of each arm, and remove the checkouts when the block ends.
 
-    With `setup`, each checkout gets a virtual environment that also sees the packages of the current one. So ``pip
-    install`` changes the environment of one checkout only.
+    The arms then run in their checkouts, in the same subfolder as the current one. With `setup`, each checkout gets a
+    virtual environment that also sees the packages of the current one. So ``pip install`` changes the environment of
+    one checkout only.
     """
     folder = folder.absolute()
     subfolder = _git("rev-parse", "--show-prefix") or ""
@@ -91,17 +76,17 @@ def open_checkouts(
         # Another gate in this folder would remove the checkouts while this one uses them.
         with Lease(folder, "checkouts"):
             try:
-                checkouts = []
-                for name, commit in commits.items():
-                    _remove(places[name], environments[name])
-                    _add(places[name], commit)
-                    checkouts.append(_checkout(name, commit, places[name], subfolder))
+                placed = []
+                for arm in arms:
+                    _remove(places[arm.name], environments[arm.name])
+                    _add(places[arm.name], commits[arm.name])
+                    placed.append(_place(arm, commits[arm.name], places[arm.name], subfolder))
                 if setup is not None:
-                    for number, checkout in enumerate(checkouts):
-                        say(f"setup of {checkout.name}: {setup}")
-                        scripts = make_environment(environments[checkout.name])
-                        checkouts[number] = _set_up(checkout, setup, scripts, folder / f"setup-{checkout.name}.log")
-                yield tuple(checkouts)
+                    for number, arm in enumerate(placed):
+                        say(f"setup of {arm.name}: {setup}")
+                        scripts = make_environment(environments[arm.name])
+                        placed[number] = _set_up(arm, setup, scripts, folder / f"setup-{arm.name}.log")
+                yield tuple(placed)
             finally:
                 for name in commits:
                     _remove(places[name], environments[name])
@@ -148,32 +133,31 @@ def _remove(place: Path, environment: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _checkout(name: str, commit: str, place: Path, subfolder: str) -> Checkout:
+def _place(arm: StudyArm, commit: str, place: Path, subfolder: str) -> StudyArm:
     folder = place / subfolder
     if not folder.is_dir():
         raise CompareError(
-            f"The commit {commit[:12]} of {name} has no folder '{subfolder}'. Run the command in a folder that both "
-            "commits have."
+            f"The commit {commit[:12]} of {arm.name} has no folder '{subfolder}'. Run the command in a folder that "
+            "both commits have."
         )
     sources = tuple(str(place / source) for source in SOURCES if (place / source).is_dir())
-    return Checkout(name, commit, folder, {"PYTHONPATH": sources})
+    return replace(arm, folder=str(folder), search_paths={"PYTHONPATH": sources})
 
 
-def _set_up(checkout: Checkout, setup: str, scripts: Path, log: Path) -> Checkout:
-    search_paths = {**checkout.search_paths, "PATH": (str(scripts),)}
+def _set_up(arm: StudyArm, setup: str, scripts: Path, log: Path) -> StudyArm:
     variables = {"PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}", "VIRTUAL_ENV": str(scripts.parent)}
     with log.open("w+b") as stream:
         code = run_command(
             ["sh", "-ec", setup],
-            folder=str(checkout.folder),
+            folder=str(arm.folder),
             environment={**os.environ, **variables},
             log=stream,
         )
         if code:
             raise CompareError(
-                f"--setup: the command {describe_exit(code)} for {checkout.name}, see {log}: {last_lines(stream)}"
+                f"--setup: the command {describe_exit(code)} for {arm.name}, see {log}: {last_lines(stream)}"
             )
-    return Checkout(checkout.name, checkout.commit, checkout.folder, search_paths)
+    return replace(arm, search_paths={**arm.search_paths, "PATH": (str(scripts),)})
 
 
 def _git(*arguments: str) -> str | None:

@@ -41,28 +41,19 @@ class Progress:
 
 def read_progress(study: Study, folder: Path) -> Progress:
     """Read the progress of a study from its journals."""
-    finished = 0
-    running: list[str] = []
-    seconds: list[float] = []
-    events: list[str] = []
-    states = block_states(study, folder)
-    warm_ups = {device: read_block(folder, 0, device) for device in device_warm_ups(folder)}
+    states, arms = block_states(study, folder), len(study.arms)
     named = [(f"block {block} of {study.blocks}" if block else "warm-up", state) for block, state in states.items()]
-    named += [(f"warm-up on {device}", state) for device, state in warm_ups.items()]
-    for name, state in named:
-        finished += len(state.finished)
-        seconds += state.seconds
-        events += [f"{name}: {event}" for event in state.events]
-        if state.over and not state.done:
-            finished += len(study.arms) - len(state.finished)
-        if state.open_run is not None and not state.over:
-            running.append(f"{name}: {state.open_run.arm}")
+    named += [(f"warm-up on {device}", read_block(folder, 0, device)) for device in device_warm_ups(folder)]
+    seconds = [run_s for _, state in named for run_s in state.seconds]
     return Progress(
-        runs=len(named) * len(study.arms),
-        finished=finished,
-        running=tuple(running),
+        runs=len(named) * arms,
+        # Nothing is left to do in a block that was given up.
+        finished=sum(arms if state.over and not state.done else len(state.finished) for _, state in named),
+        running=tuple(
+            f"{name}: {state.open_run.arm}" for name, state in named if state.open_run is not None and not state.over
+        ),
         mean_run_s=sum(seconds) / len(seconds) if seconds else None,
-        events=tuple(events),
+        events=tuple(f"{name}: {event}" for name, state in named for event in state.events),
         code_changes=code_changes(states),
     )
 

@@ -90,7 +90,7 @@ def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
         rows = ((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows if row.arm == arm)
         yield table(("", refusal.baseline, arm), rows, title)
     yield from listing(notes)
-    yield Line(_what_to_do(refusal))
+    yield Line(way_out(refusal))
 
 
 def _title(comparison: Comparison) -> str:
@@ -209,7 +209,7 @@ def gate_table(gates: Sequence[GateResult]) -> Table:
     return table(("", "outcome", "value", "low", "high", "why"), rows, "Gates")
 
 
-def _what_to_do(refusal: Unfair) -> str:
+def way_out(refusal: Unfair) -> str:
     """Return the advice after a refusal: the option that allows the most likely cause."""
     if refusal.advice is not None:
         return refusal.advice

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.records.metrics import METRICS, Metric
-from lightning_perf.compare.verdicts.blocks import gate_table, results_table, verdict_blocks
+from lightning_perf.compare.verdicts.blocks import gate_table, results_table, verdict_blocks, way_out
 from lightning_perf.compare.verdicts.charts import (
     accuracy_boxes,
     arm_cell,
@@ -24,10 +24,6 @@ from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, 
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
     from lightning_perf.compare.verdicts.refusal import Unfair
-
-WAY_OUT = (
-    "If you test one of these facts, name it with --treatment. If a difference does not matter, name it with --allow."
-)
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
@@ -61,7 +57,7 @@ def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
         "refusal": [
             Heading("Refused as unfair", definition="fair-comparison"),
             Line(refusal.message, "bad"),
-            Line(WAY_OUT),
+            Line(way_out(refusal)),
         ],
         "differences": [table(heads, rows, title, "code text text text", definition="fair-comparison")],
     }

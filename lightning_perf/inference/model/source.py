@@ -12,7 +12,7 @@ from torch import nn
 
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.named_object import find_object
+from lightning_perf.lazy_imports import find_object
 
 
 def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:

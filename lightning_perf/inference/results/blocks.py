@@ -54,23 +54,13 @@ def sweep_blocks(sweep: Sweep) -> Iterator[Block]:
     """Yield the table of the backbones, and remarks on the figures."""
     rows: list[TableRow] = []
     for row in sweep.rows:
-        latency = row.latency
-        if latency is None:
-            continue
-        macs = ("≥ " if row.uncounted else "") + _scaled(row.macs)
-        speed = Cell("1×", 1.0) if latency.speedup is None else latency.speedup.value
-        rows.append(
-            (
-                row.name,
-                Cell(_scaled(row.parameters), row.parameters),
-                Cell(macs, row.macs),
-                latency.p50_ms,
-                latency.p90_ms,
-                Cell(format_count(float(f"{latency.throughput:.3g}")), latency.throughput),
-                speed,
-                row.efficiency,
-            )
-        )
+        if (latency := row.latency) is not None:
+            parameters = Cell(_scaled(row.parameters), row.parameters)
+            macs = Cell(("≥ " if row.uncounted else "") + _scaled(row.macs), row.macs)
+            throughput = Cell(format_count(float(f"{latency.throughput:.3g}")), latency.throughput)
+            speed = Cell("1×", 1.0) if latency.speedup is None else latency.speedup.value
+            times_ms = latency.p50_ms, latency.p90_ms
+            rows.append((row.name, parameters, macs, *times_ms, throughput, speed, row.efficiency))
     heads = ("backbone", "params", "MACs", "median", "p90", "inputs/s", "speed", "of peak")
     kinds = "name figure figure milliseconds milliseconds figure ratio share"
     yield table(heads, rows, sweep_title(sweep), kinds)
@@ -131,22 +121,11 @@ def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:
     on_device = tradeoff.machine.device_type != "cpu"
     rows: list[TableRow] = []
     for row in tradeoff.rows:
-        latency = row.latency(cell.threads, cell.batch)
-        if latency is None:
-            continue
-        rows.append(
-            (
-                row.variant,
-                latency.calls,
-                latency.p10_ms,
-                latency.p50_ms,
-                latency.p90_ms,
-                latency.p99_ms,
-                (latency.device_ms if on_device else latency.cpu_ms),
-                Cell(_interval(latency.speedup), 1.0 if latency.speedup is None else latency.speedup.value),
-                latency.throughput,
-            )
-        )
+        if (latency := row.latency(cell.threads, cell.batch)) is not None:
+            times_ms = latency.p10_ms, latency.p50_ms, latency.p90_ms, latency.p99_ms
+            busy_ms = latency.device_ms if on_device else latency.cpu_ms
+            speedup = Cell(_interval(latency.speedup), 1.0 if latency.speedup is None else latency.speedup.value)
+            rows.append((row.variant, latency.calls, *times_ms, busy_ms, speedup, latency.throughput))
     time = "device" if on_device else "CPU"
     heads = ("variant", "calls", "p10", "p50", "p90", "p99", time, "speed-up, interval", "inputs/s")
     title = f"Latency: {cell.conditions}; the original against itself: {_interval(cell.noise)}"
@@ -159,19 +138,12 @@ def accuracy_table(tradeoff: Tradeoff) -> Table:
     """Return accuracy with its intervals, and the difference from the original's outputs, which needs no labels."""
     rows: list[TableRow] = []
     for row in tradeoff.rows:
-        if row.reload is None:
-            continue
-        error = f"{row.output_error:.1e}" if row.output_error is not None else NOT_AVAILABLE
-        differs = row.reload.max_difference > row.reload.tolerance
-        reloaded = f"differs by {row.reload.max_difference:.1e}" if differs else "the same"
-        rows.append(
-            (
-                row.variant,
-                *_judged(row.accuracy),
-                Cell(error, row.output_error),
-                Cell(reloaded, row.reload.max_difference, troubled=differs),
-            )
-        )
+        if row.reload is not None:
+            error = Cell(NOT_AVAILABLE if row.output_error is None else f"{row.output_error:.1e}", row.output_error)
+            difference = row.reload.max_difference
+            differs = difference > row.reload.tolerance
+            reloaded = Cell(f"differs by {difference:.1e}" if differs else "the same", difference, troubled=differs)
+            rows.append((row.variant, *_judged(row.accuracy), error, reloaded))
     heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error", "after loading")
     return table(
         heads,
@@ -202,21 +174,13 @@ def _judged(accuracy: Accuracy | None) -> TableRow:
 def cold_table(tradeoff: Tradeoff) -> Table:
     """Return the build time of each variant, and the load time and memory of a fresh process."""
     on_device = tradeoff.machine.device_type != "cpu"
-    rows = (
-        (
-            row.variant,
-            row.parameters,
-            row.size_bytes,
-            row.packed_bytes,
-            1e9 * row.build_s if row.build_s is not None else None,
-            row.cold.load_ms,
-            row.cold.first_call_ms,
-            row.cold.peak_rss_bytes,
-            row.cold.peak_device_bytes,
-        )
-        for row in tradeoff.rows
-        if row.cold is not None
-    )
+    rows: list[TableRow] = []
+    for row in tradeoff.rows:
+        if (cold := row.cold) is not None:
+            build_ns = None if row.build_s is None else 1e9 * row.build_s
+            sizes = row.parameters, row.size_bytes, row.packed_bytes
+            memory = cold.peak_rss_bytes, cold.peak_device_bytes
+            rows.append((row.variant, *sizes, build_ns, cold.load_ms, cold.first_call_ms, *memory))
     heads = ("variant", "parameters", "files", "packed", "build", "load", "first call", "memory", "on device")
     kinds = "name count bytes bytes duration milliseconds milliseconds bytes bytes"
     shown = None if on_device else -1

@@ -161,8 +161,9 @@ class HalfPrecision(Eager):
             call = module_call(half.to(subject.device), dtype=self.dtype, channels_last=True)
             call(subject.inputs[:1].to(subject.device))
         save_module(half.cpu(), folder)
+        order = {"memory_format": "channels_last"} if subject.inputs.ndim in CHANNELS_LAST else {}
         dtype = str(self.dtype).removeprefix("torch.")
-        return {"dtype": dtype, "memory_format": "channels_last", "arithmetic": self.arithmetic(subject.device)}
+        return {"dtype": dtype, **order, "arithmetic": self.arithmetic(subject.device)}
 
     def arithmetic(self, device: torch.device) -> str:  # noqa: ARG002
         """Say whether the device has arithmetic of this type."""

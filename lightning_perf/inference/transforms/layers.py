@@ -117,17 +117,8 @@ def separate(layer: Convolution) -> nn.Sequential:
     """
     kind: Any = type(layer)
     inputs, outputs = layer.in_channels, layer.out_channels
-    depthwise = kind(
-        inputs,
-        inputs,
-        layer.kernel_size,
-        stride=layer.stride,
-        padding=layer.padding,
-        dilation=layer.dilation,
-        groups=inputs,
-        bias=False,
-        padding_mode=layer.padding_mode,
-    )
+    options = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "padding_mode")}
+    depthwise = kind(inputs, inputs, layer.kernel_size, groups=inputs, bias=False, **options)
     pointwise = kind(inputs, outputs, 1, bias=layer.bias is not None)
     filters, factors = _rank_one(layer.weight.detach())
     with torch.no_grad():

@@ -122,16 +122,12 @@ def save_artefact(
         format_version=FORMAT_VERSION,
         tool_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        variant=origin.variant,
-        runtime=origin.runtime,
-        transforms=origin.transforms,
-        source=origin.source,
+        **msgspec.structs.asdict(origin),
         device=subject.device.type,
         threads=subject.threads,
         input_shape=subject.input_shape,
         output_shape=output_shape,
         dtype="float32",
-        labels=origin.labels,
         files={
             path.relative_to(folder).as_posix(): path.stat().st_size
             for path in sorted(folder.rglob("*"))

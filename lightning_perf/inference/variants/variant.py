@@ -66,6 +66,16 @@ class Variant:
     transforms: tuple[Transform, ...]
     runtime: Runtime
 
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Names of the transforms."""
+        return tuple(transform.name for transform in self.transforms)
+
+    @property
+    def summary(self) -> str:
+        """Description of its parts."""
+        return "; ".join([*(transform.summary for transform in self.transforms), self.runtime.summary])
+
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
     """Parse the name of a variant.

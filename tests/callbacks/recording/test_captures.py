@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +159,15 @@ def test_a_request_waits_for_the_schedules_window(tmp_path: Path) -> None:
 
 
 class Slow(Points):
-    """Slow from one sample to another, and something happens at a third."""
+    """Something happens at some samples."""
 
-    def __init__(self, size: int, slow: range, at: int = -1, do: Any = None) -> None:
+    def __init__(self, size: int, events: dict[int, Callable[[], object]]) -> None:
         super().__init__(size)
-        self.slow, self.at, self.do = slow, at, do
+        self.events = events
 
     def __getitem__(self, index: int) -> Any:
-        time.sleep(0.15 if index in self.slow else 0.002)
-        if index == self.at:
-            self.do()
+        time.sleep(0.002)
+        self.events.get(index, int)()
         return super().__getitem__(index)
 
 
@@ -185,7 +185,9 @@ def capturing(tmp_path: Path, *, skip_first: int = 5, active: int = 3, **options
 
 def test_a_training_that_turns_slow(tmp_path: Path) -> None:
     callback = capturing(tmp_path, min_excess=4.0, on_file=False, max_captures=1)
-    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(Slow(70, range(50, 58)), 1))
+    make_trainer(tmp_path, callback).fit(
+        make_module(), DataLoader(Slow(70, dict.fromkeys(range(50, 58), lambda: time.sleep(0.148))), 1)
+    )
     report = analyze(tmp_path / "perf")
     (capture,) = report.captures
     assert capture.folder == f"slow-step-{capture.step + 1}"
@@ -215,7 +217,7 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
 @needs_signal
 def test_a_training_that_is_asked(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
-    data = Slow(40, range(0), at=20, do=lambda: os.kill(os.getpid(), signal.SIGUSR2))
+    data = Slow(40, {20: lambda: os.kill(os.getpid(), signal.SIGUSR2)})
     callback = capturing(tmp_path, on_signal=True, max_captures=0)
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
     (capture,) = analyze(tmp_path / "perf").captures
@@ -238,24 +240,13 @@ def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
 
 
 def test_a_touched_file_in_a_training(tmp_path: Path) -> None:
-    data = Slow(30, range(0), at=10, do=(tmp_path / "perf" / "profile-now").touch)
+    # The file is looked for at the first step's end, then a second later: one step is long enough for one more look.
+    data = Slow(30, {10: (tmp_path / "perf" / "profile-now").touch, 12: lambda: time.sleep(1.1)})
     callback = capturing(tmp_path, skip_first=2, active=2, max_captures=0)
-    # The file is looked for at the first step's end, then a second later: steps are long enough for one more look.
-    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(SlowLater(data), 1))
+    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
     (capture,) = analyze(tmp_path / "perf").captures
     assert capture.trigger is CaptureTrigger.FILE
     assert not (tmp_path / "perf" / "profile-now").exists()
-
-
-class SlowLater(Points):
-    def __init__(self, data: Slow) -> None:
-        super().__init__(data.size)
-        self.data = data
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 12:
-            time.sleep(1.1)
-        return self.data[index]
 
 
 def test_without_the_option_nothing_is_captured_or_watched(tmp_path: Path) -> None:

@@ -74,6 +74,12 @@ def test_outputs_are_the_modules(name, tolerance, tmp_path):
     check(name, residual_network(), tmp_path, tolerance)
 
 
+@pytest.mark.parametrize(("inputs", "order"), [(pictures(3), "channels_last"), (torch.randn(3, 12), None)])
+def test_channels_are_innermost_if_there_are_any(inputs, order, tmp_path):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(inputs[0].numel(), 2)).eval()
+    assert usable("bf16").build(subject_of(module, inputs), tmp_path).get("memory_format") == order
+
+
 @pytest.mark.slow
 def test_a_library_for_any_batch_size_gives_the_modules_outputs(tmp_path):
     usable("compile")

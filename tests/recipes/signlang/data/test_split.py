@@ -1,4 +1,4 @@
-"""Splits of the sign-language recipe, and the interval of its accuracy."""
+"""Splits of the sign-language recipe."""
 
 from __future__ import annotations
 
