@@ -227,17 +227,11 @@ def _judge(
     if finding.kind == "input-bound" and run is not None:
         return _waits(finding, analysis, run)
     processor = analysis.metadata.processor
-    if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
-        if is_oversubscribed(processor):
-            enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
-            return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
-        if is_busy(processor) and finding.basis != "probed":
-            instead = (
-                f"A probe measures it all the same: lightning-perf analyze {shlex.quote(path)} --probe."
-                if finding.kind in PROBED
-                else "Record again on a quiet machine."
-            )
-            return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
+    paced = processor is not None and (processor.trains or finding.kind in HOST_PACED)
+    competes = paced and finding.kind != "input-bound"
+    if processor is not None and competes and is_oversubscribed(processor):
+        enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
+        return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
@@ -245,6 +239,13 @@ def _judge(
             "PerfCallback(skip_first=…, repeat=3)."
         )
         return HeldBack(finding, reason)
+    if competes and is_busy(processor) and finding.basis != "probed":
+        instead = (
+            f"A probe measures it all the same: lightning-perf analyze {shlex.quote(path)} --probe."
+            if finding.kind in PROBED
+            else "Record again on a quiet machine."
+        )
+        return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
     return _without_hiccups(finding, analysis, run)
 
 

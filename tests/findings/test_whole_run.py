@@ -342,6 +342,14 @@ def test_a_share_of_slow_recorded_steps_is_given_for_the_usual_step(tmp_path: Pa
     assert "Estimated saving: 4.50 ms to 9.00 ms per step (45.0 % to 90.0 %)" in report.verdict.next
 
 
+def test_a_probe_is_not_advised_for_steps_that_are_unlike_the_usual_ones(tmp_path: Path) -> None:
+    # Measured: "A probe measures it all the same", and with the probe the finding was held back all the same.
+    trace = convolving(on_processor(bf16=["avx512_bf16"], load=30.0))
+    report = lightning_perf.analyze(folder(tmp_path, trace, [(90_000, 0)] * 500))
+    reasons = {held.finding.kind: held.reason for held in report.held_back}
+    assert "Record other steps" in reasons["cpu-bf16"], reasons
+
+
 def test_estimates_of_a_busy_machine_are_held_back_and_that_is_said_first(tmp_path: Path) -> None:
     # Measured: on 2 threads under load bf16 was to save 6 to 43 % and made the training 36 % slower.
     quiet = report(tmp_path)
