@@ -5,10 +5,12 @@ programs are in `benchmarks.training.overhead_programs`. The arms are *bare* (no
 callback without hooks, which the Trainer still calls), and *perf* (`PerfCallback` with its defaults). An arm that did
 not do its work is an error.
 
-A step lasts from its first hook to that of the next step. For each step, the benchmark takes the median over rounds,
-then the mean over the steps of a part of the fit. The cost is the difference from the empty callback, with a 95 %
-bootstrap interval over rounds. Fits of their own time the methods of each component in place. Fresh processes measure
-imports, start, end, memory and disk.
+A step lasts from its first hook to that of the next step. The cost of a steady step comes from switched fits: from step
+100 on, blocks of steps train with the callback or with an empty one in its place, in pairs of random order. The cost is
+the trimmed mean of the differences within pairs, with a 95 % bootstrap interval over pairs. In epochs of one batch the
+callback cannot be switched. There, and for the other parts of a fit, the benchmark takes the median of each step over
+rounds, then the mean over steps, and the difference from the empty callback, with an interval over rounds. Fits of
+their own time the methods of each component in place. Fresh processes measure imports, start, end, memory and disk.
 
 Run as ``python -m benchmarks.training.overhead [--device cuda]``. It prints a page, and writes it and the figures to
 ``benchmarks/results/``, or to the files that ``--out`` names. ``--quote`` prints the lines that the docs quote. On a
@@ -47,12 +49,17 @@ from lightning_perf.machine.environment import cpu_name
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"
-METHOD = 4
+METHOD = 5
 """Version of the method: figures of different versions are not comparable."""
 
 ARMS = ("bare", "empty", "perf")
 STEPS = {"hot loop": 600, "one batch per epoch": 300}
 REAL_STEPS = 200
+SWITCHED_STEPS = 1600
+BLOCK_STEPS, SETTLING = 10, 2
+"""Steps with or without the callback in a row, and those at the start of such a block that do not count."""
+TRIMMED = 0.05
+"""Share of the pairs that is left out at each end: other programs and the collector of garbage strike few blocks."""
 FRESH = "language"
 WINDOW = range(9, 19)
 """The steps that hold the window by default: 3 to warm up, 5 recorded, and the pauses before and after."""
@@ -153,6 +160,118 @@ class Components:
         self.own_ns, self.around_ns = round(inside_ns), round(whole_ns - inside_ns)
 
 
+class Switch(pl.Callback):
+    """Takes a `PerfCallback` out of its fit for blocks of steps, and notes the times of all steps.
+
+    It is the first callback, so that a step holds the hooks of all.
+
+    Args:
+        seed: Of the order within pairs of blocks.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._draw = np.random.default_rng(seed)
+        self._order: list[bool] = []
+        self._methods: list[tuple[Any, str, Any, Any]] = []
+        self._on = True
+        self._with: list[pl.Callback] = []
+        self.times_ns: list[tuple[int, int]] = []
+        self.blocks: list[bool] = []
+        """Whether the callback was there, by block."""
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep track of the methods that the callback replaces in the block."""
+        from lightning_perf.callbacks.wrapped_methods import WrappedMethods
+
+        own = WrappedMethods.wrap
+
+        def wrap(wrapped: Any, owner: Any, name: str, make: Any) -> None:
+            before = vars(owner).get(name)
+            own(wrapped, owner, name, make)
+            self._methods.append((owner, name, before, vars(owner).get(name)))
+
+        WrappedMethods.wrap = wrap  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            WrappedMethods.wrap = own  # type: ignore[method-assign]
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """A step begins. With the first one of a block, the callback leaves or comes back."""
+        step = len(self.times_ns) - 100
+        if step >= 0 and step % BLOCK_STEPS == 0:
+            if not self._order:
+                self._order = [True, False] if self._draw.random() < 0.5 else [False, True]
+            self.blocks.append(self._order.pop())
+            self._turn(trainer, self.blocks[-1])
+        self.times_ns.append(now_ns())
+
+    def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Training has ended: the callback gets its end."""
+        self._turn(trainer, True)
+
+    def _turn(self, trainer: pl.Trainer, on: bool) -> None:
+        if on == self._on:
+            return
+        self._on = on
+        if not on:
+            self._with = trainer.callbacks  # type: ignore[attr-defined]
+        empty = [pl.Callback() if type(each).__name__ == "PerfCallback" else each for each in self._with]
+        trainer.callbacks = self._with if on else empty  # type: ignore[attr-defined]
+        for owner, name, without, wrapper in self._methods if on else reversed(self._methods):
+            if on:
+                setattr(owner, name, wrapper)
+            elif without is None:
+                vars(owner).pop(name, None)
+            else:
+                setattr(owner, name, without)
+
+    def differences_ms(self) -> Any:
+        """Return the processor and wall time per step that the callback added, by pair of blocks."""
+        steps_ms = np.diff(self.times_ns[100:], axis=0) / 1e6
+        count = len(steps_ms) // BLOCK_STEPS // 2 * 2
+        blocks = steps_ms[: count * BLOCK_STEPS].reshape(count, BLOCK_STEPS, 2)[:, SETTLING:].mean(axis=1)
+        signs = np.where(self.blocks[:count], 1, -1)
+        return (blocks * signs[:, None]).reshape(-1, 2, 2).sum(axis=1)
+
+
+def switched(program: str, device: str, seed: int) -> Any:
+    """Train once with a callback that leaves and comes back, and return its costs by pair of blocks."""
+    from lightning_perf import PerfCallback
+
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as output:
+        module, data, options = PROGRAMS[program](SWITCHED_STEPS, Path(name))
+        options = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **options}
+        switch = Switch(seed)
+        callbacks = [switch, *options.pop("callbacks", ()), PerfCallback()]
+        trainer = pl.Trainer(default_root_dir=name, accelerator=device, devices=1, callbacks=callbacks, **options)
+        with switch.watching():
+            trainer.fit(module, **data)
+        if "PerfCallback:" in output.getvalue() or len(switch.times_ns) != SWITCHED_STEPS:
+            raise SystemExit(f"{program}: the switched callback did not do its work: {output.getvalue()}")
+    return switch.differences_ms()
+
+
+def cost_us(differences_ms: Any) -> dict[str, list[float]]:
+    """Return value, low and high of the trimmed mean difference in microseconds of processor and wall time."""
+    cut = int(TRIMMED * len(differences_ms))
+
+    def estimate(rows: Any) -> Any:
+        return np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0) * 1e3
+
+    draw = np.random.default_rng(0)
+    count = len(differences_ms)
+    samples = [estimate(differences_ms[draw.integers(0, count, count)]) for _ in range(1000)]
+    low, high = np.percentile(samples, [2.5, 97.5], axis=0)
+    value = estimate(differences_ms)
+    return {
+        clock: [round(float(each[place]), 1) for each in (value, low, high)]
+        for place, clock in enumerate(("cpu", "wall"))
+    }
+
+
 def now_ns() -> tuple[int, int]:
     """Return the processor time of this process, and the wall time."""
     return time.process_time_ns(), time.perf_counter_ns()
@@ -198,6 +317,18 @@ def check_work(arm: str, folder: Path, clock: Clock, steps: int) -> None:
         expected += [steps, True, True, steps]
     if seen != expected:
         raise SystemExit(f"{arm} did not do its work: steps, samples, traces, reports, account: {seen}, not {expected}")
+
+
+def measure_switched(device: str, minutes: float) -> dict[str, Any]:
+    """Return the cost of a steady step by program, from as many switched fits as the time admits."""
+    found: dict[str, list[Any]] = {name: [] for name in PROGRAMS if name != "one batch per epoch"}
+    deadline = time.monotonic() + 60 * minutes
+    seed = 0
+    while not seed or time.monotonic() < deadline:
+        for name, differences in found.items():
+            differences.append(switched(name, device, seed))
+        seed += 1
+    return {name: cost_us(np.concatenate(differences)) for name, differences in found.items()}
 
 
 def measure(device: str, rounds: int, minutes: float) -> tuple[dict[str, Any], int]:
@@ -381,6 +512,9 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=40, help="most fits of each arm (default: 40)")
     parser.add_argument("--minutes", type=float, default=5.5, help="start no further round after this (default: 5.5)")
+    parser.add_argument(
+        "--switched-minutes", type=float, default=4.0, help="start no further switched fits after this (default: 4)"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default: cpu)")
     parser.add_argument(
         "--out", type=Path, help="results, without suffix (default: benchmarks/results/overhead, or …_cuda)"
@@ -402,6 +536,9 @@ def main() -> None:
         return
     load = [os.getloadavg()[0]]
     found, rounds = measure(device, arguments.rounds, arguments.minutes)
+    programs = summary(found)
+    for name, steady in measure_switched(device, arguments.switched_minutes).items():
+        programs[name]["arms"]["perf"]["steady"] = steady
     results = {
         "method": METHOD,
         "date": datetime.date.today().isoformat(),
@@ -410,7 +547,7 @@ def main() -> None:
         "rounds": rounds,
         "versions": versions_text(),
         **known_versions(),
-        "programs": summary(found),
+        "programs": programs,
         "components": measure_components(device),
         "fresh": measure_fresh(device),
         "load": [*load, os.getloadavg()[0]],
