@@ -182,8 +182,8 @@ def test_gc_pauses_are_half_to_all_of_the_full_collections() -> None:
     assert finding.title == "Garbage collection: training pauses 10.0 s (9.3 % of the fit) for full collections"
     assert finding.evidence == (
         (
-            "20 full collections in steps take 500 ms each, and the longest 1.00 s. Together that is 10.0 % of the time "
-            "of the steps."
+            "20 full collections in steps take 500 ms each, and the longest 1.00 s. Together that is 10.0 % of "
+            "the time of the steps."
         ),
         ("Each frees 0 objects, and 1,000,000 objects stay. Most of the time, the collector looks at those that stay."),
     )
