@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.05
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
-    """Make the folder of a fit, by `claim_folder`."""
+    """Make the folder of a fit. A collective call, as `claim_folder` is."""
     log_dir = None
     with errors.instead(f"the logger has no folder, {trainer.default_root_dir} is used"):
         # A collective call of the first logger, and None if loggers save nothing (`fast_dev_run`).
