@@ -36,7 +36,7 @@ class GarbageWatch:
     def totals(self) -> tuple[GarbageCollections, ...]:
         """Return the collections so far by generation, with the objects that each generation has now."""
         return tuple(
-            GarbageCollections(generation, *row, len(gc.get_objects(generation)))
+            GarbageCollections(generation, *row, objects=len(gc.get_objects(generation)))
             for generation, row in enumerate(self._rows)
         )
 
