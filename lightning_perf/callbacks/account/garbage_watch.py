@@ -36,8 +36,8 @@ class GarbageWatch:
     def totals(self) -> tuple[GarbageCollections, ...]:
         """Return the collections so far by generation, with the objects that each generation has now."""
         return tuple(
-            GarbageCollections(generation, *row, objects=len(gc.get_objects(generation)))
-            for generation, row in enumerate(self._rows)
+            GarbageCollections(generation, count, time_ns, longest_ns, freed, len(gc.get_objects(generation)))
+            for generation, (count, time_ns, longest_ns, freed) in enumerate(self._rows)
         )
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
