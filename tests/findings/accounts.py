@@ -15,7 +15,7 @@ from lightning_perf.run_files.fit.account import (
     AccountEntry,
     AccountFacts,
     FitAccount,
-    GarbageCollections,
+    GcTotals,
     LoaderStart,
     write_account,
 )
@@ -132,9 +132,9 @@ FAULTS: dict[str, dict[str, Any]] = {
     # 120 full collections of 100 ms.
     "gc-pauses": {
         "collections": (
-            GarbageCollections(0, 90_000, S, S // 1000, 500_000),
-            GarbageCollections(1, 8000, S, S // 100, 50_000),
-            GarbageCollections(2, 120, 12 * S, S // 4, 6000, 1_200_000),
+            GcTotals(0, 90_000, S, S // 1000, 500_000),
+            GcTotals(1, 8000, S, S // 100, 50_000),
+            GcTotals(2, 120, 12 * S, S // 4, 6000, 1_200_000),
         )
     },
     # 40 s of compilation.

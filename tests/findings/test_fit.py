@@ -19,7 +19,7 @@ from lightning_perf.findings.fit import leak, memory_growth, worker_memory
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.rules import fit_rule
 from lightning_perf.report.sections.short import short_blocks
-from lightning_perf.run_files.fit.account import GarbageCollections, account_paths, read_account
+from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
     MemorySample,
@@ -165,13 +165,13 @@ def test_a_first_step_like_the_others_is_not_slow() -> None:
     assert found({("first step", "forward"): (50.0, 1)}, steps=1) == []
 
 
-def collected(count: int, seconds: float, freed: int, objects: int) -> tuple[GarbageCollections, ...]:
+def collected(count: int, seconds: float, freed: int, objects: int) -> tuple[GcTotals, ...]:
     """Full collections, next to many short ones of newer objects."""
     time_ns = round(seconds * S)
     return (
-        GarbageCollections(0, 10**6, 30 * S, S // 1000),
-        GarbageCollections(1, 10**5, 30 * S, S // 1000),
-        GarbageCollections(2, count, time_ns, time_ns // 10, count * freed, objects),
+        GcTotals(0, 10**6, 30 * S, S // 1000),
+        GcTotals(1, 10**5, 30 * S, S // 1000),
+        GcTotals(2, count, time_ns, time_ns // 10, count * freed, objects),
     )
 
 

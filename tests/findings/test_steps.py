@@ -15,7 +15,7 @@ from lightning_perf.findings.finding import Finding, Problem, SavingRange, make_
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.steps import without_collections
 from lightning_perf.report.document import PerfReport
-from lightning_perf.run_files.fit.account import GarbageCollections, write_account
+from lightning_perf.run_files.fit.account import GcTotals, write_account
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.trace.description import LOADER_KEY, LOOP_KEY
 from tests.findings.accounts import account, fit_time, starts
@@ -184,7 +184,7 @@ def test_steps_that_grow_with_their_samples_are_no_finding(tmp_path: Path) -> No
 @pytest.mark.parametrize(("seconds", "kept"), [(39.0, True), (41.0, False)])
 def test_pauses_of_the_garbage_collector_explain_long_steps(seconds: float, kept: bool) -> None:
     """Long steps of 50 ms per step, in a fit of 1,001 steps: collections of 40 ms explain them."""
-    full = GarbageCollections(2, 100, round(seconds * 1e9), 10**9, 0, 10**6)
+    full = GcTotals(2, 100, round(seconds * 1e9), 10**9, 0, 10**6)
     fit = fit_time(collections=(full,))
     (pauses,) = find_in_fit(fit)
     periodic = make_finding(

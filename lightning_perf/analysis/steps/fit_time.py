@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lightning_perf.run_files.fit.account import (
-    AccountEntry,
-    AccountFacts,
-    FitAccount,
-    GarbageCollections,
-    Group,
-    LoaderStart,
-)
+from lightning_perf.run_files.fit.account import AccountEntry, AccountFacts, FitAccount, GcTotals, Group, LoaderStart
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class FitTime:
     starts: tuple[LoaderStart, ...]
     facts: AccountFacts
     tokens_per_second: float | None = None
-    collections: tuple[GarbageCollections, ...] = ()
+    collections: tuple[GcTotals, ...] = ()
 
     def group(self, name: Group) -> FitGroup:
         """Return a group; one of zero if it took no time."""

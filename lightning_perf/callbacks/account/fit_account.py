@@ -25,7 +25,7 @@ from lightning_perf.run_files.fit.account import (
     VERSION,
     AccountFacts,
     FitAccount,
-    GarbageCollections,
+    GcTotals,
     Group,
     LoaderStart,
 )
@@ -98,7 +98,7 @@ class FitAccountant:
         self.steps: int | None = None
         self.samples: int | None = None
         self.tokens: int | None = None
-        self.collections: tuple[GarbageCollections, ...] = ()
+        self.collections: tuple[GcTotals, ...] = ()
         self._trainer = trainer
         self._on_end = on_end
         self._failed = False

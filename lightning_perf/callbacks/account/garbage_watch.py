@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.run_files.fit.account import GarbageCollections
+from lightning_perf.run_files.fit.account import GcTotals
 
 
 class GarbageWatch:
@@ -33,10 +33,10 @@ class GarbageWatch:
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 
-    def totals(self) -> tuple[GarbageCollections, ...]:
+    def totals(self) -> tuple[GcTotals, ...]:
         """Return the collections so far by generation, with the objects that each generation has now."""
         return tuple(
-            GarbageCollections(generation, count, time_ns, longest_ns, freed, len(gc.get_objects(generation)))
+            GcTotals(generation, count, time_ns, longest_ns, freed, len(gc.get_objects(generation)))
             for generation, (count, time_ns, longest_ns, freed) in enumerate(self._rows)
         )
 

@@ -78,7 +78,7 @@ class LoaderStart:
 
 
 @dataclass(frozen=True)
-class GarbageCollections:
+class GcTotals:
     """Python's garbage collections of one generation, in the steps of a fit and in the thread that trains.
 
     Attributes:
@@ -160,7 +160,7 @@ class FitAccount:
     starts: tuple[LoaderStart, ...] = ()
     facts: AccountFacts = AccountFacts()
     tokens: Count | None = None
-    collections: tuple[GarbageCollections, ...] = ()
+    collections: tuple[GcTotals, ...] = ()
 
     def group_ns(self, group: Group) -> int:
         """Return the time of a group."""

@@ -12,7 +12,7 @@ import pytest
 
 from lightning_perf.callbacks.account.garbage_watch import GarbageWatch
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.run_files.fit.account import GarbageCollections, account_paths, read_account
+from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from tests.callbacks.perf_training import quick
 from tests.callbacks.training import loader, make_module, make_trainer
 
@@ -122,7 +122,7 @@ def test_an_account_without_collections_was_not_measured(tmp_path: Path) -> None
     trainer.fit(make_module(), loader(4))
     (path,) = tmp_path.rglob("account.rank0.jsonl")
     account = read_account(path)
-    assert all(isinstance(each, GarbageCollections) for each in account.collections)
+    assert all(isinstance(each, GcTotals) for each in account.collections)
     head, key, rest = path.read_text(encoding="utf-8").partition(',"collections":[')
     assert key
     path.write_text(head + rest.partition("]")[2], encoding="utf-8")
