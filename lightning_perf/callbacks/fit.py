@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
+from lightning_perf.callbacks.account.garbage_watch import GarbageWatch
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import Captures
@@ -170,6 +171,8 @@ class Fit:
         if hook_times is not None:
             observers.add(hook_times)
         observers.add(self.tracker)
+        for each in totals:
+            each.garbage.start()  # here and not earlier: from here on, the tracker closes it
         for captures in self._captures:
             with observers.isolate(self.tracker):
                 captures.listen()  # last: if something above fails, nothing would restore the signal handler
@@ -233,11 +236,12 @@ MARKED_STEPS = 16
 
 
 class _Totals(StepObserver):
-    """The samples and tokens of the fit, and the time of its first half, for its account."""
+    """The samples, tokens and garbage collections of the fit, and the time of its first half, for its account."""
 
     def __init__(self, state: FitState, account: FitAccountant) -> None:
         self._state = state
         self._account = account
+        self.garbage = GarbageWatch(state)
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._next_mark = MARKED_STEPS
@@ -255,6 +259,11 @@ class _Totals(StepObserver):
         if self._state.whole_steps:
             account = self._account
             account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
+            account.collections = self.garbage.totals()
+
+    def close(self) -> None:
+        """Stop to watch the garbage collector."""
+        self.garbage.close()
 
 
 class _Taps(StepObserver):

@@ -10,6 +10,7 @@ from lightning_perf.analysis.steps.growth import MemoryGrowth, TensorGrowth
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
+from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 MIN_SAVING_NS = 1_000_000_000
@@ -440,6 +441,53 @@ def slow_logger(fit: FitTime) -> Problem | None:
             (0.5 * periodic_ns, 0.9 * periodic_ns + once_ns),
             "Logging a tenth as often saves half to nine tenths of the calls at steps.",
         ),
+    )
+
+
+FREED_COST = 3
+"""Objects that stay which take a full collection as long as one that it frees: measured with lists and dictionaries."""
+
+COLLECT_RARELY = (
+    "Or collect rarely: gc.disable() in on_train_start, and gc.collect() in every 1,000th on_train_batch_end. Until "
+    "then, reference cycles keep their memory."
+)
+
+
+@fit_rule("gc-pauses")
+def gc_pauses(fit: FitTime) -> Problem | None:
+    """Find full garbage collections, which look at all objects of the program, that pause the training for long."""
+    full = next((each for each in fit.collections if each.generation == FULL_GENERATION), None)
+    if full is None or not full.count or not is_worth_it(full.time_ns, fit.wall_ns):
+        return None
+    steps_ns = fit.group("first step").time_ns + fit.group("training steps").time_ns
+    freed = full.freed / full.count
+    objects = f"Each frees {counted(round(freed), 'object')}, and {counted(full.objects, 'object')} stay."
+    if full.objects < FREED_COST * freed:
+        reason = f"{objects} The steps leave reference cycles, so gc.freeze() does not help."
+        action = (
+            "Find the cycles: call gc.set_debug(gc.DEBUG_SAVEALL), and look at gc.garbage after a step and "
+            f"gc.collect(). Break them, e.g. with weakref.ref. {COLLECT_RARELY}"
+        )
+        saving = SavingRange((0.0, full.time_ns), "At most all of it goes away, if steps leave no cycles.")
+    else:
+        reason = f"{objects} Most of the time, the collector looks at those that stay."
+        action = (
+            "Leave the objects of the model and the data out: call gc.collect() and then gc.freeze() in "
+            f"on_train_start. {COLLECT_RARELY}"
+        )
+        saving = SavingRange((0.5 * full.time_ns, full.time_ns), "Half to all of the full collections' time goes away.")
+    return Problem(
+        f"Garbage collection: training pauses {of_fit(full.time_ns, fit.wall_ns)} for full collections",
+        (
+            (
+                f"{counted(full.count, 'full collection')} in steps take {format_duration(full.time_ns / full.count)} "
+                f"each, and the longest {format_duration(full.longest_ns)}. Together that is "
+                f"{format_share(full.time_ns / max(steps_ns, full.time_ns))} of the time of the steps."
+            ),
+            reason,
+        ),
+        action,
+        saving,
     )
 
 

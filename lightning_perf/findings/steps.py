@@ -128,6 +128,28 @@ def one_per_cause(
     ]
 
 
+PAUSED_BY_COLLECTIONS = frozenset({"cpu-pauses", "growing-steps", "periodic-steps"})
+"""Rules about long steps that full garbage collections can cause."""
+
+SAME_TIME = 0.8
+"""Share of a finding's time that garbage collections take if they are its cause."""
+
+
+def without_collections(
+    findings: Sequence[Finding], fit: FitTime | None, fit_findings: Sequence[Finding]
+) -> list[Finding]:
+    """Leave out findings about long steps if the pauses of the garbage collector explain them."""
+    pauses = next((finding for finding in fit_findings if finding.kind == "gc-pauses"), None)
+    if pauses is None or fit is None or not fit.steps:
+        return list(findings)
+    per_step_ms = (pauses.saving_high_ms or 0.0) / fit.steps
+    return [
+        finding
+        for finding in findings
+        if finding.kind not in PAUSED_BY_COLLECTIONS or per_step_ms < SAME_TIME * (finding.saving_high_ms or 0.0)
+    ]
+
+
 def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
     """Return the hook, logger or checkpoint with the time of the long steps; None if none has it.
 

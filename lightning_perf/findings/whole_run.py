@@ -17,7 +17,7 @@ from lightning_perf.findings.conditions import contention, distortion, is_busy, 
 from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
-from lightning_perf.findings.steps import one_per_cause
+from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -181,6 +181,7 @@ def check_findings(
             findings.append(missed)
     if usable is not None:
         findings = one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
+    findings = without_collections(findings, fit, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()

@@ -15,6 +15,7 @@ from lightning_perf.run_files.fit.account import (
     AccountEntry,
     AccountFacts,
     FitAccount,
+    GcTotals,
     LoaderStart,
     write_account,
 )
@@ -128,6 +129,14 @@ FAULTS: dict[str, dict[str, Any]] = {
     "slow-logger": {"entries": {("logging", "CSVLogger.log_metrics"): (10.0, 200)}},
     # 30 ms per batch.
     "slow-callback": {"entries": {("callbacks", "ImageLogger.on_train_batch_end"): (30.0, 1001)}},
+    # 120 full collections of 100 ms.
+    "gc-pauses": {
+        "collections": (
+            GcTotals(0, 90_000, S, S // 1000, 500_000),
+            GcTotals(1, 8000, S, S // 100, 50_000),
+            GcTotals(2, 120, 12 * S, S // 4, 6000, 1_200_000),
+        )
+    },
     # 40 s of compilation.
     "slow-first-step": {"entries": {("first step", "forward"): (45.0, 1)}, "compile_ns": 40 * S},
 }

@@ -19,7 +19,7 @@ from lightning_perf.findings.fit import leak, memory_growth, worker_memory
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.rules import fit_rule
 from lightning_perf.report.sections.short import short_blocks
-from lightning_perf.run_files.fit.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
     MemorySample,
@@ -163,6 +163,49 @@ def test_slow_first_step(fields: dict[str, Any], part: str, named: str) -> None:
 def test_a_first_step_like_the_others_is_not_slow() -> None:
     assert found({("first step", "forward"): (0.9, 1)}) == []
     assert found({("first step", "forward"): (50.0, 1)}, steps=1) == []
+
+
+def collected(count: int, seconds: float, freed: int, objects: int) -> tuple[GcTotals, ...]:
+    """Full collections, next to many short ones of newer objects."""
+    time_ns = round(seconds * S)
+    return (
+        GcTotals(0, 10**6, 30 * S, S // 1000),
+        GcTotals(1, 10**5, 30 * S, S // 1000),
+        GcTotals(2, count, time_ns, time_ns // 10, count * freed, objects),
+    )
+
+
+def test_gc_pauses_are_half_to_all_of_the_full_collections() -> None:
+    finding = one(collections=collected(20, 10.0, 0, 10**6))
+    assert saving_of(finding) == (5000, 10_000)
+    # The steps take 0.2 s and 100 s, and the whole fit 107.9 s.
+    assert finding.title == "Garbage collection: training pauses 10.0 s (9.3 % of the fit) for full collections"
+    assert finding.evidence == (
+        (
+            "20 full collections in steps take 500 ms each, and the longest 1.00 s. Together that is 10.0 % of "
+            "the time of the steps."
+        ),
+        ("Each frees 0 objects, and 1,000,000 objects stay. Most of the time, the collector looks at those that stay."),
+    )
+    assert "gc.freeze() in on_train_start" in finding.action
+    assert not finding.changes
+
+
+def test_gc_pauses_of_cycles_are_not_to_be_frozen() -> None:
+    few = one(collections=collected(20, 10.0, 300_000, 10**6))
+    assert "gc.freeze() in" in few.action
+    many = one(collections=collected(20, 10.0, 340_000, 10**6))
+    assert "gc.freeze() does not help" in many.evidence[1]
+    assert "gc.freeze" not in many.action
+    assert saving_of(many) == (0, 10_000)
+
+
+def test_short_garbage_collections_are_no_finding() -> None:
+    wall_s = fit_time().wall_ns / S
+    assert found(collections=collected(20, 0.029 * wall_s, 0, 10**6)) == []
+    assert len(found(collections=collected(20, 0.031 * wall_s, 0, 10**6))) == 1
+    assert found(collections=collected(0, 0.0, 0, 10**6)) == []
+    assert found(collections=()) == []
 
 
 def test_the_largest_saving_comes_first() -> None:

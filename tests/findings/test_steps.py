@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import lightning_perf
-from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.finding import Finding, Problem, SavingRange, make_finding
+from lightning_perf.findings.registry import find_in_fit
+from lightning_perf.findings.steps import without_collections
 from lightning_perf.report.document import PerfReport
-from lightning_perf.run_files.fit.account import write_account
+from lightning_perf.run_files.fit.account import GcTotals, write_account
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.trace.description import LOADER_KEY, LOOP_KEY
-from tests.findings.accounts import account, starts
+from tests.findings.accounts import account, fit_time, starts
 from tests.findings.recordings import saving_of
 from tests.findings.test_whole_run import folder, recorded
 
@@ -177,3 +179,18 @@ def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
 
 def test_steps_that_grow_with_their_samples_are_no_finding(tmp_path: Path) -> None:
     assert "growing-steps" not in kinds(growing(tmp_path, samples=lambda step: 100 + step // 2))
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(39.0, True), (41.0, False)])
+def test_pauses_of_the_garbage_collector_explain_long_steps(seconds: float, kept: bool) -> None:
+    """Long steps of 50 ms per step, in a fit of 1,001 steps: collections of 40 ms explain them."""
+    full = GcTotals(2, 100, round(seconds * 1e9), 10**9, 0, 10**6)
+    fit = fit_time(collections=(full,))
+    (pauses,) = find_in_fit(fit)
+    periodic = make_finding(
+        "periodic-steps", Problem("", "", "", SavingRange((25e6, 50e6), "")), whole_ns=100e6, rank=0
+    )
+    other = replace(periodic, kind="host-work")
+    assert without_collections([periodic, other], fit, [pauses]) == [*([periodic] if kept else []), other]
+    assert without_collections([periodic, other], fit, []) == [periodic, other]
+    assert without_collections([periodic, other], None, [pauses]) == [periodic, other]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lightning_perf.run_files.fit.account import AccountEntry, AccountFacts, FitAccount, Group, LoaderStart
+from lightning_perf.run_files.fit.account import AccountEntry, AccountFacts, FitAccount, GcTotals, Group, LoaderStart
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class FitTime:
         facts: Settings of the Trainer that explain entries.
         tokens_per_second: Tokens of this process per second of the whole fit, padding included; None if the batches
             hold no token sequences.
+        collections: Python's garbage collections in the steps, by generation; empty if they were not measured.
     """
 
     rank: int
@@ -89,6 +90,7 @@ class FitTime:
     starts: tuple[LoaderStart, ...]
     facts: AccountFacts
     tokens_per_second: float | None = None
+    collections: tuple[GcTotals, ...] = ()
 
     def group(self, name: Group) -> FitGroup:
         """Return a group; one of zero if it took no time."""
@@ -132,4 +134,5 @@ def summarize_account(account: FitAccount) -> FitTime:
         starts=account.starts,
         facts=account.facts,
         tokens_per_second=account.tokens_per_second,
+        collections=account.collections,
     )

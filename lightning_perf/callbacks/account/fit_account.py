@@ -20,7 +20,15 @@ from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.lightning_hooks import ActionPlan, ProfilerHooks
 from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.machine.processor import process_age_ns
-from lightning_perf.run_files.fit.account import MAX_STARTS, VERSION, AccountFacts, FitAccount, Group, LoaderStart
+from lightning_perf.run_files.fit.account import (
+    MAX_STARTS,
+    VERSION,
+    AccountFacts,
+    FitAccount,
+    GcTotals,
+    Group,
+    LoaderStart,
+)
 
 OWN_CALLBACKS = ("PerfCallback", "PrecisionCallback")
 
@@ -90,6 +98,7 @@ class FitAccountant:
         self.steps: int | None = None
         self.samples: int | None = None
         self.tokens: int | None = None
+        self.collections: tuple[GcTotals, ...] = ()
         self._trainer = trainer
         self._on_end = on_end
         self._failed = False
@@ -210,6 +219,7 @@ class FitAccountant:
             starts=tuple(self._starts),
             facts=self._facts(),
             tokens=self.tokens,
+            collections=self.collections,
         )
 
     def close(self) -> None:

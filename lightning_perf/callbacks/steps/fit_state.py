@@ -46,6 +46,7 @@ class FitState:
         first_number: Number of step 0 in the Trainer's own logs; a resumed fit starts where its checkpoint stopped.
             Known once the first step is open.
         checkpoint_saved: Whether a checkpoint was saved in this step.
+        in_step: Whether a step runs: not between two steps, and not while validation interrupts one.
         profiling: Whether the profiler warms up or records.
 
     Example:
@@ -58,6 +59,7 @@ class FitState:
     whole_steps: int = 0
     first_number: int = 0
     checkpoint_saved: bool = False
+    in_step: bool = False
     profiling: bool = False
     recording: bool = False
 

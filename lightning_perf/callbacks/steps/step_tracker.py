@@ -223,10 +223,12 @@ class StepTracker(FitObserver):
             if state.recording != (self._followed is _ALL):
                 self._followed = _ALL if state.recording else _ALWAYS
                 self._on_follow(state.recording)
+            state.in_step = True
         elif self._paused:
             self._paused = False
             for resume in self._resumes:
                 resume()
+            state.in_step = True
 
     def _pause(self) -> None:
         if self._in_batch or self._paused:
@@ -234,13 +236,14 @@ class StepTracker(FitObserver):
         if self._open and (self._whole or self._batches == 0):
             self._close()
         self._paused = True
+        self._state.in_step = False
         for pause in self._pauses:
             pause()
 
     def _close(self) -> None:
         while self._phases:
             self._end_phase(self._phases[-1])
-        self._open = False
+        self._open = self._state.in_step = False
         self._state.whole_steps += self._whole
         if self._whole:
             for end in self._step_ends:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.report.labels import count_of
+from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.show.blocks import Bar, Block, Heading, Line, Part, TableRow, table
 from lightning_perf.units import format_duration, format_rate, format_share
 
@@ -97,6 +98,12 @@ def _facts(fit: FitTime) -> Iterator[Line]:
             rates.append(format_rate(fit.tokens_per_second, "tokens"))
         facts.append(f"{' and '.join(rates)} over the whole fit")
     yield Line(" · ".join(facts))
+    for each in fit.collections:
+        if each.generation == FULL_GENERATION and each.time_ns >= LEAST_PART * fit.wall_ns:
+            yield Line(
+                f"{count_of(each.count, 'full garbage collection')} in the steps, together "
+                f"{part_text(each.time_ns, fit.wall_ns)}. The longest takes {format_duration(each.longest_ns)}."
+            )
     if fit.before_ns is not None:
         yield Line(
             f"Before the fit, the process took {format_duration(fit.before_ns)} for imports, data and the Trainer."

@@ -58,8 +58,9 @@ UNKNOWN_SHARE = 0.5
 """From this share of compute on that may run on Tensor Cores, their share is unknown."""
 
 _OF_OVERVIEW = (
-    "attention-math compile-cost cudagraph-skips graph-breaks growing-steps long-validation padding periodic-steps "
-    "recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger worker-memory worker-restarts"
+    "attention-math compile-cost cudagraph-skips gc-pauses graph-breaks growing-steps long-validation padding "
+    "periodic-steps recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger worker-memory "
+    "worker-restarts"
 )
 
 VIEWS = {

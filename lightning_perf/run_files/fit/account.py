@@ -15,6 +15,9 @@ VERSION = 1
 MAX_STARTS = 200
 """Starts of a data loader that an account lists. Later ones are in its sums only."""
 
+FULL_GENERATION = 2
+"""The generation of a full garbage collection."""
+
 Group: TypeAlias = Literal[
     "set-up",
     "data preparation",
@@ -75,6 +78,27 @@ class LoaderStart:
 
 
 @dataclass(frozen=True)
+class GcTotals:
+    """Python's garbage collections of one generation, in the steps of a fit and in the thread that trains.
+
+    Attributes:
+        generation: 0 for the newest objects, 2 for a full collection.
+        count: How many there were.
+        time_ns: Their time in all.
+        longest_ns: Time of the longest.
+        freed: Objects that they freed.
+        objects: Objects in this generation at the end of the training.
+    """
+
+    generation: Count
+    count: Count = 0
+    time_ns: Count = 0
+    longest_ns: Count = 0
+    freed: Count = 0
+    objects: Count = 0
+
+
+@dataclass(frozen=True)
 class AccountFacts:
     """Settings of the Trainer that explain an entry. None stands for a setting that cannot be read.
 
@@ -117,6 +141,7 @@ class FitAccount:
         validations: Runs of the validation loop, without the sanity check.
         starts: Starts of data loaders with worker processes, at most `MAX_STARTS`.
         tokens: Tokens trained on, padding included; None if the batches hold no token sequences.
+        collections: Garbage collections in the steps, by generation; empty if they were not measured.
     """
 
     version: int
@@ -135,6 +160,7 @@ class FitAccount:
     starts: tuple[LoaderStart, ...] = ()
     facts: AccountFacts = AccountFacts()
     tokens: Count | None = None
+    collections: tuple[GcTotals, ...] = ()
 
     def group_ns(self, group: Group) -> int:
         """Return the time of a group."""

@@ -1,0 +1,109 @@
+"""A training next to a million objects: the size of the finding against timed collections, and the fix."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning.pytorch")
+
+import lightning_perf
+from lightning_perf import PerfCallback
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.document import PerfReport
+from tests.callbacks.training import loader, make_module, make_trainer
+
+pytestmark = pytest.mark.slow
+
+STEPS = 120
+OBJECTS = 1_000_000
+MADE = 60_000
+"""Objects that each step makes and the next one drops. About five steps then cause a full collection."""
+
+
+def collect_ms() -> float:
+    since_ns = time.perf_counter_ns()
+    gc.collect()
+    return (time.perf_counter_ns() - since_ns) / 1e6
+
+
+def fit(folder: Path, *, objects: int, made: int, freeze: bool = False, cycles: bool = False) -> tuple[PerfReport, Any]:
+    """Train, and return the report and the module with the times of collections before and after the training."""
+
+    def on_train_start(self: Any) -> None:
+        gc.collect()
+        gc.freeze()  # the objects of the tests and their libraries
+        self.kept = [[number] for number in range(objects)]
+        self.collect_ms = [collect_ms() for _ in range(3)]
+        if freeze:
+            gc.freeze()
+        self.before = gc.get_stats()[2]["collections"]
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        self.made = [[number] for number in range(made)]
+        for item in self.made if cycles else ():
+            item.append(item)
+        return self.loss(batch)
+
+    def on_train_end(self: Any) -> None:
+        self.collections = gc.get_stats()[2]["collections"] - self.before
+        self.collect_ms += [collect_ms() for _ in range(3)]
+        self.kept = self.made = []
+
+    module = make_module(
+        on_train_start=on_train_start, training_step=training_step, on_train_end=on_train_end, kept=[], made=[]
+    )
+    callback = PerfCallback(report="none", dirpath=folder / "perf")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Lightning's advice on so small a training
+            make_trainer(folder, callback, max_epochs=1).fit(module, loader(STEPS))
+    finally:
+        gc.unfreeze()
+    return lightning_perf.analyze(folder / "perf"), module
+
+
+def pauses(report: PerfReport) -> Finding | None:
+    return next((finding for finding in report.fit_findings if finding.kind == "gc-pauses"), None)
+
+
+def full_ms(report: PerfReport) -> float:
+    assert report.fit_time is not None
+    return report.fit_time.collections[2].time_ns / 1e6
+
+
+def test_a_million_objects_that_full_collections_look_at(tmp_path: Path) -> None:
+    report, module = fit(tmp_path / "before", objects=OBJECTS, made=MADE)
+    finding = pauses(report)
+    assert finding is not None
+    assert "gc.freeze() in on_train_start" in finding.action
+    assert report.fit_time is not None
+    assert OBJECTS <= report.fit_time.collections[2].objects <= OBJECTS + 4 * MADE
+    assert finding.evidence[0].startswith(f"{module.collections} full collections in steps take ")
+    assert finding.saving_high_ms == pytest.approx(module.collections * median(module.collect_ms), rel=0.25)
+    assert not {found.kind for found in report.findings} & {"cpu-pauses", "growing-steps", "periodic-steps"}
+    # The fix saves a part within the range.
+    fixed, _ = fit(tmp_path / "after", objects=OBJECTS, made=MADE, freeze=True)
+    assert pauses(fixed) is None
+    assert full_ms(report) - full_ms(fixed) >= (finding.saving_low_ms or 0.0)
+
+
+def test_cycles_of_each_step_are_named_as_the_cause(tmp_path: Path) -> None:
+    report, _ = fit(tmp_path / "before", objects=0, made=MADE, cycles=True)
+    finding = pauses(report)
+    assert finding is not None
+    assert "gc.freeze() does not help" in finding.evidence[1]
+
+
+def test_a_healthy_training_has_no_pauses(tmp_path: Path) -> None:
+    report, _ = fit(tmp_path, objects=0, made=100)
+    assert report.fit_time is not None
+    assert len(report.fit_time.collections) == 3
+    assert pauses(report) is None
