@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +20,6 @@ from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
-from lightning_perf.workers.channel import Channel, Message
-from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, wait_for_messages
 
 
 @dataclass(frozen=True)
@@ -92,27 +87,6 @@ def decode_recording(message: bytes) -> Recording:
     return Recording(told.analyses, told.times, tuple(TraceError(*error) for error in told.errors))
 
 
-class Analyze(Message, frozen=True):
-    """Asks a worker to read the files of one process and to analyze them together."""
-
-    paths: tuple[str, ...]
-    by_shape: bool
-
-
-class Analyzed(Message, frozen=True):
-    """The result, as `encode_recording` writes it."""
-
-    recording: bytes
-
-
-def main(channel: Channel) -> None:
-    """Analyze recordings until the supervisor asks to stop."""
-    while True:
-        task = channel.receive(Analyze)
-        recording = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
-        channel.send(Analyzed(encode_recording(recording)))
-
-
 LARGE_BYTES = 4 << 20
 """Files of this size and more are worth worker processes, which take a few tenths of a second to start."""
 
@@ -131,41 +105,11 @@ def analyze_recordings(groups: Sequence[Sequence[Path]], *, by_shape: bool = Fal
     workers = min(sum(size >= LARGE_BYTES for size in sizes), _cores())
     if workers < 2 or not sys.executable:
         return [analyze_recording(group, by_shape=by_shape) for group in groups]
+    from lightning_perf.report.recording_workers import analyze_in_workers
+
     # The largest first, so that no core still has a large one at the end.
-    waiting = deque(sorted(range(len(groups)), key=lambda number: -sizes[number]))
-    results: dict[int, Recording] = {}
-    running: dict[WorkerProcess, int] = {}
-    idle: list[WorkerProcess | None] = [None] * workers  # None for one that is not yet started
-    with ExitStack() as stack:
-        while waiting or running:
-            while waiting and idle:
-                worker, number = idle.pop(), waiting.popleft()
-                task = Analyze(tuple(map(str, groups[number])), by_shape)
-                try:
-                    if worker is None:
-                        worker = stack.enter_context(WorkerProcess("lightning_perf.report.recordings:main", task))
-                    else:
-                        worker.send(task)
-                    running[worker] = number
-                except WorkerError as error:
-                    results[number] = _analyze_here(groups[number], by_shape, error)
-                    idle.append(None)
-            for worker in wait_for_messages(running):
-                number = running.pop(worker)
-                try:
-                    results[number] = decode_recording(worker.receive(Analyzed).recording)
-                    idle.append(worker)
-                except WorkerError as error:
-                    results[number] = _analyze_here(groups[number], by_shape, error)
-                    idle.append(None)
-    return [results[number] for number in range(len(groups))]
-
-
-def _analyze_here(paths: Sequence[Path], by_shape: bool, error: WorkerError) -> Recording:
-    """Analyze a recording after its worker process failed. Here it either succeeds or raises the real error."""
-    if isinstance(error, WorkerExitError) and error.code == -signal.SIGINT:
-        raise KeyboardInterrupt from error
-    return analyze_recording(paths, by_shape=by_shape)
+    order = sorted(range(len(groups)), key=lambda number: -sizes[number])
+    return analyze_in_workers(groups, order, workers, by_shape=by_shape)
 
 
 def _cores() -> int:
