@@ -13,6 +13,7 @@ from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange
 from lightning_perf.findings.rules import log_rule
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
+from lightning_perf.trace.description import DataLoading
 from lightning_perf.units import format_count, format_duration, format_share
 
 EXPLAINED = 0.5
@@ -75,24 +76,24 @@ def _long_step_reason(
 
 def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
     waited = f"{format_duration(periodic.wait_ns)} of it is the wait for their batch"
-    facts = loader_of(lead) if lead is not None else None
-    if facts is not None and facts.workers and periodic.period == facts.workers:
+    facts = loader_of(lead) if lead is not None else DataLoading()
+    if facts.workers and periodic.period == facts.workers:
         return (
             f"{waited}. The period is num_workers={facts.workers}: worker processes deliver their batches together, "
             "and then all of them load the next ones."
         )
-    if facts is not None and periodic.period == facts.batches_per_epoch:
+    if periodic.period == facts.batches_per_epoch:
         return f"{waited}. The period is the number of batches in an epoch: each epoch starts with it."
     return f"{waited}."
 
 
 def _fix_of_waits(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
-    facts = loader_of(lead) if lead is not None else None
-    if facts is not None and periodic.period == facts.batches_per_epoch:
+    facts = loader_of(lead) if lead is not None else DataLoading()
+    if periodic.period == facts.batches_per_epoch:
         if facts.workers and not facts.persistent_workers:
             return "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)."
         return "Look for work at the start of an epoch: in __iter__ of the data set, in the sampler, and in hooks."
-    if facts is not None and facts.workers:
+    if facts.workers:
         return "Use more worker processes, or a larger prefetch_factor: lightning-perf data PKG:NAME shows how many."
     return (
         f"Look for work of the data set in every {_ordinal(periodic.period)} batch, such as opening the next file, and "

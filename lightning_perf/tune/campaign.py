@@ -189,11 +189,10 @@ class _Campaign:
         fitting = self._budget.fitting(costs)
         if fitting == len(levers):
             return
-        names = f": {', '.join(lever.name for lever in levers[:fitting])}" if fitting else ""
-        note = (
-            f"The budget has time for about {fitting} of {len(levers)} levers{names}. All of them need at least "
-            f"{math.ceil(self._budget.minutes_for(costs))} minutes."
-        )
+        names = ", ".join(lever.name for lever in levers[:fitting])
+        fits = f"about {fitting} of {len(levers)} levers: {names}" if fitting else f"none of {len(levers)} levers"
+        minutes = math.ceil(self._budget.minutes_for(costs))
+        note = f"The budget has time for {fits}. All of them need at least {minutes} minutes."
         self._notes.append(note)
         self._progress.say(f"  {note}")
 

@@ -43,6 +43,7 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
     theirs = given.pop("callbacks", None) or []
     theirs = theirs if isinstance(theirs, (list, tuple)) else [theirs]
     kind = trainer_class(training.module)
+    package = kind.__module__.partition(".trainer")[0]
     trainer = kind(
         **{
             **given,
@@ -50,7 +51,8 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
             **arguments,
             "default_root_dir": folder,
             "callbacks": [*_fitting(theirs), *callbacks, _LenientSchedules()],
-            "logger": _dummy_logger(kind),
+            # It accepts everything and writes nothing: modules may use `self.logger.experiment`.
+            "logger": importlib.import_module(f"{package}.loggers.logger").DummyLogger(),
         }
     )
     if trainer.world_size > 1:
@@ -98,9 +100,3 @@ def _fitting(callbacks: Any) -> list[Any]:
         if isinstance(part, PrecisionCallback):
             part.hand_over()  # nobody takes over: nothing is monitored, and no file is written
     return [part for part in parts if part is not None]
-
-
-def _dummy_logger(kind: type[Any]) -> Any:
-    """Return a logger that accepts everything and writes nothing: modules may use ``self.logger.experiment``."""
-    package = kind.__module__.partition(".trainer")[0]
-    return importlib.import_module(f"{package}.loggers.logger").DummyLogger()

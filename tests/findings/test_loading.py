@@ -133,6 +133,7 @@ def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
 ) -> None:
     recorded = recorded_on_cpu(fetch_us, rest_us, cores=cores, threads=1)
     assert advised_workers(recorded) == workers
+    assert advised_workers(replace(recorded, loading=None)) is None
     finding = finding_of(input_bound, recorded)
     assert finding.action.startswith(
         f"Load in worker processes: DataLoader(…, num_workers={workers}, persistent_workers=True)"

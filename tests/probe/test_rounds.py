@@ -63,22 +63,15 @@ def test_a_clear_loss_is_measured_once_or_twice(monkeypatch: pytest.MonkeyPatch)
     assert found == {(place, name): number for place in (0, 1) for name, number in rounds.items()}
 
 
-def test_one_slow_round_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("slow_rounds", "slow_ns"), [(2, 150.0), (1, 900.0)], ids=["disturbed", "warming up"])
+def test_a_setting_that_is_slow_at_first_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch, slow_rounds: int, slow_ns: float
+) -> None:
     found = counted(
         monkeypatch,
         made_up(2_000_000, 1_000_000),
-        (Setting(CURRENT), Setting("disturbed")),
-        lambda _, setting, number: 150.0 if setting == "disturbed" and number < 2 else 100.0,
-    )
-    assert set(found.values()) == {MOST_ROUNDS}
-
-
-def test_a_setting_that_is_slow_to_warm_up_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = counted(
-        monkeypatch,
-        made_up(2_000_000, 1_000_000),
-        (Setting(CURRENT), Setting("compiled")),
-        lambda _, setting, number: 900.0 if setting == "compiled" and number == 0 else 100.0,
+        (Setting(CURRENT), Setting("slow")),
+        lambda _, setting, number: slow_ns if setting == "slow" and number < slow_rounds else 100.0,
     )
     assert set(found.values()) == {MOST_ROUNDS}
 
