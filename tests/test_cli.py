@@ -31,8 +31,8 @@ def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess
 UNUSED = {
     "torch", "lightning", "multiprocessing", "subprocess", "importlib.resources", "importlib.metadata", "email", "ssl",
     "packaging", "plotly", "matplotlib", "scipy", "lightning_perf.workers", "lightning_perf.compare",
-    "lightning_perf.page", "lightning_perf.callbacks", "lightning_perf.probe.run", "lightning_perf.report.compared",
-    "lightning_perf.report.sections.page",
+    "lightning_perf.page", "lightning_perf.callbacks", "lightning_perf.probe.run", "lightning_perf.report.workers",
+    "lightning_perf.report.compared", "lightning_perf.report.sections.page",
 }  # fmt: skip
 
 

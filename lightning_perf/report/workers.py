@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from lightning_perf.report.recordings import Recording, analyze_recording, decode_recording, encode_recording
+from lightning_perf.report.recording import Recording, analyze_recording, decode_recording, encode_recording
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, wait_for_messages
 
