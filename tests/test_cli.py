@@ -37,10 +37,14 @@ UNUSED = {
 
 
 def test_a_report_loads_only_what_it_uses(trace: Path) -> None:
-    code = "import sys; from lightning_perf.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
-    loaded = set(run("analyze", str(trace), code=code).stderr.split())
+    code = (
+        "import gc, sys; from lightning_perf.__main__ import main; main()\n"
+        "print(gc.get_freeze_count(), *sys.modules, file=sys.stderr)"
+    )
+    frozen, *loaded = run("analyze", str(trace), code=code).stderr.split()
     assert "lightning_perf.report.build" in loaded
-    assert not loaded & UNUSED
+    assert not UNUSED & set(loaded)
+    assert int(frozen) > 0  # the process ends without a search for garbage
 
 
 def test_a_log_that_nobody_reads_has_no_decoder() -> None:
