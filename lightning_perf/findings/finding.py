@@ -171,9 +171,12 @@ LEADING = frozenset({"cold-start", "debug-settings", "growing-steps"})
 
 
 def by_saving(finding: Finding) -> tuple[bool, float, float, str]:
-    """Return the key that sorts findings: leading rules, then the most to save, those without an estimate last."""
+    """Return the key that sorts findings: leading rules, then the most to save, those without an estimate last.
+
+    The saving counts as a share of its own step: the recorded steps take longer than those of the run.
+    """
     follows = finding.kind not in LEADING or finding.severity != "high"
-    low, high = finding.saving_low_ms, finding.saving_high_ms
-    if low is None or high is None:
+    low, high, step = finding.saving_low_ms, finding.saving_high_ms, finding.step_ms
+    if low is None or high is None or not step:
         return follows, 1.0, 1.0, finding.kind
-    return follows, -(low + high) / 2, -high, finding.kind
+    return follows, -(low + high) / 2 / step, -high / step, finding.kind

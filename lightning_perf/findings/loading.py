@@ -51,7 +51,8 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
     if wait_ns < MIN_WAIT_SHARE * step_ns:
         return None
     advice = _advise(_Wait(analysis, loading, wait_ns, step_ns))
-    evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
+    waited = f"{format_duration(wait_ns)} of {format_duration(step_ns)}"
+    evidence = [f"In the mean step, the training thread waits {waited} for its batch."]
     if loading.fetch_ns and loader_of(analysis).kind != "other":
         evidence.append(BATCH_MAKERS.get(loading.loader, UNKNOWN_MAKER))
         share = loading.operator_ns / loading.fetch_ns

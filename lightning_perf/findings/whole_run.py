@@ -33,6 +33,9 @@ SURE_ON_BUSY_MACHINES = frozenset({"cpu-pauses", "debug-settings", "padding", "t
 """Rules that a busy machine does not mislead: the cost in each recorded step, a setting that is on, counted tokens, and
 the busy cores themselves."""
 
+SHARES = frozenset({"padding", "thread-contention"})
+"""Rules with a saving that is a share of the step, of the recorded ones and of the usual one."""
+
 PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
 )
@@ -211,22 +214,24 @@ def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnaly
 def _judge(
     finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None, path: str
 ) -> Finding | HeldBack | str:
+    if finding.kind == "cpu-pauses" and run is not None and 1e6 * (finding.saving_high_ms or 0.0) > run.p50_ns:
+        reason = (
+            f"The run's median step takes {format_duration(run.p50_ns)} in all, so it has no such pauses. The recorded "
+            "steps lost their core, or the profiler held them up."
+        )
+        return HeldBack(finding, reason)
+    if finding.kind in SHARES and run is not None:
+        return _of_usual_step(finding, run)
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
     if finding.kind == "input-bound" and run is not None:
         return _waits(finding, analysis, run)
     processor = analysis.metadata.processor
-    if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
-        if is_oversubscribed(processor):
-            enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
-            return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
-        if is_busy(processor) and finding.basis != "probed":
-            instead = (
-                f"A probe measures it all the same: lightning-perf analyze {shlex.quote(path)} --probe."
-                if finding.kind in PROBED
-                else "Record again on a quiet machine."
-            )
-            return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
+    paced = processor is not None and (processor.trains or finding.kind in HOST_PACED)
+    competes = paced and finding.kind != "input-bound"
+    if processor is not None and competes and is_oversubscribed(processor):
+        enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
+        return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
@@ -234,7 +239,24 @@ def _judge(
             "PerfCallback(skip_first=…, repeat=3)."
         )
         return HeldBack(finding, reason)
+    if competes and is_busy(processor) and finding.basis != "probed":
+        instead = (
+            f"A probe measures it all the same: lightning-perf analyze {shlex.quote(path)} --probe."
+            if finding.kind in PROBED
+            else "Record again on a quiet machine."
+        )
+        return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
     return _without_hiccups(finding, analysis, run)
+
+
+def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
+    """Return a finding with the same shares of the run's median step: recorded steps may take several times as long."""
+    if finding.saving_low_ms is None or finding.saving_high_ms is None or not finding.step_ms:
+        return finding
+    step_ms = run.p50_ns / 1e6
+    factor = step_ms / finding.step_ms
+    low_ms, high_ms = factor * finding.saving_low_ms, factor * finding.saving_high_ms
+    return replace(finding, saving_low_ms=low_ms, saving_high_ms=high_ms, step_ms=step_ms)
 
 
 def _unlike(place: Stretch) -> bool:

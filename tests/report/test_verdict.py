@@ -16,7 +16,10 @@ def test_where_why_and_next() -> None:
     assert verdict.where == (
         "A step takes 12.5 ms (mean of 4): 79.8 % is device compute, 20.0 % waits for the next batch."
     )
-    assert verdict.why.startswith("Input-bound: 20.0 % of the step waits for data. The training thread waits 2.50 ms")
+    assert verdict.why == (
+        "Input-bound: 20.0 % of the step waits for data. In the mean step, the training thread waits 2.50 ms "
+        "of 12.5 ms for its batch."
+    )
     assert "num_workers=4" in verdict.next
     assert verdict.next.endswith("Estimated saving: up to 2.50 ms per step (20.0 %).")
 
