@@ -11,6 +11,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
+from lightning_perf.run_files.jsonl import RankLog
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -25,6 +26,29 @@ def trace(tmp_path: Path) -> Path:
 def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     start = [sys.executable, "-m", "lightning_perf"] if code is None else [sys.executable, "-c", code]
     return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+UNUSED = {
+    "torch", "lightning", "multiprocessing", "subprocess", "importlib.resources", "importlib.metadata", "email", "ssl",
+    "packaging", "plotly", "matplotlib", "scipy", "lightning_perf.workers", "lightning_perf.compare",
+    "lightning_perf.page", "lightning_perf.callbacks", "lightning_perf.probe.run", "lightning_perf.report.workers",
+    "lightning_perf.report.compared", "lightning_perf.report.sections.page",
+}  # fmt: skip
+
+
+def test_a_report_loads_only_what_it_uses(trace: Path) -> None:
+    code = (
+        "import gc, sys; from lightning_perf.__main__ import main; main()\n"
+        "print(gc.get_freeze_count(), *sys.modules, file=sys.stderr)"
+    )
+    frozen, *loaded = run("analyze", str(trace), code=code).stderr.split()
+    assert "lightning_perf.report.build" in loaded
+    assert not UNUSED & set(loaded)
+    assert int(frozen) > 0  # the process ends without a search for garbage
+
+
+def test_a_log_that_nobody_reads_has_no_decoder() -> None:
+    assert "_decode" not in vars(RankLog(dict, "steps", "step sample"))
 
 
 def test_by_shape_shows_shapes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,7 +223,7 @@ def _finding(found: Finding) -> Result:
 
 def _analyze_here(groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> Any:
     """Analyze ranks in this process. Another process would not be confined to the folders."""
-    from lightning_perf.report.recordings import analyze_recording
+    from lightning_perf.report.recording import analyze_recording
 
     return [analyze_recording(group, by_shape=by_shape) for group in groups]
 

@@ -11,7 +11,8 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.errors import TraceError
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
-from lightning_perf.report.recordings import Recording, analyze_recordings
+from lightning_perf.report.recording import Recording
+from lightning_perf.report.recordings import analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, is_capture_name
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -44,11 +45,15 @@ class JsonLines(Generic[Value]):
         self, kind: Any, what: str, *, restart: bytes | None = None, own_lines: bool = False, durable: bool = False
     ) -> None:
         self._encode = msgspec.json.Encoder().encode
-        self._decode: Callable[[bytes], Value] = decoder(kind)
+        self._kind = kind
         self._what = what
         self._restart = restart
         self._own_lines = own_lines
         self._durable = durable
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes], Value]:
+        return decoder(self._kind)  # which takes a millisecond, so a process that reads no such file has none
 
     def encode(self, *values: Value) -> bytes:
         """Encode values as lines, each with its newline."""

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import (
     NO_ROW,
@@ -26,7 +28,7 @@ from lightning_perf.trace.columns import (
     Thread,
 )
 from lightning_perf.trace.description import Metadata, Problems
-from lightning_perf.trace.indexing import at_rows, enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import at_rows, enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.tensors import WindowTensors
 
 CUT_MARK = "perf::step_cut"
@@ -124,6 +126,14 @@ class Trace:
     def names_where(self, accept: Callable[[str], bool]) -> BoolArray:
         """Return a mask over `names`. Index it with a code column to get a mask over rows."""
         return np.fromiter((accept(name) for name in self.names), dtype=np.bool_, count=len(self.names))
+
+    def rows_where(self, column: NDArray[np.integer[Any]], accept: Callable[[str], bool]) -> BoolArray:
+        """Return a mask over a column of names, for tests that take long: only names in the column are tested."""
+        accepted = np.zeros(len(self.names), dtype=np.bool_)
+        for code in used_codes(column):
+            accepted[code] = accept(self.names[code])
+        mask: BoolArray = accepted[column]
+        return mask
 
     def tables(self) -> tuple[Spans | DeviceEvents, ...]:
         """Return the tables of events with a start and an end."""

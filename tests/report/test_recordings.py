@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 import pytest
 
 from lightning_perf.report import recordings
-from lightning_perf.report.recordings import Recording, analyze_recording, analyze_recordings
+from lightning_perf.report import workers as worker_pool
+from lightning_perf.report.recording import Recording, analyze_recording
+from lightning_perf.report.recordings import analyze_recordings
 from lightning_perf.workers.process import WorkerProcess
 from tests.support.processes import dies
 from tests.support.trace_builder import TraceBuilder
@@ -68,7 +70,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     monkeypatch.setattr(Watched, "blow", None, raising=False)
     monkeypatch.setattr(recordings, "LARGE_BYTES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
-    monkeypatch.setattr(recordings, "WorkerProcess", Watched)
+    monkeypatch.setattr(worker_pool, "WorkerProcess", Watched)
     return Watched
 
 
@@ -80,7 +82,7 @@ def test_two_processes_share_the_work(
     groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [analyze_recording(group) for group in groups]
-    monkeypatch.setattr(recordings, "analyze_recording", lambda *_, **__: pytest.fail("a process should answer"))
+    monkeypatch.setattr(worker_pool, "analyze_recording", lambda *_, **__: pytest.fail("a process should answer"))
     together = analyze_recordings(groups)
     assert same(together, alone)
     assert [each.analyses[0].rank for each in together if each.analyses] == [0, 1, 2, 4]

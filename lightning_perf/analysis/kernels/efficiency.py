@@ -139,7 +139,7 @@ def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     operators = trace.operators
     countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
     rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
-    products = trace.device.is_compute & trace.names_where(is_product)[trace.device.name]
+    products = trace.device.is_compute & trace.rows_where(trace.device.name, is_product)
     kernels = np.flatnonzero(products & in_averaged_steps(trace, trace.device.start_ns))
     if not len(rows):
         return {}, 0.0 if len(kernels) else None

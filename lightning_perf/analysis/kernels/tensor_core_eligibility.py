@@ -144,7 +144,7 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
     if not len(rows):
         return rows, np.zeros(0, dtype=np.int8)
     operator = trace.links.device_operator[rows]
-    fp32_only = trace.names_where(_is_fp32_only)[trace.operators.name]
+    fp32_only = trace.rows_where(trace.operators.name, _is_fp32_only)
     kept_in_fp32 = innermost_marked(trace.links.operator_parent, operator, fp32_only) != NO_ROW
     shapes = at_rows(trace.operators.input_shapes, operator, 0)
     kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
@@ -164,7 +164,7 @@ def uses_tf32(trace: Trace) -> tuple[bool, bool]:
 
     Without FP32 products of a kind, torch's default counts: off for matrix products, on for convolutions.
     """
-    kernels = np.flatnonzero(trace.device.is_compute & trace.names_where(is_product)[trace.device.name])
+    kernels = np.flatnonzero(trace.device.is_compute & trace.rows_where(trace.device.name, is_product))
     arithmetic = np.array([kernel_arithmetic(name).arithmetic or "" for name in trace.names], dtype=np.str_)
     of_kernel = arithmetic[trace.device.name[kernels]]
     in_tf32, in_fp32 = (set(_switches(trace, kernels[of_kernel == kind]).tolist()) for kind in ("tf32", "fp32"))
@@ -200,12 +200,16 @@ def _sizes(shapes_json: str) -> tuple[int, ...]:
 
 def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
     """Return the `_Switch` of each kernel: by its operator, or by its name if the operator does not show it."""
-    by_name, by_operator = (
-        np.fromiter((switch(name) for name in trace.names), dtype=np.int8, count=len(trace.names))
-        for switch in (_kernel_switch, _operator_switch)
-    )
-    told = at_rows(by_operator[trace.operators.name], trace.links.device_operator[rows], _Switch.NONE)
-    found: NDArray[np.int8] = np.where(told == _Switch.NONE, by_name[trace.device.name[rows]], told)
+    kernels, operator = trace.device.name[rows], trace.links.device_operator[rows]
+    operators = at_rows(trace.operators.name, operator, 0)
+    by_name, by_operator = np.zeros((2, len(trace.names)), dtype=np.int8)
+    for code in used_codes(kernels):
+        by_name[code] = _kernel_switch(trace.names[code])
+    for code in used_codes(operators):
+        by_operator[code] = _operator_switch(trace.names[code])
+    told = by_operator[operators]
+    told[operator == NO_ROW] = _Switch.NONE
+    found: NDArray[np.int8] = np.where(told == _Switch.NONE, by_name[kernels], told)
     return found
 
 

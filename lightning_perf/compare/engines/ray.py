@@ -14,7 +14,7 @@ from typing import Any
 from lightning_perf.compare.engines.block import TICK_S, Device, repeats_lost, run_block
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.lazy_imports import import_extra
-from lightning_perf.report.recordings import Recording, analyze_recording, decode_recording, encode_recording
+from lightning_perf.report.recording import Recording, analyze_recording, decode_recording, encode_recording
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from lightning_perf.errors import LocatedError
 from lightning_perf.project import page_url
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 FOLDER = "lightning_perf/findings/pages"
 
@@ -28,9 +31,15 @@ def rule_page_url(rule: str) -> str:
     return page_url(f"{FOLDER}/{rule}.md")
 
 
+def _folder() -> Traversable:
+    from importlib.resources import files  # a report names rules, and reads no page
+
+    return files(__name__)
+
+
 def read_rule_page(rule: str) -> str:
     """Read the page of a rule as Markdown for a terminal: without comments, and with absolute links."""
-    page = files(__name__) / f"{rule}.md"
+    page = _folder() / f"{rule}.md"
     if not _RULE.fullmatch(rule) or not page.is_file():
         raise KeyError(rule)
     text = _COMMENT.sub("", page.read_text(encoding="utf-8"))
@@ -40,7 +49,7 @@ def read_rule_page(rule: str) -> str:
 def read_symptoms() -> dict[str, str]:
     """Read the first sentence of every page's section *Symptom*, by the rule's ID in alphabetical order."""
     symptoms = {}
-    for page in sorted(files(__name__).iterdir(), key=lambda entry: entry.name):
+    for page in sorted(_folder().iterdir(), key=lambda entry: entry.name):
         if page.name.endswith(".md"):
             found = _SYMPTOM.search(page.read_text(encoding="utf-8"))
             symptoms[page.name.removesuffix(".md")] = " ".join(found["first"].split()) if found else ""
