@@ -5,12 +5,14 @@ programs are in `benchmarks.training.overhead_programs`. The arms are *bare* (no
 callback without hooks, which the Trainer still calls), and *perf* (`PerfCallback` with its defaults). An arm that did
 not do its work is an error.
 
-A step lasts from its first hook to that of the next step. The cost of a steady step comes from switched fits: from step
-100 on, blocks of steps train with the callback or with an empty one in its place, in pairs of random order. The cost is
-the trimmed mean of the differences within pairs, with a 95 % bootstrap interval over pairs. In epochs of one batch the
-callback cannot be switched. There, and for the other parts of a fit, the benchmark takes the median of each step over
-rounds, then the mean over steps, and the difference from the empty callback, with an interval over rounds. Fits of
-their own time the methods of each component in place. Fresh processes measure imports, start, end, memory and disk.
+A step lasts from its first hook to that of the next step. The cost of a steady step comes from switched fits. From step
+100 on, they train blocks of steps with the callback, or with an empty one in its place, in pairs of random order. The
+cost is the trimmed mean of the differences within pairs, with a 95 % bootstrap interval over pairs.
+
+In epochs of one batch the callback cannot be switched. There, and for the other parts of a fit, the benchmark takes the
+median of each step over rounds, and then the mean over steps. The cost is the difference from the empty callback, with
+an interval over rounds. Fits of their own time the methods of each component in place. Fresh processes measure imports,
+start, end, memory and disk.
 
 Run as ``python -m benchmarks.training.overhead [--device cuda]``. It prints a page, and writes it and the figures to
 ``benchmarks/results/``, or to the files that ``--out`` names. ``--quote`` prints the lines that the docs quote. On a
