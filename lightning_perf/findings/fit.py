@@ -457,7 +457,7 @@ COLLECT_RARELY = (
 def gc_pauses(fit: FitTime) -> Problem | None:
     """Find full garbage collections, which look at all objects of the program, that pause the training for long."""
     full = next((each for each in fit.collections if each.generation == FULL_GENERATION), None)
-    if full is None or not full.count or not is_worth_it(full.time_ns, fit.wall_ns):
+    if full is None or full.objects is None or not is_worth_it(full.time_ns, fit.wall_ns):
         return None
     steps_ns = fit.group("first step").time_ns + fit.group("training steps").time_ns
     freed = full.freed / full.count

@@ -10,6 +10,9 @@ from typing import Any
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.account import GcTotals
 
+COUNTED_NS = 500_000_000
+"""Time of the collections of a generation from which its objects are counted: it takes a good part of a collection."""
+
 
 class GarbageWatch:
     """Times each collection in a step, if the thread that made the watch runs it. A step itself costs nothing.
@@ -34,10 +37,12 @@ class GarbageWatch:
             gc.callbacks.remove(self._on_collection)
 
     def totals(self) -> tuple[GcTotals, ...]:
-        """Return the collections so far by generation, with the objects that each generation has now."""
+        """Return the collections so far by generation, with the objects that it has now if they took long."""
         return tuple(
-            GcTotals(generation, count, time_ns, longest_ns, freed, len(gc.get_objects(generation)))
-            for generation, (count, time_ns, longest_ns, freed) in enumerate(self._rows)
+            GcTotals(
+                generation, count, ns, longest_ns, freed, len(gc.get_objects(generation)) if ns >= COUNTED_NS else None
+            )
+            for generation, (count, ns, longest_ns, freed) in enumerate(self._rows)
         )
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:

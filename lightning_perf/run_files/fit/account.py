@@ -87,7 +87,8 @@ class GcTotals:
         time_ns: Their time in all.
         longest_ns: Time of the longest.
         freed: Objects that they freed.
-        objects: Objects in this generation at the end of the training.
+        objects: Objects in this generation at the end of the training. None if the collections took less than half a
+            second: to count the objects takes a good part of a collection.
     """
 
     generation: Count
@@ -95,7 +96,7 @@ class GcTotals:
     time_ns: Count = 0
     longest_ns: Count = 0
     freed: Count = 0
-    objects: Count = 0
+    objects: Count | None = None
 
 
 @dataclass(frozen=True)
