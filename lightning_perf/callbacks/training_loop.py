@@ -39,6 +39,9 @@ class TrainingLoop(StepCounter, Protocol):
     hook_times: HookTimes | None
     obstacle: str | None
 
+    def validation_batches(self) -> int:
+        """Return the batches of validation so far; 0 if the loop does not count them."""
+
     def loader_facts(self) -> Facts:
         """Return how batches are made, for the recordings."""
 
@@ -87,6 +90,10 @@ class TrainerLoop:
     def step_number(self) -> int:
         """Return the number of the current step in the Trainer's own logs."""
         return step_number(self._trainer)
+
+    def validation_batches(self) -> int:
+        """Return the batches of validation that have started."""
+        return int(self._trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready)
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""

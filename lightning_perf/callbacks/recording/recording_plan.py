@@ -36,9 +36,11 @@ class Recording:
     capture_slow_steps: CaptureOptions | bool = False
     max_overhead: float | timedelta | None = None
     ranks: Collection[int] | None = None
+    hang_after: float | None = None
 
     def __post_init__(self) -> None:
         check_budget(self.max_overhead)
+        check_limit(self.hang_after)
         _ = self.schedule, self.captures
         object.__setattr__(self, "ranks", checked_ranks(self.ranks))
 
@@ -68,6 +70,16 @@ class Recording:
     def captures(self) -> CaptureOptions | None:
         """When to record steps outside of the schedule; None for never."""
         return capture_config(self.capture_slow_steps)
+
+
+def check_limit(hang_after: float | None) -> None:
+    """Check the argument of ``PerfCallback(hang_after=…)``."""
+    if hang_after is None:
+        return
+    if isinstance(hang_after, bool) or not isinstance(hang_after, (int, float)):
+        raise TypeError(f"hang_after must be a number of seconds, e.g. hang_after=600, not {hang_after!r}")
+    if not 0 < hang_after < float("inf"):
+        raise ValueError(f"hang_after={hang_after!r} must be more than 0 seconds, and finite")
 
 
 def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:

@@ -16,6 +16,7 @@ from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.steps import WARMUP_STEPS
 
 PROC = Path("/proc")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 LEAST_S = 0.2
 """In a shorter time, the use by other programs stays unknown: the kernel counts it in hundredths of a second."""
@@ -33,6 +34,30 @@ def task_use(path: Path) -> Use | None:
         on_core_ns, waited_ns, *_ = (path / "schedstat").read_text(encoding="ascii").split()
         return int(on_core_ns), int(waited_ns)
     except (OSError, ValueError):  # not Linux, a kernel without these statistics, or a task that has ended
+        return None
+
+
+def pressure_us(kind: str) -> int | None:
+    """Return how long a task of this container has waited for ``io`` or ``memory``, in microseconds; None if unknown.
+
+    Linux counts it as pressure stall information, the line ``some``. Without a file of the control group, it is that of
+    the machine.
+    """
+    for path in (CONTROL_GROUP / f"{kind}.pressure", PROC / "pressure" / kind):
+        try:
+            some = path.read_text(encoding="ascii").splitlines()[0]
+            return int(some.rpartition("total=")[2])
+        except (OSError, ValueError, IndexError):  # not Linux, or switched off
+            continue
+    return None
+
+
+def read_bytes(pid: int) -> int | None:
+    """Return the bytes that a process has fetched from a disk, without those in the page cache; None if unknown."""
+    try:
+        lines = (PROC / str(pid) / "io").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+    except (OSError, ValueError, StopIteration):
         return None
 
 
