@@ -75,7 +75,10 @@ class Fit:
             loader: Facts = {}
             with errors.instead("the settings of the data loader are not recorded"):
                 loader = loop.loader_facts()
-            core_use = [CoreUse(state, int(loader.get("workers") or 0), str(loader.get("container") or ""))]
+            container = str(loader.get("container") or "")
+            core_use = [
+                CoreUse(state, int(loader.get("workers") or 0), container, iterators=loop.loader_iterators),
+            ]
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:

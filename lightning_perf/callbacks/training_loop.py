@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +41,9 @@ class TrainingLoop(StepCounter, Protocol):
 
     def validation_batches(self) -> int:
         """Return the batches of validation so far; 0 if the loop does not count them."""
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterators of torch's loaders that the training fetches from; empty if they are not known."""
 
     def loader_facts(self) -> Facts:
         """Return how batches are made, for the recordings."""
@@ -94,6 +97,11 @@ class TrainerLoop:
     def validation_batches(self) -> int:
         """Return the batches of validation that have started."""
         return int(self._trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready)
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterators of torch's loaders."""
+        combined = getattr(self._trainer.fit_loop, "_combined_loader", None)
+        return tuple(getattr(getattr(combined, "_iterator", None), "iterators", ()))
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""

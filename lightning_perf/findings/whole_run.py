@@ -200,6 +200,8 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     processor = analysis.metadata.processor if analysis is not None else None
     if processor is None or not is_busy(processor):
         return finding
+    if workers_wait(processor) and processor.disk_wait is not None:
+        return finding  # the time for which they wait for the training is measured
     warning = (
         "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
         if workers_wait(processor)

@@ -369,6 +369,8 @@ class PerfLoop:
         self._complete_epoch()
         self._iterating = True
         iterator = iter(loader)
+        if self._loop is not None:
+            self._loop.iterator = iterator
         observers = self._observers
         try:
             while True:
@@ -385,6 +387,8 @@ class PerfLoop:
         finally:
             self._end_batch()
             observers.on_action_end(Signal.EPOCH)
+            if self._loop is not None:
+                self._loop.iterator = None  # otherwise its workers would stay
             self._iterating = False
             self._epoch_ended = True
 

@@ -62,6 +62,7 @@ class PlainLoop:
     ) -> None:
         self.global_step = 0
         self.other_batches = 0
+        self.iterator: Any = None
         self.automatic = True
         self.rank = ranks.rank
         self.world_size = ranks.world_size
@@ -78,6 +79,10 @@ class PlainLoop:
     def validation_batches(self) -> int:
         """Return the batches of evaluations so far, as far as the loop sees them."""
         return self.other_batches
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterator of the loader."""
+        return (self.iterator,)
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""

@@ -15,8 +15,8 @@ from lightning_perf.errors import TraceError
 from lightning_perf.run_files.captures import CAPTURES
 from lightning_perf.run_files.hangs import HangReport, open_hangs
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
-from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
 from lightning_perf.run_files.run_folder import RankMarkers
+from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples, StepsTail
 
 LATEST_STEPS = 50

@@ -6,9 +6,13 @@ import mmap
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s, process_counters
@@ -38,17 +42,14 @@ def task_use(path: Path) -> Use | None:
 
 
 def pressure_us(kind: str) -> int | None:
-    """Return how long a task of this container has waited for ``io`` or ``memory``, in microseconds; None if unknown.
+    """Return how long tasks of this container have waited for ``io`` or ``memory``, in microseconds; None if unknown.
 
-    Linux counts it as pressure stall information, the line ``some``. Without a file of the control group, it is that of
-    the machine.
+    Linux counts it as pressure stall information, the line ``some``: as a mean of the cores that are in use. Without a
+    file of the control group, it is that of the machine.
     """
     for path in (CONTROL_GROUP / f"{kind}.pressure", PROC / "pressure" / kind):
-        try:
-            some = path.read_text(encoding="ascii").splitlines()[0]
-            return int(some.rpartition("total=")[2])
-        except (OSError, ValueError, IndexError):  # not Linux, or switched off
-            continue
+        with suppress(OSError, ValueError, IndexError):  # not Linux, or switched off
+            return int(path.read_text(encoding="ascii").splitlines()[0].rpartition("total=")[2])
     return None
 
 
@@ -106,8 +107,177 @@ class Reading:
     )
 
 
+LEAST_LOOKS = 16
+"""Looks at the loader from which its slow worker is named."""
+
+SLOW = 0.5
+"""Share of the slowest worker's open batches that the others have at most in the mean, if only that one is slow."""
+
+
+BURST = 50
+BURST_EVERY_S = 0.02
+"""Looks at the states of the workers in each stretch, and the mean time between two of them: a second in all."""
+
+LEAST_STATES = 30
+
+
+class WorkerStates:
+    """Looks at the states of processes for a second, in a thread: at the ends of steps they are not those between."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        """Of each worker, by its number, how often it was in a state of proc_pid_stat(5)."""
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, pids: Sequence[int]) -> None:
+        """Start to look."""
+        self._stop.clear()
+        self._threads = [threading.Thread(target=self._look, args=(pids,), daemon=True)]
+        self._threads[0].start()
+
+    def stop(self) -> None:
+        """Stop at once: the program may fork next, which Python warns of where there are threads."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _look(self, pids: Sequence[int]) -> None:
+        for gap in Random(0).choices(range(2, 19), k=BURST):
+            if self._stop.wait(gap / 10 * BURST_EVERY_S):
+                return
+            for number, pid in enumerate(pids):
+                with suppress(OSError, IndexError):
+                    self.counts[number][process_counters(pid)[0]] += 1
+
+    def share(self, state: str, number: int | None) -> float | None:
+        """Return the share of a state in one worker, or in all of them; None if too few looks were taken."""
+        chosen = [counts for each, counts in self.counts.items() if number in (None, each)]
+        looks = sum(counts.total() for counts in chosen)
+        return round(sum(counts[state] for counts in chosen) / looks, 4) if looks >= LEAST_STATES else None
+
+
+class WorkerUse:
+    """Adds up how the workers of the training's loader spend their time, in stretches without validation.
+
+    Args:
+        workers: Their number.
+        iterators: Returns the iterators of the loader; empty if they are not known.
+    """
+
+    def __init__(self, workers: int, iterators: Callable[[], Sequence[Any]] = tuple) -> None:
+        self._workers = workers
+        self._iterators = iterators
+        self._begun: _Stretch | None = None
+        self._totals: dict[int, list[int]] = {}
+        self._stalls_us: list[int | None] = [0, 0]
+        self._elapsed_ns = 0
+        self._looks = self._queued = self._ahead = 0
+        self._open: Counter[int] = Counter()
+        self._states = WorkerStates()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a stretch is measured."""
+        return self._begun is not None
+
+    def pids(self) -> list[int]:
+        """Return the process IDs of the workers, in their order; without iterators, those that were started last."""
+        found = [worker.pid for each in self._iterators() for worker in getattr(each, "_workers", ())]
+        return found or sorted(child.pid or 0 for child in multiprocessing.active_children())[-self._workers :]
+
+    def look(self) -> None:
+        """Count the batches ahead when a fetch starts: those that a worker has yet to make, and those in the queue.
+
+        It reads private attributes of torch's iterator, as torch 2.1 to 2.15 have them.
+        """
+        found = [each for each in self._iterators() if hasattr(each, "_task_info")]
+        with suppress(AttributeError, OSError, NotImplementedError):  # macOS does not count the entries of a queue
+            for iterator in found if len(found) == 1 else ():
+                tasks = tuple(iterator._task_info.values())
+                queued = iterator._data_queue.qsize()
+                self._open.update(task[0] for task in tasks if len(task) == 1)
+                self._queued += queued
+                self._ahead += len(tasks)
+                self._looks += 1
+
+    def begin(self) -> None:
+        """Begin a stretch."""
+        self._begun = _Stretch.now(self.pids())
+        self._states.start(self._begun.pids)
+
+    def end(self) -> None:
+        """End the stretch, as far as its workers still run."""
+        begin, self._begun = self._begun, None
+        self._states.stop()
+        if begin is None:
+            return
+        end = _Stretch.now(begin.pids)
+        elapsed_ns = end.at_ns - begin.at_ns
+        if not end.counts or elapsed_ns <= 0:
+            return
+        self._elapsed_ns += elapsed_ns
+        for place, (before, after) in enumerate(zip(begin.stalls_us, end.stalls_us, strict=True)):
+            known = self._stalls_us[place]
+            missing = known is None or before is None or after is None
+            self._stalls_us[place] = None if missing else known + after - before
+        for number, pid in enumerate(begin.pids):
+            if pid in begin.counts and pid in end.counts:
+                used = (after - before for before, after in zip(begin.counts[pid], end.counts[pid], strict=True))
+                total = self._totals.setdefault(number, [0, 0, 0, 0])
+                self._totals[number] = [sum(pair) for pair in zip(total, (elapsed_ns, *used), strict=True)]
+
+    def facts(self) -> dict[str, float | int | None]:
+        """Return the facts of `lightning_perf.run_files.fit.memory_growth.WorkerGrowth` about the time of a worker."""
+        facts: dict[str, float | int | None] = {}
+        slow = self._slow()
+        if self._looks >= LEAST_LOOKS:
+            left = max(0, self._open.total() - self._queued) / self._looks / self._workers
+            queued = self._queued / max(self._ahead, 1)
+            facts |= {"open_batches": round(left, 2), "queued": round(queued, 4), "slow": slow}
+        chosen = [total for number, total in self._totals.items() if slow in (None, number)]
+        if not chosen:
+            return facts
+        elapsed_ns, *used = map(sum, zip(*chosen, strict=True))
+        facts |= {
+            name: round(amount / elapsed_ns, 4) for name, amount in zip(("cpu", "core_wait"), used[:2], strict=True)
+        }
+        facts["read_bytes_per_s"] = round(1e9 * used[2] / elapsed_ns)
+        facts["disk_wait"] = self._states.share("D", slow)
+        for name, stalled_us in zip(("io_pressure", "memory_pressure"), self._stalls_us, strict=True):
+            facts[name] = None if stalled_us is None else round(min(1.0, 1e3 * stalled_us / self._elapsed_ns), 4)
+        return facts
+
+    def _slow(self) -> int | None:
+        """Return the number of the only worker that still makes batches when the others have made theirs."""
+        if self._looks < LEAST_LOOKS or self._workers < 2:
+            return None
+        (slowest, most), *others = self._open.most_common()
+        return slowest if sum(count for _, count in others) <= SLOW * most * (self._workers - 1) else None
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """The counters at one end of a stretch: of each worker its use of cores and bytes, and the stalls by kind."""
+
+    at_ns: int
+    pids: list[int]
+    counts: dict[int, tuple[int, int, int]]
+    stalls_us: tuple[int | None, int | None]
+
+    @classmethod
+    def now(cls, pids: list[int]) -> _Stretch:
+        uses = {pid: use for pid in pids if (use := process_use(pid)) is not None}
+        counts = {pid: (*use, read_bytes(pid) or 0) for pid, use in uses.items()}
+        return cls(time.perf_counter_ns(), pids, counts, (pressure_us("io"), pressure_us("memory")))
+
+
 class CoreUse(StepObserver):
-    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on."""
+    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on.
+
+    It looks at the loader at ever greater distances: a hundred times in a million steps.
+    """
 
     def __init__(
         self,
@@ -115,6 +285,7 @@ class CoreUse(StepObserver):
         workers: int = 0,
         container: str = "",
         *,
+        iterators: Callable[[], Sequence[Any]] = tuple,
         read: Callable[[], Reading] = Reading,
         memory: Callable[[int], Memory | None] = process_memory,
     ) -> None:
@@ -124,10 +295,11 @@ class CoreUse(StepObserver):
         self._container = container
         self._memory = memory
         self._begun: Reading | None = None
-        self._next = 0
+        self._next = self._next_sample = 0
+        self._distances = Random(0)  # a fixed distance could always meet the same worker
         self._worker = 0  # its process ID
         self._sizes: list[tuple[int, Memory]] = []  # by step
-        self._uses: list[tuple[int, Use]] = []
+        self._use = WorkerUse(workers, iterators)
 
     def on_step_start(self) -> None:
         """Begin with the first step, and again after the warm-up. Look at a worker whenever steps have doubled."""
@@ -138,11 +310,21 @@ class CoreUse(StepObserver):
             self._begun = self._read()
         if step == 0 and self._begun is not None and self._workers:
             self._worker = max(self._begun.children, default=0)  # the loader of the training has started its last
-        if self._worker and (found := self._memory(self._worker)) is not None:
-            self._sizes.append((step, found))
-            if step >= WARMUP_STEPS and (use := process_use(self._worker)) is not None:
-                self._uses.append((time.perf_counter_ns(), use))
-        self._next = max(WARMUP_STEPS, 2 * step)
+        if step >= self._next_sample:
+            self._next_sample = max(WARMUP_STEPS, 2 * step)
+            self._use.end()
+            if self._worker and (found := self._memory(self._worker)) is not None:
+                self._sizes.append((step, found))
+        self._next = self._next_sample
+        if step >= WARMUP_STEPS and self._workers:
+            self._use.look()
+            if not self._use.is_open:
+                self._use.begin()
+            self._next = min(self._next, step + self._distances.randint(1, 1 + step // 4))
+
+    def on_training_pause(self) -> None:
+        """End the stretch of the workers: in validation they have nothing to do."""
+        self._use.end()
 
     def worker_growth(self) -> WorkerGrowth | None:
         """Return the memory of a worker process over time; None without one."""
@@ -150,12 +332,9 @@ class CoreUse(StepObserver):
             return None
         (first_step, first), (last_step, last) = self._sizes[0], self._sizes[-1]
         _, resident, faulted = (max(0, then - before) for before, then in zip(first, last, strict=True))
-        shares: list[float | None] = [None, None]
-        if len(self._uses) > 1:
-            (begin_ns, begin), (end_ns, end) = self._uses[0], self._uses[-1]
-            shares = [round(_share(begin, end, which, end_ns - begin_ns), 4) for which in (0, 1)]
+        self._use.end()
         sizes = (first[0], last[0], resident, faulted)
-        return WorkerGrowth(self._workers, first_step, last_step, *sizes, self._container, *shares)
+        return WorkerGrowth(self._workers, first_step, last_step, *sizes, self._container, **self._use.facts())
 
     def facts(self) -> dict[str, float]:
         """Return the known facts of `lightning_perf.trace.description.Processor` about the use of cores so far."""

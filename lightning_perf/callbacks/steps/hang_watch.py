@@ -188,9 +188,9 @@ class HangWatch(StepObserver):
         self._errors.warn(text + place + " ".join([*others, "The training is left alone."]))
 
     def _write_stacks(self, report: HangReport, workers: list[int]) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
         lines = [
-            f"{time.strftime('%Y-%m-%d %H:%M:%S')}: rank {self._rank}, no step or batch has ended for "
-            f"{report.seconds:g} s, step {report.step}, {report.phase}",
+            f"{now}: rank {self._rank}, step {report.step}, {report.phase}, for {report.seconds:g} s",
             f"Last collective: {report.collective}" if report.collective else "",
             *stacks(),
             *report.workers,

@@ -5,12 +5,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lightning_perf.callbacks.steps import core_use
-from lightning_perf.callbacks.steps.core_use import CoreUse, Reading, process_use, task_use
+from lightning_perf.callbacks.steps.core_use import (
+    CoreUse,
+    Reading,
+    WorkerUse,
+    process_use,
+    task_use,
+)
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.steps import WARMUP_STEPS
 
@@ -64,6 +71,39 @@ def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -
     assert (growth.resident_bytes, growth.faulted_bytes, growth.copied_bytes) == (3, 70, 57)
     assert (growth.workers, growth.container) == (2, "x")
     assert growth.cpu is not None
+
+
+@pytest.mark.parametrize("slow", [None, 2])
+def test_the_time_of_workers_adds_up_without_validation(slow: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    # The workers 0 to 3 compute for 10, 20, 30 and 40 % of the time, and then wait for a core for a tenth of that.
+    counters = {
+        10 + n: (lambda n=n: (round(0.1 * n * now_s[0] * S), round(0.01 * n * now_s[0] * S))) for n in range(1, 5)
+    }
+    monkeypatch.setattr(core_use, "process_use", lambda pid: counters[pid]())
+    monkeypatch.setattr(core_use, "read_bytes", lambda _: round(5000 * now_s[0]))
+    monkeypatch.setattr(core_use, "pressure_us", lambda kind: round(2e5 * now_s[0]) if kind == "io" else None)
+    monkeypatch.setattr(core_use.time, "perf_counter_ns", lambda: round(now_s[0] * S))
+    # Each worker has 2 batches ahead. Without a slow one, it has yet to make both.
+    tasks = {n: (n % 4,) if slow in (None, n % 4) else (n % 4, "data") for n in range(8)}
+    iterator = SimpleNamespace(
+        _workers=[SimpleNamespace(pid=pid) for pid in counters],
+        _task_info=tasks,
+        _data_queue=SimpleNamespace(qsize=lambda: 1),
+    )
+    use = WorkerUse(4, lambda: (iterator,))
+    for begin_s, end_s in ((0, 3), (100, 107)):  # a validation of 97 s in between
+        now_s[0] = begin_s
+        use.begin()
+        now_s[0] = end_s
+        use.end()
+    for _ in range(20):
+        use.look()
+    share = 0.25 if slow is None else 0.3
+    assert use.facts() == {
+        "cpu": share, "core_wait": share / 10, "read_bytes_per_s": 5000, "disk_wait": None, "io_pressure": 0.2,
+        "memory_pressure": None, "slow": slow, "open_batches": 1.75 if slow is None else 0.25, "queued": 0.125,
+    }  # fmt: skip
 
 
 def test_what_the_system_does_not_count_is_left_out() -> None:

@@ -89,7 +89,7 @@ class Sticking(Points):
 
 @pytest.mark.parametrize("case", ["worker", "hook", "healthy"])
 def test_a_training(case: str, tmp_path: Path) -> None:
-    def on_train_batch_end(module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG001
+    def on_train_batch_end(module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         time.sleep(2 if case == "hook" and batch_idx == 9 else 0.01)
 
     dataset = (Sticking if case == "worker" else Points)(60)
