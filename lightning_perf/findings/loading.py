@@ -329,7 +329,7 @@ def _more_workers(wait: _Wait) -> Advice:
         best_ns = min(wait.wait_ns, wait.step_ns * (1 - workers / advised))
         model = "More workers shorten the time between batches in proportion at best, by half of that at least."
     transfer = batch_transfer(wait.analysis)
-    cause = explain_workers(processor, workers, wait.wait_ns / wait.step_ns)
+    cause = explain_workers(wait.analysis.worker, wait.wait_ns / wait.step_ns)
     measured = transfer is not None and transfer.measured and not wait.on_device
     if transfer is not None and measured and transfer.received_ns[0] * wait.fetches >= wait.wait_ns / 2:
         return _fewer_tensors(best_ns, transfer.text)

@@ -12,7 +12,7 @@ from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange
 from lightning_perf.findings.rules import log_rule
-from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of, processor_of
+from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
 from lightning_perf.trace.description import DataLoading
 from lightning_perf.units import format_count, format_duration, format_share
 
@@ -77,7 +77,7 @@ def _long_step_reason(
 def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
     waited = f"{format_duration(periodic.wait_ns)} of it is the wait for their batch"
     facts = loader_of(lead) if lead is not None else DataLoading()
-    slow = processor_of(lead).slow_worker if lead is not None else None
+    slow = lead.worker.slow if lead is not None and lead.worker is not None else None
     if facts.workers and periodic.period == facts.workers and slow is not None:
         return f"{waited}. The period is num_workers={facts.workers}: the batches of worker process {slow} come late."
     if facts.workers and periodic.period == facts.workers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from lightning_perf.trace.description import Processor
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.units import format_bytes, format_share
 
 Kind: TypeAlias = Literal[
@@ -19,7 +19,7 @@ QUEUED = 0.75
 """Share of the batches ahead that wait in the queue from which receiving them takes the time."""
 
 SHORT_OF_MEMORY = 0.5
-"""Share of the pressure on disks that is pressure on memory, from which missing memory causes the waits for disks."""
+"""Share of the waits for disks that are waits for memory, from which missing memory is their cause."""
 
 LEAST_NAMED = 0.005
 
@@ -58,60 +58,47 @@ class Cause:
         return FIXES.get(self.kind, "")
 
 
-def explain_workers(processor: Processor, workers: int, wait_share: float) -> Cause | None:
+def explain_workers(worker: WorkerGrowth | None, wait_share: float) -> Cause | None:
     """Explain a wait for data by the time of the loader's workers; None if it was not measured.
 
     A worker that is faster by a share of its time shortens the step by that share at most. So a cause with less than
     half of the wait's share does not explain it.
     """
-    times = _times(processor)
-    if times is None:
+    if worker is None or worker.cpu is None or worker.core_wait is None or worker.disk_wait is None:
         return None
-    text = _text(times, processor, workers)
-    if processor.slow_worker is not None:
-        return Cause("slow worker", text)
-    least = EXPLAINS * wait_share
+    rest = max(0.0, 1 - worker.cpu - worker.core_wait)
+    disk = min(rest, worker.disk_wait)
+    known = worker.slow is None and worker.open_batches is not None
+    idle = min(rest - disk, max(0.0, 1 - (worker.open_batches or 0.0))) if known else 0.0
+    times: dict[Kind, float] = {
+        "processor": worker.cpu,
+        "core": worker.core_wait,
+        "disk": disk,
+        "other": rest - disk - idle,
+        "idle": idle,
+    }
+    text = _text(times, worker)
     kind = max(times, key=lambda name: times[name])
-    if times[kind] < least:
+    if worker.slow is not None:
+        return Cause("slow worker", text)
+    if times[kind] < EXPLAINS * wait_share:
         return Cause("unknown", f"{text} No single one of these explains the wait: its cause is not known.")
-    if kind == "disk" and _short_of_memory(processor):
+    if kind == "disk" and (worker.memory_stalls or 0.0) >= SHORT_OF_MEMORY:
         return Cause("memory", f"{text} The machine is short of memory: pages are swapped in, or read again.")
     if kind != "idle":
         return Cause(kind, text)
-    if (processor.queued_batches or 0.0) >= QUEUED:
+    if (worker.queued or 0.0) >= QUEUED:
         return Cause("receiving", f"{text} When a fetch starts, batches wait in the queue: receiving them is slow.")
     return Cause("uneven batches", f"{text} So single batches take much longer than the others.")
 
 
-def _short_of_memory(processor: Processor) -> bool:
-    disk, memory = processor.io_pressure, processor.memory_pressure
-    return disk is not None and memory is not None and memory > 0 and memory >= SHORT_OF_MEMORY * disk
-
-
-def _times(processor: Processor) -> dict[Kind, float] | None:
-    """Return the shares of a worker's time; None if one of them was not measured."""
-    cpu, core, disk = processor.worker_cpu, processor.worker_wait, processor.disk_wait
-    if cpu is None or core is None or disk is None:
-        return None
-    rest = max(0.0, 1 - cpu - core)
-    disk = min(rest, disk)
-    idle = 0.0
-    if processor.slow_worker is None and processor.worker_batches is not None:
-        idle = min(rest - disk, max(0.0, 1 - processor.worker_batches))
-    return {"processor": cpu, "core": core, "disk": disk, "other": rest - disk - idle, "idle": idle}
-
-
-def _text(times: dict[Kind, float], processor: Processor, workers: int) -> str:
-    read = processor.worker_read_bytes_per_s or 0.0
-    rates = {"disk": f" (and reads {format_bytes(read)}/s)"}
-    slow = processor.slow_worker
-    subject = f"Each of the {workers} worker processes" if workers > 1 else "The worker process"
-    first = f"Worker process {slow} of 0 to {workers - 1} is slower than the others. " if slow is not None else ""
-    parts = [
-        f"{_WORDS[kind]} {format_share(share)}{rates.get(kind, '')}"
-        for kind, share in times.items()
-        if share >= LEAST_NAMED
-    ]
+def _text(times: dict[Kind, float], worker: WorkerGrowth) -> str:
+    rates = {"disk": f" (and reads {format_bytes(worker.read_bytes_per_s or 0.0)}/s)"}
+    subject = f"Each of the {worker.workers} worker processes" if worker.workers > 1 else "The worker process"
+    if worker.slow is not None:
+        subject = f"Worker process {worker.slow} of 0 to {worker.workers - 1} is slower than the others. It"
+    named = [kind for kind, share in times.items() if share >= LEAST_NAMED]
+    parts = [f"{_WORDS[kind]} {format_share(times[kind])}{rates.get(kind, '')}" for kind in named]
     parts[0] += " of its time"
     listed = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
-    return f"{first}{'It' if slow is not None else subject} {listed}."
+    return f"{subject} {listed}."

@@ -349,21 +349,9 @@ def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
     processor, worker = analysis.metadata.processor, growth.worker
     if processor is None or analysis.rank not in (growth.rank, None):
         return analysis
-    processor = replace(processor, worker_cpu=None, worker_wait=None)
-    if worker is not None:
-        processor = replace(
-            processor,
-            worker_cpu=worker.cpu,
-            worker_wait=worker.core_wait,
-            disk_wait=worker.disk_wait,
-            io_pressure=worker.io_pressure,
-            memory_pressure=worker.memory_pressure,
-            worker_read_bytes_per_s=worker.read_bytes_per_s,
-            worker_batches=worker.open_batches,
-            queued_batches=worker.queued,
-            slow_worker=worker.slow,
-        )
-    return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
+    known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
+    processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])
+    return replace(analysis, metadata=replace(analysis.metadata, processor=processor), worker=worker)
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -58,14 +58,6 @@ class Processor:
         other_cpu: Cores that other programs kept busy.
         worker_cpu: Cores that each worker process of the loader kept busy: below 1 if it also waits, e.g. for a disk.
         worker_wait: Share of the time in which a worker process was ready to run and waited for a core.
-        disk_wait: Share of the time in which a worker process waited for a disk or a file system.
-        io_pressure: Share of the time in which a task of the container waited for a disk (Linux's pressure stall
-            information), as a mean of the cores in use.
-        memory_pressure: The same for memory: for pages that were reclaimed, swapped in or read again.
-        worker_read_bytes_per_s: Bytes per second that a worker process fetched from a disk.
-        worker_batches: Batches that a worker process had yet to make when a fetch started, in the mean.
-        queued_batches: Share of the batches ahead that were made then, and that the training had not received yet.
-        slow_worker: Number of the worker process that all others wait for. The facts on workers are then of this one.
         free_bytes: Memory that was free when the profiler warmed up.
         used_bytes: Memory of this process then (its resident set).
     """
@@ -87,13 +79,6 @@ class Processor:
     other_cpu: float | None = None
     worker_cpu: float | None = None
     worker_wait: float | None = None
-    disk_wait: float | None = None
-    io_pressure: float | None = None
-    memory_pressure: float | None = None
-    worker_read_bytes_per_s: float | None = None
-    worker_batches: float | None = None
-    queued_batches: float | None = None
-    slow_worker: int | None = None
     free_bytes: int | None = None
     used_bytes: int | None = None
 

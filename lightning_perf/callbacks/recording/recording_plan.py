@@ -40,7 +40,8 @@ class Recording:
 
     def __post_init__(self) -> None:
         check_budget(self.max_overhead)
-        check_limit(self.hang_after)
+        if self.hang_after is not None and not 0 < self.hang_after < float("inf"):
+            raise ValueError(f"hang_after={self.hang_after!r} must be a number of seconds above 0")
         _ = self.schedule, self.captures
         object.__setattr__(self, "ranks", checked_ranks(self.ranks))
 
@@ -70,16 +71,6 @@ class Recording:
     def captures(self) -> CaptureOptions | None:
         """When to record steps outside of the schedule; None for never."""
         return capture_config(self.capture_slow_steps)
-
-
-def check_limit(hang_after: float | None) -> None:
-    """Check the argument of ``PerfCallback(hang_after=…)``."""
-    if hang_after is None:
-        return
-    if isinstance(hang_after, bool) or not isinstance(hang_after, (int, float)):
-        raise TypeError(f"hang_after must be a number of seconds, e.g. hang_after=600, not {hang_after!r}")
-    if not 0 < hang_after < float("inf"):
-        raise ValueError(f"hang_after={hang_after!r} must be more than 0 seconds, and finite")
 
 
 def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:

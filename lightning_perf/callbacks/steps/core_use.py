@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import operator
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s, process_counters
@@ -42,10 +43,9 @@ def task_use(path: Path) -> Use | None:
 
 
 def pressure_us(kind: str) -> int | None:
-    """Return how long tasks of this container have waited for ``io`` or ``memory``, in microseconds; None if unknown.
+    """Return how long tasks of this container or machine have waited for ``io`` or ``memory``; None if unknown.
 
-    Linux counts it as pressure stall information, the line ``some``: as a mean of the cores that are in use. Without a
-    file of the control group, it is that of the machine.
+    Linux counts it as pressure stall information, the line ``some``: as a mean of the cores that are in use.
     """
     for path in (CONTROL_GROUP / f"{kind}.pressure", PROC / "pressure" / kind):
         with suppress(OSError, ValueError, IndexError):  # not Linux, or switched off
@@ -118,44 +118,15 @@ BURST = 50
 BURST_EVERY_S = 0.02
 """Looks at the states of the workers in each stretch, and the mean time between two of them: a second in all."""
 
-LEAST_STATES = 30
+LEAST_LOOKS = 16
+"""Looks from which a share is known."""
+
+SLOW = 0.5
+"""Share of the slowest worker's open batches that the others have at most in the mean, if only that one is slow."""
 
 
-class WorkerStates:
-    """Looks at the states of processes for a second, in a thread: at the ends of steps they are not those between."""
-
-    def __init__(self) -> None:
-        self.counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        """Of each worker, by its number, how often it was in a state of proc_pid_stat(5)."""
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def start(self, pids: Sequence[int]) -> None:
-        """Start to look."""
-        self._stop.clear()
-        self._threads = [threading.Thread(target=self._look, args=(pids,), daemon=True)]
-        self._threads[0].start()
-
-    def stop(self) -> None:
-        """Stop at once: the program may fork next, which Python warns of where there are threads."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
-
-    def _look(self, pids: Sequence[int]) -> None:
-        for gap in Random(0).choices(range(2, 19), k=BURST):
-            if self._stop.wait(gap / 10 * BURST_EVERY_S):
-                return
-            for number, pid in enumerate(pids):
-                with suppress(OSError, IndexError):
-                    self.counts[number][process_counters(pid)[0]] += 1
-
-    def share(self, state: str, number: int | None) -> float | None:
-        """Return the share of a state in one worker, or in all of them; None if too few looks were taken."""
-        chosen = [counts for each, counts in self.counts.items() if number in (None, each)]
-        looks = sum(counts.total() for counts in chosen)
-        return round(sum(counts[state] for counts in chosen) / looks, 4) if looks >= LEAST_STATES else None
+_Counters: TypeAlias = tuple[int, dict[int, tuple[int, ...]], dict[str, int | None]]
+"""The time, the use of cores and the bytes of each process, and the pressure by kind."""
 
 
 class WorkerUse:
@@ -169,23 +140,14 @@ class WorkerUse:
     def __init__(self, workers: int, iterators: Callable[[], Sequence[Any]] = tuple) -> None:
         self._workers = workers
         self._iterators = iterators
-        self._begun: _Stretch | None = None
-        self._totals: dict[int, list[int]] = {}
-        self._stalls_us: list[int | None] = [0, 0]
-        self._elapsed_ns = 0
+        self._begun: list[_Counters] = []
+        self._totals: dict[int, list[int]] = {}  # by worker
+        self._stalls_us: Counter[str] = Counter()
         self._looks = self._queued = self._ahead = 0
         self._open: Counter[int] = Counter()
-        self._states = WorkerStates()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a stretch is measured."""
-        return self._begun is not None
-
-    def pids(self) -> list[int]:
-        """Return the process IDs of the workers, in their order; without iterators, those that were started last."""
-        found = [worker.pid for each in self._iterators() for worker in getattr(each, "_workers", ())]
-        return found or sorted(child.pid or 0 for child in multiprocessing.active_children())[-self._workers :]
+        self._states: dict[int, Counter[str]] = defaultdict(Counter)  # by worker
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
 
     def look(self) -> None:
         """Count the batches ahead when a fetch starts: those that a worker has yet to make, and those in the queue.
@@ -196,81 +158,79 @@ class WorkerUse:
         with suppress(AttributeError, OSError, NotImplementedError):  # macOS does not count the entries of a queue
             for iterator in found if len(found) == 1 else ():
                 tasks = tuple(iterator._task_info.values())
-                queued = iterator._data_queue.qsize()
-                self._open.update(task[0] for task in tasks if len(task) == 1)
-                self._queued += queued
+                self._queued += iterator._data_queue.qsize()
                 self._ahead += len(tasks)
+                self._open.update(task[0] for task in tasks if len(task) == 1)
                 self._looks += 1
+        if not self._begun:
+            self._begin()
 
-    def begin(self) -> None:
-        """Begin a stretch."""
-        self._begun = _Stretch.now(self.pids())
-        self._states.start(self._begun.pids)
+    def _begin(self) -> None:
+        """Begin a stretch. Without iterators, the workers are the processes that were started last."""
+        pids = [worker.pid for each in self._iterators() for worker in getattr(each, "_workers", ())]
+        pids = pids or sorted(child.pid or 0 for child in multiprocessing.active_children())[-self._workers :]
+        self._begun = [self._read(pids)]
+        self._stop.clear()
+        self._threads = [threading.Thread(target=self._look_at_states, args=(pids,), daemon=True)]
+        self._threads[0].start()
+
+    @staticmethod
+    def _read(pids: Iterable[int]) -> _Counters:
+        uses: dict[int, tuple[int, ...]] = {
+            pid: (*use, read_bytes(pid) or 0) for pid in pids if (use := process_use(pid)) is not None
+        }
+        return time.perf_counter_ns(), uses, {kind: pressure_us(kind) for kind in ("io", "memory")}
+
+    def _look_at_states(self, pids: Sequence[int]) -> None:
+        """Look at the states of the workers for a second, in a thread: when a step starts, they are not the usual."""
+        for gap in Random(0).choices(range(2, 19), k=BURST):
+            if self._stop.wait(gap / 10 * BURST_EVERY_S):
+                return
+            for number, pid in enumerate(pids):
+                with suppress(OSError, IndexError):
+                    self._states[number][process_counters(pid)[0]] += 1
 
     def end(self) -> None:
         """End the stretch, as far as its workers still run."""
-        begin, self._begun = self._begun, None
-        self._states.stop()
-        if begin is None:
-            return
-        end = _Stretch.now(begin.pids)
-        elapsed_ns = end.at_ns - begin.at_ns
-        if not end.counts or elapsed_ns <= 0:
-            return
-        self._elapsed_ns += elapsed_ns
-        for place, (before, after) in enumerate(zip(begin.stalls_us, end.stalls_us, strict=True)):
-            known = self._stalls_us[place]
-            missing = known is None or before is None or after is None
-            self._stalls_us[place] = None if missing else known + after - before
-        for number, pid in enumerate(begin.pids):
-            if pid in begin.counts and pid in end.counts:
-                used = (after - before for before, after in zip(begin.counts[pid], end.counts[pid], strict=True))
-                total = self._totals.setdefault(number, [0, 0, 0, 0])
-                self._totals[number] = [sum(pair) for pair in zip(total, (elapsed_ns, *used), strict=True)]
+        self._stop.set()  # and wait: the program may fork next, and Python warns of that where there are threads
+        for thread in self._threads:
+            thread.join()
+        begun, self._begun, self._threads = self._begun, [], []
+        for begin_ns, before, stalled in begun:
+            end_ns, after, stalls = self._read(before)
+            for number, pid in enumerate(before):
+                if pid in after:
+                    used = (end_ns - begin_ns, *map(operator.sub, after[pid], before[pid]))
+                    self._totals[number] = [*map(operator.add, self._totals.get(number, (0, 0, 0, 0)), used)]
+            for kind, begin_us in stalled.items():
+                self._stalls_us[kind] += (stalls[kind] or 0) - (begin_us or 0)
 
-    def facts(self) -> dict[str, float | int | None]:
+    def facts(self) -> dict[str, Any]:
         """Return the facts of `lightning_perf.run_files.fit.memory_growth.WorkerGrowth` about the time of a worker."""
-        facts: dict[str, float | int | None] = {}
-        slow = self._slow()
+        facts: dict[str, Any] = {}
+        slow = None
         if self._looks >= LEAST_LOOKS:
+            slow = self._slow()
             left = max(0, self._open.total() - self._queued) / self._looks / self._workers
-            queued = self._queued / max(self._ahead, 1)
-            facts |= {"open_batches": round(left, 2), "queued": round(queued, 4), "slow": slow}
+            facts |= {"slow": slow, "open_batches": round(left, 2)}
+            facts["queued"] = round(self._queued / max(self._ahead, 1), 4)
         chosen = [total for number, total in self._totals.items() if slow in (None, number)]
-        if not chosen:
-            return facts
-        elapsed_ns, *used = map(sum, zip(*chosen, strict=True))
-        facts |= {
-            name: round(amount / elapsed_ns, 4) for name, amount in zip(("cpu", "core_wait"), used[:2], strict=True)
-        }
-        facts["read_bytes_per_s"] = round(1e9 * used[2] / elapsed_ns)
-        facts["disk_wait"] = self._states.share("D", slow)
-        for name, stalled_us in zip(("io_pressure", "memory_pressure"), self._stalls_us, strict=True):
-            facts[name] = None if stalled_us is None else round(min(1.0, 1e3 * stalled_us / self._elapsed_ns), 4)
+        if chosen:
+            elapsed_ns, *used = map(sum, zip(*chosen, strict=True))
+            shares = [round(amount / elapsed_ns, 4) for amount in used]
+            facts |= {"cpu": shares[0], "core_wait": shares[1], "read_bytes_per_s": round(1e9 * used[2] / elapsed_ns)}
+        states = sum((counts for number, counts in self._states.items() if slow in (None, number)), Counter[str]())
+        if states.total() >= LEAST_LOOKS:
+            facts["disk_wait"] = round(states["D"] / states.total(), 4)
+        if self._stalls_us["io"] > 0:
+            facts["memory_stalls"] = round(min(1.0, self._stalls_us["memory"] / self._stalls_us["io"]), 4)
         return facts
 
     def _slow(self) -> int | None:
         """Return the number of the only worker that still makes batches when the others have made theirs."""
-        if self._looks < LEAST_LOOKS or self._workers < 2:
-            return None
-        (slowest, most), *others = self._open.most_common()
-        return slowest if sum(count for _, count in others) <= SLOW * most * (self._workers - 1) else None
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """The counters at one end of a stretch: of each worker its use of cores and bytes, and the stalls by kind."""
-
-    at_ns: int
-    pids: list[int]
-    counts: dict[int, tuple[int, int, int]]
-    stalls_us: tuple[int | None, int | None]
-
-    @classmethod
-    def now(cls, pids: list[int]) -> _Stretch:
-        uses = {pid: use for pid in pids if (use := process_use(pid)) is not None}
-        counts = {pid: (*use, read_bytes(pid) or 0) for pid, use in uses.items()}
-        return cls(time.perf_counter_ns(), pids, counts, (pressure_us("io"), pressure_us("memory")))
+        (slowest, most), *others = self._open.most_common() or [(0, 0)]
+        is_only = sum(count for _, count in others) <= SLOW * most * (self._workers - 1)
+        return slowest if is_only and most and self._workers > 1 else None
 
 
 class CoreUse(StepObserver):
@@ -318,8 +278,6 @@ class CoreUse(StepObserver):
         self._next = self._next_sample
         if step >= WARMUP_STEPS and self._workers:
             self._use.look()
-            if not self._use.is_open:
-                self._use.begin()
             self._next = min(self._next, step + self._distances.randint(1, 1 + step // 4))
 
     def on_training_pause(self) -> None:

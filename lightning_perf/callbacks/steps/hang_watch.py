@@ -8,13 +8,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.callbacks.steps.position import (
-    Position,
     children,
     last_collective,
     position_of,
@@ -31,7 +31,8 @@ LOOK_EVERY_S = 1.0
 """Time between two looks at the counters, or a tenth of the limit if that is shorter."""
 
 MAX_WORKERS = 16
-"""Child processes in a report."""
+MAX_NAMED = 4
+"""Child processes in a report, and in its warning."""
 
 _armed: weakref.WeakSet[HangWatch] = weakref.WeakSet()
 
@@ -144,15 +145,11 @@ class HangWatch(StepObserver):
             return
         seconds = now_s - self._since_s
         self._patience_s[report.phase] = 2 * seconds
-        self._log.append(
-            HangReport(
-                self._rank, report.step, report.phase, report.place, report.since_s, round(seconds, 1), continued=True
-            )
-        )
+        self._log.append(replace(report, seconds=round(seconds, 1), workers=(), collective="", continued=True))
 
     def _report(self, seconds: float) -> None:
-        position = position_of(self._thread)
-        patience_s = self._patience_s.get(position.phase, 0.0)
+        phase, place = position_of(self._thread)
+        patience_s = self._patience_s.get(phase, 0.0)
         if seconds < patience_s:
             self._next_s = patience_s
             return
@@ -161,8 +158,8 @@ class HangWatch(StepObserver):
         report = HangReport(
             rank=self._rank,
             step=self._state.first_number + self._state.whole_steps,
-            phase=position.phase,
-            place=position.place,
+            phase=phase,
+            place=place,
             since_s=time.time() - seconds,
             seconds=round(seconds, 1),
             workers=tuple(map(state_of, workers)),
@@ -171,21 +168,20 @@ class HangWatch(StepObserver):
         first, self._latest = self._latest is None, report
         self._log.append(report)
         if first:
-            self._warn(report, position)
+            self._warn(report)
         self._write_stacks(report, workers)
 
-    def _warn(self, report: HangReport, position: Position) -> None:
+    def _warn(self, report: HangReport) -> None:
         text = (
             f"{self._errors.name}: on rank {self._rank}, no step or batch has ended for "
-            f"{format_duration(1e9 * round(report.seconds, 1))}. It is in step {report.step}, {position.phase}"
+            f"{format_duration(1e9 * report.seconds)}. It is in step {report.step}, {report.phase}: {report.place}."
         )
-        place = f": {position.place}. " if position.place else ". "
-        others = [f"Child {each}." for each in report.workers[:4]]
+        others = [f"Child {each}." for each in report.workers[:MAX_NAMED]]
         others += [f"Last collective: {report.collective}."] if report.collective else []
         gone = RankMarkers(self._folder).dead() if self._folder is not None else []
         others += [f"The process of rank {rank} is gone." for rank in gone]
         others += [f"Python stacks: {self._file.name}."] if self._file is not None else []
-        self._errors.warn(text + place + " ".join([*others, "The training is left alone."]))
+        self._errors.warn(" ".join([text, *others, "The training is left alone."]))
 
     def _write_stacks(self, report: HangReport, workers: list[int]) -> None:
         now = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +22,7 @@ _PACKAGE = str(Path(__file__).parents[2])
 _HOOKS = {
     "training_step": "forward",
     "validation_step": "forward",
+    "backward": "backward",
     "optimizer_step": "optimizer",
     "batch_to_device": "transfer",
     "save_checkpoint": "checkpoint",
@@ -53,23 +52,12 @@ _STATES = {
 PY_SPY_S = 20.0
 
 
-@dataclass(frozen=True)
-class Position:
-    """The position of a thread, from its stack: a phase of the training in words, and files with lines."""
-
-    phase: str
-    place: str
-
-
-def position_of(thread: int) -> Position:
-    """Return the position of a thread of this process."""
-    frame = sys._current_frames().get(thread)
-    frames = [inner for inner, _ in traceback.walk_stack(frame)] if frame is not None else []
-    if not frames:
-        return Position("training", "")
+def position_of(thread: int) -> tuple[str, str]:
+    """Return the phase of the training that a thread of this process is in, and the file and line."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
     own = next((each for each in frames if _is_own(each.f_code.co_filename)), frames[0])
     places = dict.fromkeys(_place(each) for each in (own, frames[0]))
-    return Position(_phase(frames[::-1]), ", ".join(places))
+    return _phase(frames[::-1]), ", ".join(places)
 
 
 def _is_own(path: str) -> bool:
@@ -90,7 +78,7 @@ def _phase(frames: Sequence[FrameType]) -> str:
         path, name = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
         validates = validates or path.endswith("/loops/evaluation_loop.py")
         if called and not name.startswith("_"):  # a hook that the Trainer calls
-            found = _HOOKS.get(name, "backward" if name == "backward" else _hook(frame))
+            found = _HOOKS.get(name, str(getattr(frame.f_code, "co_qualname", name)))  # Python 3.10 has no class in it
         elif name == "save_checkpoint":
             found = "checkpoint"
         elif path.endswith("/torch/distributed/distributed_c10d.py") and name != "wrapper":
@@ -99,10 +87,6 @@ def _phase(frames: Sequence[FrameType]) -> str:
             found = next((phase for part, phase in _PHASES if part in path), found)
         called = path.endswith("/trainer/call.py")
     return ", ".join(filter(None, ("validation" if validates else "", found))) or "training"
-
-
-def _hook(frame: FrameType) -> str:
-    return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))  # Python 3.10 has no name with the class
 
 
 def stacks() -> Iterator[str]:
@@ -137,12 +121,9 @@ def state_of(pid: int) -> str:
 
 def stack_of(pid: int) -> str:
     """Return the Python stack of another process, by py-spy; empty if it is not installed or may not read it."""
-    command = shutil.which("py-spy")
-    if command is None:
-        return ""
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run([command, "dump", "--pid", str(pid)], capture_output=True, timeout=PY_SPY_S, check=True)
-        return done.stdout.decode(errors="replace")
+        command = ["py-spy", "dump", "--pid", str(pid)]
+        return subprocess.run(command, capture_output=True, timeout=PY_SPY_S, check=True, text=True).stdout
     return ""
 
 

@@ -66,9 +66,8 @@ class WorkerGrowth:
             None if unknown.
         core_wait: Share of that time in which it was ready to run and waited for a core.
         disk_wait: Share of that time in which it waited for a disk or a file system.
-        io_pressure: Pressure stall information of the container or the machine: the share of the time in which a task
-            waited for a disk, as a mean of the cores in use.
-        memory_pressure: The same for memory: for pages that were reclaimed, swapped in or read again.
+        memory_stalls: Time in which tasks of the container or the machine waited for memory, over that in which they
+            waited for a disk, 0 to 1 (Linux's pressure stall information).
         read_bytes_per_s: Bytes per second that it fetched from a disk, because the page cache did not have them.
         open_batches: Batches that a worker had yet to make when a fetch started, in the mean.
         queued: Share of the batches ahead that were made then, and that the training had not received yet.
@@ -86,8 +85,7 @@ class WorkerGrowth:
     cpu: float | None = None
     core_wait: float | None = None
     disk_wait: float | None = None
-    io_pressure: float | None = None
-    memory_pressure: float | None = None
+    memory_stalls: float | None = None
     read_bytes_per_s: float | None = None
     open_batches: float | None = None
     queued: float | None = None
