@@ -115,8 +115,8 @@ def state_of(pid: int) -> str:
         return f"process {pid} has ended"
     waits_in = ""
     with suppress(OSError):
-        waits_in = (folder / "wchan").read_text(encoding="ascii").strip("0\n")
-    return f"process {pid} ({name}) is {_STATES.get(state, state)}{f' in {waits_in}' if waits_in else ''}"
+        waits_in = (folder / "wchan").read_text(encoding="ascii").partition(".")[0]
+    return f"process {pid} ({name}) is {_STATES.get(state, state)}{f' in {waits_in}' if waits_in > '0' else ''}"
 
 
 def stack_of(pid: int) -> str:
