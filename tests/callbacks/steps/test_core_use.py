@@ -95,7 +95,7 @@ def test_the_time_of_workers_adds_up_without_validation(slow: int | None, monkey
     use = WorkerUse(4, lambda: (iterator,))
     for begin_s, end_s in ((0, 3), (100, 107)):  # a validation of 97 s in between
         now_s[0] = begin_s
-        for _ in range(10):
+        for _ in range(12):
             use.look()
         now_s[0] = end_s
         use.end()
