@@ -255,7 +255,6 @@ class _Totals(StepObserver):
             self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
-        """Complete the account."""
         if self._state.whole_steps:
             account = self._account
             account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens

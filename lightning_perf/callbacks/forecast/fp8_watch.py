@@ -112,15 +112,12 @@ class Fp8Monitor(FitObserver):
             self._write()
 
     def stop_waiting(self) -> None:
-        """Forget the figures that have not arrived."""
         self._waiting.clear()
 
     def close(self) -> None:
-        """Remove the hooks of the layers."""
         self._hooks.remove()
 
     def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
         self._hooks.remove()
         while self._waiting:
             self._write()

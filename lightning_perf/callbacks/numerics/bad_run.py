@@ -87,7 +87,6 @@ class LossWatch(FitObserver):
             self._batch = self._replay.keep(batch, batch_idx)
 
     def on_before_backward(self, loss: Any) -> None:
-        """A backward pass starts."""
         if self._result is not None or not isinstance(loss, torch.Tensor):
             return
         self._bad_loss = False
@@ -101,7 +100,6 @@ class LossWatch(FitObserver):
                 self._exact = True
 
     def on_after_backward(self) -> None:
-        """The backward pass has ended, and the optimizer has not stepped yet."""
         if self._result is not None or self._batch is None:
             return
         if self._bad_loss:
@@ -120,11 +118,9 @@ class LossWatch(FitObserver):
             self._diagnose("drift")
 
     def results(self) -> dict[str, Any]:
-        """Return the diagnosis, None if there was nothing to diagnose."""
         return {"bad_run": self._result}
 
     def close(self) -> None:
-        """Let go of the batch."""
         self._batch, self._losses = None, ScalarCopies()
 
     def _gradients_are_bad(self) -> bool:

@@ -110,14 +110,12 @@ class UnderflowMonitor(FitObserver):
         return tabulate_underflow(self._samples) if self._samples else None
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """A training batch starts."""
         step = step_number(self._trainer)
         # Gradients start from zero with the first batch of a step. Later ones of an accumulation add to them.
         first_of_step = batch_idx % self._trainer.accumulate_grad_batches == 0
         self._batch = step if first_of_step and step % self._every_n_steps == 0 else None
 
     def on_before_backward(self, loss: torch.Tensor) -> None:
-        """A backward pass starts, on a scaled loss."""
         if self._batch is None or loss.grad_fn is None:
             return
         self._graph = read_graph(loss)
@@ -148,11 +146,9 @@ class UnderflowMonitor(FitObserver):
             self._take(self._waiting.pop(0))
 
     def stop_waiting(self) -> None:
-        """Forget the counts that have not arrived."""
         self._waiting = []
 
     def results(self) -> dict[str, Any]:
-        """Return the table."""
         return {"underflow": self.table}
 
     def finish(self) -> None:

@@ -288,7 +288,6 @@ class Captures(StepObserver):
             self._signals = None
 
     def on_step_start(self) -> None:
-        """Start the clock."""
         self._open = True
         profiled = self._state.profiling
         self._judged = not self._settling and not profiled
@@ -336,7 +335,6 @@ class Captures(StepObserver):
         return slowdown
 
     def on_step_dropped(self) -> None:
-        """Leave the step out."""
         self._open = False
 
     def on_training_pause(self) -> None:

@@ -169,14 +169,12 @@ class WindowProfiler(StepObserver):
         self._stop()
 
     def on_phase_start(self, phase: Phase) -> None:
-        """Open the phase's range."""
         if self._state.recording:
             self._trained |= phase is Phase.FORWARD
             self._phase_mark = mark = record_function(phase.value)
             mark.__enter__()  # type: ignore[no-untyped-call]
 
     def on_phase_end(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
-        """Close the phase's range."""
         if self._phase_mark is not None:
             self._phase_mark.__exit__(None, None, None)
             self._phase_mark = None

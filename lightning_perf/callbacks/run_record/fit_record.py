@@ -276,7 +276,6 @@ class FitRecord(LoopRecord):
         self._finished_epoch = int(self._trainer.current_epoch)
 
     def finish(self) -> None:
-        """Record the last epoch."""
         self.on_epoch_start()
 
     def on_epoch_start(self) -> None:

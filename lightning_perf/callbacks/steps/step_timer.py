@@ -204,7 +204,6 @@ class StepTimer(StepObserver):
         self._hand_on(all_of_them=True)
 
     def on_step_start(self) -> None:
-        """Start the clocks."""
         self._open = True
         self._pause_ns = None
         self._data_wait_ns = 0
@@ -231,7 +230,6 @@ class StepTimer(StepObserver):
             self._hand_on()
 
     def on_step_dropped(self) -> None:
-        """Forget the step."""
         self._open = False
         if self._device_clock is not None:
             self._device_clock.cancel()
@@ -244,20 +242,17 @@ class StepTimer(StepObserver):
                 self._device_clock.cancel()
 
     def on_training_resume(self) -> None:
-        """Resume the host's clock."""
         if self._pause_ns is not None:
             self._begin_ns += self._now_ns() - self._pause_ns
             self._pause_ns = None
 
     def on_phase_start(self, phase: Phase) -> None:
-        """Note when a fetch starts."""
         if phase is Phase.FETCH:
             self._fetch_begin_ns = self._now_ns()
             if self._device_clock is not None:
                 self._device_clock.fetch_start(at_once=self._fetch_begin_ns - self._begin_ns < AT_ONCE_NS)
 
     def on_phase_end(self, phase: Phase) -> None:
-        """Add a fetch to the wait for data."""
         if phase is Phase.FETCH:
             self._data_wait_ns += self._now_ns() - self._fetch_begin_ns
             if self._device_clock is not None:

@@ -88,7 +88,6 @@ class Compile(Runtime):
     summary = "torch.compile (TorchInductor), float32, frozen weights"
 
     def missing(self, device: torch.device) -> str | None:
-        """Return which compiler is missing, or None."""
         return missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:

@@ -106,7 +106,6 @@ class Share(Transform):
         self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when compressed, not faster"
 
     def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
-        """Share the weights of a copy."""
         changed = copy_module(module)
         shared = 0
         with torch.no_grad():
