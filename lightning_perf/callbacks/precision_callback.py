@@ -14,11 +14,11 @@ from lightning_perf.callbacks.mistakes.loop_checks import loaded_without_scaler
 from lightning_perf.callbacks.numerics.bad_run import Diagnose
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
-from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
 from lightning_perf.callbacks.precision.switch import (
     PRECISIONS,
     PrecisionError,
     PrecisionSwitch,
+    ScalerSettings,
     check_clipping,
     check_optimizers,
     check_weights,

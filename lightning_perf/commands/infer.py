@@ -229,8 +229,7 @@ def write_outputs(
 def _measure(options: argparse.Namespace) -> Tradeoff:
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.source import load_model
-    from lightning_perf.inference.model.subject import choose_device
+    from lightning_perf.inference.model.subject import choose_device, load_model
     from lightning_perf.inference.run import MeasureOptions, measure_variants
     from lightning_perf.inference.training import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants

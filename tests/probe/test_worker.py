@@ -24,8 +24,7 @@ from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTas
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, CALLING_NS, COVERAGE, select_calls
 from lightning_perf.probe.replay.worker import measure as measure_rounds
-from lightning_perf.probe.run import build_probe, probe_trace
-from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
+from lightning_perf.probe.run import OthersWatch, ProbeWorker, build_probe, probe_trace
 from tests.probe.recorded import NETWORKS, calls_of, recorded_training, task_of
 from tests.support.trace_builder import TraceBuilder
 

@@ -25,9 +25,8 @@ from lightning_perf.callbacks.recording.torch_profiler import (
     recorder_is_taken,
     without_thread_error,
 )
-from lightning_perf.callbacks.recording.window_notes import WindowNotes
+from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
-from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.description import STOPPED_KEY
