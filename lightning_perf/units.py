@@ -244,7 +244,6 @@ class ColumnFormat:
     """One unit and number of decimals for all figures of a column, so that the column stays narrow.
 
     Attributes:
-        unit: The unit.
         factor: The unit as a multiple of the one that values are given in.
     """
 

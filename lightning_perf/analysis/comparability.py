@@ -164,8 +164,6 @@ class _Models:
     """Which model each of two recordings shows.
 
     Attributes:
-        known: Whether both recordings describe the model.
-        mismatch: How the models differ, or None.
         passes: Forward passes per step in the second recording, relative to the first; None if not known.
     """
 

@@ -41,7 +41,6 @@ class Advice:
     """A change that findings advise.
 
     Attributes:
-        rules: IDs of the rules that advise it.
         is_followed: Whether the change of the fact's value follows the advice.
         by_sample: Whether the step then holds more samples, so that times are compared per sample.
     """

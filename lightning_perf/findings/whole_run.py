@@ -97,7 +97,6 @@ class Checked:
 
     Attributes:
         findings: Confirmed findings, the most to save first, with the figures of the run if it has any.
-        held_back: Findings that the run does not confirm.
         notes: Outliers: findings that come from one or two recorded steps.
         headline: A warning before the verdict: the machine was busy, or the stretch unusual. Usually empty.
     """

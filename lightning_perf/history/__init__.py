@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from lightning_perf.history.gate import HistoryGate, gate_runs, judge_runs
     from lightning_perf.history.read import read_history, set_baseline
 
-_HOMES = {
-    "Added": "lightning_perf.history.add",
-    "History": "lightning_perf.history.document",
-    "HistoryError": "lightning_perf.history.entries",
-    "HistoryGate": "lightning_perf.history.gate",
-    "add_runs": "lightning_perf.history.add",
-    "gate_runs": "lightning_perf.history.gate",
-    "judge_runs": "lightning_perf.history.gate",
-    "read_history": "lightning_perf.history.read",
-    "set_baseline": "lightning_perf.history.read",
-}
-
 __all__ = [
     "Added",
     "History",
@@ -40,4 +28,4 @@ __all__ = [
     "set_baseline",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

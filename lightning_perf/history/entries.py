@@ -29,16 +29,11 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """The parts of a run that a history keeps.
 
     Attributes:
-        added_unix_s: When it was added to the history.
-        commit: Revision of its code; None if it was not recorded.
         commit_unix_s: Time of the commit; None if git did not know it when the run was added.
         subject: First line of the commit's message, or None.
         facts: The fingerprint, without the revision.
-        values: A value for each metric.
         quality: Name of the logged metric behind ``accuracy``, ``loss`` or ``score``, or None.
         left_out: Why the run does not count, e.g. ``warm-up``; None if it does.
-        study: ID of its study, or None.
-        arm: Its arm in the study, or None.
     """
 
     run_id: str

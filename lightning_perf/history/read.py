@@ -50,7 +50,6 @@ class Trend:
         rows: The rows with a value, in order of time.
         of_runs: The values of each row's runs.
         segments: The division of the rows at change points, on the scale of the statistics.
-        missing: Number of rows without a value.
     """
 
     rows: Rows

@@ -38,7 +38,6 @@ class Contents:
     Attributes:
         runs: The runs in order of their start, each once.
         baselines: The last entry of each named baseline.
-        notes: Sentences about entries that were skipped.
     """
 
     runs: tuple[StoredRun, ...]

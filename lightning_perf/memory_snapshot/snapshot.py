@@ -133,10 +133,8 @@ class Segments:
     """The memory that the allocator took from the devices, at the end.
 
     Attributes:
-        stream: The stream that it belongs to.
         is_large: Whether it is for allocations over 1 MiB.
         pool: Its memory pool; ``0, 0`` for the common one.
-        is_expandable: Whether it can grow.
     """
 
     device: Integers

@@ -155,7 +155,6 @@ class Table:
     Attributes:
         columns: Its columns. The first one has names.
         rows: Rows with a cell for each column.
-        title: Its title. A table without one belongs to the heading above it.
         definition: Definition of its title in docs/definitions.md, for pages.
     """
 

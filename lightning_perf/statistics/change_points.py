@@ -102,7 +102,6 @@ class Segmentation:
     """A series divided at its change points.
 
     Attributes:
-        changes: The change points in order.
         starts: Index of the first value of each segment.
         levels: Mean of each segment, with outliers cut.
         noise: The values around their segment's level.

@@ -108,7 +108,6 @@ class StepFloor:
         outside_ns: Time of the host outside of both passes, without its waits for the device.
         long_ns: Gaps of the device of over `LONGEST_DISPATCH_NS` in both passes. They may have causes of their own,
             which stay.
-        busy_ns: Time in which the device works.
         waits_for_device: Calls per step in which the host waits for the device, however short.
     """
 

@@ -235,13 +235,7 @@ def spelled_arithmetic(spelling: str) -> str:
 
 @dataclass(frozen=True)
 class KernelArithmetic:
-    """The facts in a name.
-
-    Attributes:
-        arithmetic: The arithmetic, or ``None`` if the name does not show it.
-        tensor_cores: Whether the kernel runs on Tensor Cores, or ``None`` if the name does not show it.
-        family: The rule's family, or ``None`` if no rule matched.
-    """
+    """The facts in a name. None stands for one that it does not show."""
 
     arithmetic: str | None
     tensor_cores: bool | None

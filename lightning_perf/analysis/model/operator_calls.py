@@ -31,13 +31,10 @@ class OperatorCall:
     """Calls of one operator with the same inputs.
 
     Attributes:
-        name: Name of the operator, such as ``aten::conv2d``.
         types: Types of its inputs as JSON text, as recorded.
         strides: Strides of its inputs in elements, likewise.
         values: Values of the inputs that are no tensors, likewise.
         forward_ns: Time of these calls with the operators inside them.
-        backward_ns: Time of the backward passes of these calls.
-        has_backward: Whether a backward pass was recorded.
     """
 
     name: str
@@ -61,9 +58,7 @@ class ParameterShape:
     """Parameters of one shape that a step updates.
 
     Attributes:
-        shape: The shape.
         type: Type of their gradients, as recorded.
-        count: Parameters of that shape.
     """
 
     shape: tuple[int, ...]
@@ -76,7 +71,6 @@ class OperatorCalls:
     """The operator calls of the forward pass, over the averaged steps.
 
     Attributes:
-        steps: Steps that the figures are over.
         on_device: Whether times are device times of the kernels that the calls launched. Otherwise they are host times.
         autocast: Type that autocast used in the recording, ``bfloat16`` or ``float16``; ``None`` without autocast.
         calls: Distinct calls, in the order of their first appearance.

@@ -27,7 +27,6 @@ class TimeStack:
     Attributes:
         phases: The entries of the phases of the loop, by the number of the phase. `enter_phase` uses them. A negative
             entry stands for the innermost action.
-        start_ns: The clock's first reading.
 
     Example:
         >>> readings = iter([0, 10, 25, 30])

@@ -23,13 +23,6 @@ from lightning_perf.callbacks.lightning_compat import (
 class ScalerSettings:
     """The settings of a `torch.amp.GradScaler`. With None a setting keeps the scaler's own value.
 
-    Attributes:
-        init_scale: First loss scale; torch's default is 65536.
-        growth_factor: Factor by which the scale grows; torch's default is 2.
-        backoff_factor: Factor by which the scale shrinks after an overflow; torch's default is 0.5.
-        growth_interval: Steps without overflow after which the scale grows; torch's default is 2000.
-        enabled: Whether to scale the loss at all; torch's default is True.
-
     Raises:
         TypeError: A value has the wrong type.
         ValueError: A value is out of range.

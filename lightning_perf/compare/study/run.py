@@ -305,10 +305,8 @@ class Progress:
     Attributes:
         runs: Total number of runs if nothing fails, warm-ups included. Warm-ups of further devices count once they
             have started.
-        finished: How many of those have finished.
         running: The current runs, e.g. ``block 2 of 6: amp``.
         mean_run_s: Mean time of a finished run; None before the first has finished.
-        code_changes: A line for each change of the code since the first run.
     """
 
     runs: int

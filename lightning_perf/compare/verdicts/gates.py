@@ -40,7 +40,6 @@ class Gate:
     """A limit on one metric of the candidates.
 
     Attributes:
-        text: The gate as the user wrote it.
         upper: Whether the limit is the largest allowed value; otherwise it is the smallest.
         limit: Limit of the ratio candidate / baseline; for accuracy, of the difference candidate - baseline.
     """

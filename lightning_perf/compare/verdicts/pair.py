@@ -66,8 +66,6 @@ class Pair:
 
     Attributes:
         points: The runs of both arms that count, the baseline first. Blocks that lack a run of either arm are left out.
-        records: Their records, in the same order.
-        blocked: Whether runs are paired by block.
         sessions: The session of each run, see `find_sessions`; None where runs count as independent.
         different_work: Metrics that do not compare the same work, with the reason.
     """

@@ -67,7 +67,6 @@ class Evidence:
     """The results of a candidate that its verdict describes.
 
     Attributes:
-        blocked: Whether runs are paired by block.
         equivalence: Times within this share of each other are equivalent.
         unfinished: Counts for both arms of blocks with a run that did not finish, or of such runs outside a study.
         learned: Whether it still learns; None if the runs share no quality.

@@ -26,8 +26,6 @@ class Subject:
         module: The model: float32, in eval mode, on the CPU. Never change it in place; change a deep copy.
         inputs: A batch of real inputs for the model, float32 on the CPU, ``(n, …)``.
         calibration: Real inputs for int8 calibration, from the training side of the split, ``(m, …)``.
-        device: The device that variants run on.
-        threads: CPU threads that a variant may use.
     """
 
     module: nn.Module
