@@ -10,8 +10,18 @@ import msgspec
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
-from lightning_perf.analysis.compilation.summary import CompileDiff, diff_compilations
-from lightning_perf.analysis.diff import Diff, DiffRow, FitDiff, MemoryDiff, diff, diff_fits, diff_memory, diff_steps
+from lightning_perf.analysis.diff import (
+    CompileDiff,
+    Diff,
+    DiffRow,
+    FitDiff,
+    MemoryDiff,
+    diff,
+    diff_compilations,
+    diff_fits,
+    diff_memory,
+    diff_steps,
+)
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown

@@ -2,17 +2,97 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls
-from lightning_perf.analysis.compilation.guards import Cause, FailedGuard, failed_guard
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
-from lightning_perf.units import format_count, format_duration
+
+Cause: TypeAlias = Literal["shape", "value", "tensor", "object", "mode", "other"]
+"""The kind of change between two calls.
+
+- ``shape``: the size of an input.
+- ``value``: a number, a string or a container of Python.
+- ``tensor``: the type, the strides or another property of an input.
+- ``object``: another object or type.
+- ``mode``: training or validation, autocast, gradients on or off.
+- ``other``: anything else.
+"""
+
+_PRECEDENCE: tuple[Cause, ...] = ("shape", "value", "tensor", "object", "other", "mode")
+"""torch lists one failed condition per compiled version. Versions for validation or without gradients always fail in
+the mode, so a reason of another kind says more."""
+
+_VERSION = re.compile(r"^\d+/\d+(?:_\d+)?: ")
+_SIZE = re.compile(
+    r"tensor '(?P<name>[^']*)' (?P<what>size|rank) mismatch(?: at index (?P<index>\d+))?"
+    r"\.? expected (?P<before>[^,]*),? actual (?P<after>\S+)"
+)
+_TENSOR = re.compile(r"tensor '(?P<name>[^']*)' (?P<what>[\w ]+?) mismatch")
+_SYMBOL = re.compile(r"\b(?:Eq|Ne|Mod)\(|\.size\(\)|\.stride\(\)|\bs\d+ ?[=<>!]|tensor\.size")
+_MODE = ("GLOBAL_STATE", "grad_mode", "autocast", "inference_mode", "torch_function", ".training ")
+_OBJECT = ("___check_obj_id", "___check_type_id", "___check_current_backend", " is ", "BACKEND_MATCH")
+_VALUE = ("==", "!=", "len(", "___dict_contains", " in ", "___key_to_id", "KeyError", "dict_keys")
+_NO_MODE = ("requires_grad", "dispatch key set")
+"""Properties of a tensor that differ between training and validation, and between the first layer and the others."""
+
+
+@dataclass(frozen=True)
+class FailedGuard:
+    """A condition that failed, so that a function was compiled again.
+
+    Attributes:
+        text: The condition in torch's words, without the version that it belongs to.
+        code: The user's line that the condition comes from; empty if torch does not name it.
+        name: The input of another shape; empty for any other cause.
+        dimension: The dimension that changed; None for any other cause.
+    """
+
+    cause: Cause
+    text: str
+    code: str = ""
+    name: str = ""
+    dimension: int | None = None
+
+
+def failed_guard(reasons: Sequence[str]) -> FailedGuard:
+    """Choose the condition that explains a recompilation best. The latest version's reason comes first."""
+    guards = [read_guard(reason) for reason in reasons]
+    return min(guards, key=lambda guard: _PRECEDENCE.index(guard.cause), default=FailedGuard("other", "not reported"))
+
+
+def read_guard(reason: str) -> FailedGuard:
+    """Read one of torch's reasons."""
+    text = _VERSION.sub("", reason.strip())
+    condition, _, rest = text.partition(" # ")
+    code = rest.partition(" # ")[0].strip()
+    if code.startswith("("):  # a place in torch instead of a line of the program
+        code = ""
+    condition = condition.partition(" (HINT:")[0].strip()
+    size = _SIZE.match(condition)
+    if size is not None:
+        index = size["index"]
+        return FailedGuard("shape", condition, code, size["name"], int(index) if index else None)
+    return FailedGuard(_cause(condition), condition, code)
+
+
+def _cause(condition: str) -> Cause:
+    tensor = _TENSOR.match(condition)
+    if tensor is not None:
+        return "mode" if any(word in tensor["what"] for word in _NO_MODE) else "tensor"
+    if any(word in condition for word in _MODE):
+        return "mode"
+    if _SYMBOL.search(condition):
+        return "shape"
+    if any(word in condition for word in _OBJECT):
+        return "object"
+    if any(word in condition for word in _VALUE):
+        return "value"
+    return "other"
+
 
 MAX_ROWS = 200
 """Functions, and graph breaks, that a report lists. Later ones are in its sums only."""
@@ -27,7 +107,7 @@ class Recompilations:
     """Recompilations of one function because of the same condition.
 
     Attributes:
-        cause: What changed, see `lightning_perf.analysis.compilation.guards.Cause`.
+        cause: What changed, see `lightning_perf.analysis.compilation.summary.Cause`.
         guard: The condition that failed, in torch's words.
         code: The user's line that the condition comes from; empty if torch does not name it.
         name: The input of another shape; empty for any other cause.
@@ -367,87 +447,3 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def _per_step(total: int, steps: int) -> float | None:
     return total / steps if steps else None
-
-
-@dataclass(frozen=True)
-class CompileDiff:
-    """The compilations of two fits.
-
-    Attributes:
-        before_ns: Time of all compilations before; 0 without any.
-        after_ns: The same after.
-        recompilations_before: Recompilations before.
-        recompilations_after: The same after.
-        breaks_before: Lines with a graph break before.
-        breaks_after: The same after.
-        saved_ns_per_step: Median step of the fit without compilation, minus that of the compiled fit; ``None`` unless
-            exactly one of them compiles, and both are the same training.
-        pays_after_steps: Steps until that saves the time of compilation; ``None`` if it never does.
-        steps: Steps of the fit that compiles; ``None`` if both or none of them do.
-        summary: All of this in sentences.
-    """
-
-    before_ns: int
-    after_ns: int
-    recompilations_before: int
-    recompilations_after: int
-    breaks_before: int
-    breaks_after: int
-    saved_ns_per_step: float | None = None
-    pays_after_steps: int | None = None
-    steps: int | None = None
-    summary: str = ""
-
-
-def diff_compilations(
-    before: CompileReport | None,
-    after: CompileReport | None,
-    *,
-    step_before_ns: float | None = None,
-    step_after_ns: float | None = None,
-) -> CompileDiff | None:
-    """Compare the compilations of two fits. Median steps are missing where they are unknown, or not comparable."""
-    if before is None and after is None:
-        return None
-    saved_ns = pays_after = steps = None
-    compiled = after if before is None else before
-    if (before is None or after is None) and compiled is not None:
-        steps = compiled.steps
-        if step_before_ns and step_after_ns:
-            saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
-            pays_after = math.ceil(compiled.time_ns / saved_ns) if saved_ns > 0 else None
-    sides = [
-        (each.time_ns, each.recompilations, len(each.breaks)) if each is not None else (0, 0, 0)
-        for each in (before, after)
-    ]
-    (before_ns, again_before, breaks_before), (after_ns, again_after, breaks_after) = sides
-    sentences = [f"Compilation took {_side(*sides[0])} before, and {_side(*sides[1])} after."]
-    if saved_ns is not None and pays_after is None:
-        sentences.append("The compiled fit has no faster steps, so compilation does not pay.")
-    elif saved_ns is not None:
-        saved = format_duration(saved_ns)
-        sentences.append(f"It saves {saved} per step (median) and pays after {format_count(pays_after)} steps.")
-        sentences += [f"The compiled fit has {format_count(steps)}."] if steps is not None else []
-    return CompileDiff(
-        before_ns=before_ns,
-        after_ns=after_ns,
-        recompilations_before=again_before,
-        recompilations_after=again_after,
-        breaks_before=breaks_before,
-        breaks_after=breaks_after,
-        saved_ns_per_step=saved_ns,
-        pays_after_steps=pays_after,
-        steps=steps,
-        summary=" ".join(sentences),
-    )
-
-
-def _side(time_ns: int, recompilations: int, breaks: int) -> str:
-    if not time_ns:
-        return "no time"
-    parts = [
-        f"{format_count(number)} {noun if number == 1 else f'{noun}s'}"
-        for number, noun in ((recompilations, "recompilation"), (breaks, "graph break"))
-        if number
-    ]
-    return f"{format_duration(time_ns)} ({', '.join(parts)})" if parts else format_duration(time_ns)

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lightning_perf.callbacks.steps.batch_parts import batch_samples
-from lightning_perf.callbacks.steps.batch_tokens import count_tokens
+from lightning_perf.callbacks.steps.batch_parts import batch_samples, count_tokens
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
 from lightning_perf.run_files.steps import StepSample
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightning_perf.analysis.compilation.summary import CompileReport, diff_compilations, summarize_compilations
+from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
+from lightning_perf.analysis.diff import diff_compilations
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation
 from tests.findings.accounts import S
 from tests.findings.compilations import BROKEN, CALLS, COSTLY, SHAPES, SKIPPED, again, compilation, report
