@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
@@ -142,15 +142,11 @@ class CompiledFrame:
         compilations: Versions that were compiled.
         time_ns: Time of all its compilations, backward graphs included.
         backend_ns: The part of the time in the backend; ``None`` if torch does not report it.
-        backward_ns: The part for backward graphs that were compiled when they first ran.
         recompile_ns: The part for all versions but the first.
         recompilations: Its recompilations by reason, the longest time first.
-        cache_hits: Graphs that were loaded from Inductor's cache; ``None`` if torch does not report it.
-        cache_misses: Graphs that were not in it; ``None`` if torch does not report it.
         breaks: Graph breaks in its compilations.
         limit_reached: Whether torch gave up on it. New versions of it then run uncompiled.
         guards: Conditions that are checked before each call of the latest version; ``None`` if unknown.
-        guard_ns: Time of one check, as torch measured it once with cold caches; ``None`` if unknown.
         calls_per_step: Its calls per step in the recording; ``None`` without one.
         check_ns_per_step: Time to check its guards, per step in the recording; ``None`` without one.
         recorded_ns_per_step: Time of its compilations in the recorded steps, per step; ``None`` without a recording.
@@ -164,15 +160,11 @@ class CompiledFrame:
     compilations: int
     time_ns: int
     backend_ns: int | None
-    backward_ns: int
     recompile_ns: int
     recompilations: tuple[Recompilations, ...]
-    cache_hits: int | None
-    cache_misses: int | None
     breaks: int
     limit_reached: bool
     guards: int | None
-    guard_ns: int | None
     calls_per_step: float | None
     check_ns_per_step: float | None
     recorded_ns_per_step: float | None
@@ -233,7 +225,6 @@ class CompileReport:
         compilations: Compilations that gave code, without backward graphs.
         time_ns: Time of all compilations.
         backend_ns: The part in the backend, e.g. in Inductor; ``None`` if torch does not report it.
-        backward_ns: The part for backward graphs that were compiled when they first ran.
         before_ns: The part before training, e.g. in the sanity check.
         first_step_ns: The part in the first step.
         step_ns: The part in later steps.
@@ -244,7 +235,6 @@ class CompileReport:
             separately.
         cache_hits: Graphs that were loaded from Inductor's cache; ``None`` if torch does not report it.
         cache_misses: Graphs that were not in it; ``None`` if torch does not report it.
-        limit_reached: Functions on which torch gave up.
         check_ns_per_step: Time to check guards, per step in the recording; ``None`` without one.
         checks_per_step: Checks of guards per step in the recording; ``None`` without one.
         recorded_ns_per_step: Time of compilations per step in the recording; ``None`` without one.
@@ -259,7 +249,6 @@ class CompileReport:
     compilations: int
     time_ns: int
     backend_ns: int | None
-    backward_ns: int
     before_ns: int
     first_step_ns: int
     step_ns: int
@@ -269,7 +258,6 @@ class CompileReport:
     avoidable_ns: int
     cache_hits: int | None
     cache_misses: int | None
-    limit_reached: int
     check_ns_per_step: float | None
     checks_per_step: float | None
     recorded_ns_per_step: float | None
@@ -305,7 +293,8 @@ def summarize_compilations(
         fit_ns=fit_ns,
         steps=steps,
         compilations=sum(frame.compilations for frame in frames),
-        **_sums(compilations),
+        time_ns=_time(compilations),
+        backend_ns=_sum(each.backend_ns for each in compilations),
         before_ns=_during(compilations, "before training"),
         first_step_ns=_during(compilations, "first step"),
         step_ns=_during(compilations, "step"),
@@ -313,7 +302,8 @@ def summarize_compilations(
         recompilations=sum(group.count for group in recompilations),
         recompile_ns=sum(frame.recompile_ns for frame in frames),
         avoidable_ns=sum(group.time_ns for group in recompilations if group.cause != "mode"),
-        limit_reached=sum(frame.limit_reached for frame in frames),
+        cache_hits=_sum(each.cache_hits for each in compilations),
+        cache_misses=_sum(each.cache_misses for each in compilations),
         check_ns_per_step=_per_step(calls.check_ns, calls.steps),
         checks_per_step=_per_step(calls.checks, calls.steps),
         recorded_ns_per_step=_per_step(calls.compile_ns, calls.steps),
@@ -338,13 +328,13 @@ def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls) -> Compi
         line=line,
         module=next((each.module for each in own if each.module), ""),
         compilations=sum(each.compiled for each in versions),
-        **_sums(own),
+        time_ns=_time(own),
+        backend_ns=_sum(each.backend_ns for each in own),
         recompile_ns=_time(each for each in own if each.compile_id in again),
         recompilations=_recompilations(own),
         breaks=sum(len(each.breaks) for each in own),
         limit_reached=any(each.limit_reached for each in own),
         guards=latest.guards if latest is not None else None,
-        guard_ns=latest.guard_ns if latest is not None else None,
         calls_per_step=_per_step(sum(each.calls for each in used), calls.steps),
         check_ns_per_step=_per_step(sum(each.check_ns for each in used), calls.steps),
         recorded_ns_per_step=_per_step(_time(each for each in own if each.recorded), calls.steps),
@@ -419,17 +409,6 @@ def _skipped(compilations: Sequence[Compilation]) -> tuple[SkippedGraph, ...]:
         for reason, names in found.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.count, row.reason)))
-
-
-def _sums(compilations: Sequence[Compilation]) -> dict[str, Any]:
-    """Return the figures that a report has for each function and for all of them."""
-    return {
-        "time_ns": _time(compilations),
-        "backend_ns": _sum(each.backend_ns for each in compilations),
-        "backward_ns": _time(each for each in compilations if each.kind == "backward"),
-        "cache_hits": _sum(each.cache_hits for each in compilations),
-        "cache_misses": _sum(each.cache_misses for each in compilations),
-    }
 
 
 def _during(compilations: Iterable[Compilation], moment: Moment) -> int:

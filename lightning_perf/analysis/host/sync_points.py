@@ -57,18 +57,12 @@ class SyncPoints:
 
     Attributes:
         steps: Steps that the figures are over.
-        calls: Waits: synchronizing calls of the runtime. Those without a launch between them count once.
         wait_ns: Host time inside them.
-        drained_ns: Device-idle time after them, without waits for input.
-        regained_ns: The most that the steps could save without them.
         points: The places, the largest saving first, at most five.
     """
 
     steps: int
-    calls: int
     wait_ns: int
-    drained_ns: int
-    regained_ns: int
     points: tuple[SyncPoint, ...]
 
 
@@ -114,10 +108,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     points.sort(key=lambda point: (-point.regained_ns, -point.wait_ns, point.operator or "", point.phase))
     return SyncPoints(
         steps=int(averaged_steps(trace).sum()),
-        calls=len(rows),
         wait_ns=int(wait.sum()),
-        drained_ns=sum(point.drained_ns for point in points),
-        regained_ns=sum(point.regained_ns for point in points),
         points=tuple(points[:_LISTED]),
     )
 

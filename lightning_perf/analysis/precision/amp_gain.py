@@ -95,8 +95,6 @@ class AmpPart:
         time_ns: Their time.
         fastest_ns: Their shortest time in mixed precision.
         slowest_ns: Their longest time in mixed precision.
-        memory_bound_ns: The part of `time_ns` with a shortest time that memory sets: reading the operands once in 16
-            bits at the device's full bandwidth. 0 if shapes or the device are not known.
     """
 
     name: PartName
@@ -104,7 +102,6 @@ class AmpPart:
     time_ns: int
     fastest_ns: float
     slowest_ns: float
-    memory_bound_ns: int
 
 
 @dataclass(frozen=True)
@@ -213,13 +210,11 @@ def _parts(
     read = np.minimum(read_ns[index], time)
     fastest = np.maximum(time / factors[index, 1], read)
     slowest = np.maximum(time / factors[index, 0], fastest)
-    bound = np.where(read > time / factors[index, 1], time, 0)
     parts = []
     for part in dict.fromkeys(names):
         rows = np.array([name == part for name in names])[index]
-        sums = (float(values[rows].sum()) for values in (time, fastest, slowest, bound))
-        total_ns, fastest_ns, slowest_ns, bound_ns = sums
-        parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns, int(bound_ns)))
+        total_ns, fastest_ns, slowest_ns = (float(values[rows].sum()) for values in (time, fastest, slowest))
+        parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns))
     parts.sort(key=lambda part: -part.time_ns)
     return tuple(parts), _cast_elements(trace, np.unique(owner[owned]))
 

@@ -165,9 +165,7 @@ class MemoryGrowth:
         source: ``allocator`` of the GPU, or ``process`` for the resident memory of the process.
         first_step: Step of the first sample.
         last_step: Step of the last sample.
-        first_bytes: Median of the first quarter of the samples.
-        last_bytes: Median of the last quarter.
-        bytes_per_step: Growth per step, from these medians.
+        bytes_per_step: Growth per step, from the medians of the first and the last quarter of the samples.
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The kinds of tensors that grew between them, the most bytes first.
@@ -180,8 +178,6 @@ class MemoryGrowth:
     source: Literal["allocator", "process"]
     first_step: int
     last_step: int
-    first_bytes: int
-    last_bytes: int
     bytes_per_step: float
     grows: bool
     counted_steps: int
@@ -207,8 +203,6 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
         source=record.source,
         first_step=int(steps[0]),
         last_step=int(steps[-1]),
-        first_bytes=int(medians[0]),
-        last_bytes=int(medians[-1]),
         bytes_per_step=per_step,
         grows=grows,
         counted_steps=counted,

@@ -111,7 +111,6 @@ class IdleGap:
         start_ns: Its start, from the start of the recording.
         length_ns: Its length.
         cause: The class with the largest part of it.
-        parts_ns: Time of each class in it, in the order of `GAP_CLASSES`.
         before: The device work that ended last before it; None at the start of the recording.
         after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
@@ -124,7 +123,6 @@ class IdleGap:
     start_ns: int
     length_ns: int
     cause: str
-    parts_ns: tuple[int, ...]
     before: str | None
     after: str | None
     operator: str | None
@@ -216,7 +214,6 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         start_ns=start - trace.begin_ns,
         length_ns=end - start,
         cause=cause,
-        parts_ns=tuple(int(gaps.parts_ns[name][row]) for name in GAP_CLASSES),
         before=trace.names[int(device.name[np.argmax(device.end_ns[:began])])] if began else None,
         after=trace.names[int(device.name[first_after])] if ends_it else None,
         operator=_running(trace, trace.operators, thread, start, end),

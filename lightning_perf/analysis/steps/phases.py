@@ -52,15 +52,11 @@ class Phases:
             to the category's time in the breakdown.
         source: The source of the phases: ``"own"`` ranges of `PerfCallback`, or ``"foreign"`` marks of PyTorch or
             Lightning. Where no foreign mark names forward and backward, operators do.
-        averaged_steps: The number of averaged steps, as in `Breakdown`.
-        truncated: Whether the file ends early. Times are then lower bounds, and shares are missing.
     """
 
     categories: tuple[str, ...]
     phases: tuple[PhaseTime, ...]
     source: str
-    averaged_steps: int
-    truncated: bool
 
     def phase(self, name: str) -> PhaseTime:
         """Return the row of one phase, or raise a `KeyError` that lists them."""
@@ -98,8 +94,7 @@ def phases(trace: Trace) -> Phases:
         )
         for p, name in enumerate(PHASES)
     )
-    source = "own" if has_own_marks(trace) else "foreign"
-    return Phases(LEAVES, rows, source, int(averaged.sum()), trace.problems.lacks_work)
+    return Phases(LEAVES, rows, "own" if has_own_marks(trace) else "foreign")
 
 
 def phase_times(trace: Trace) -> Int64Array:

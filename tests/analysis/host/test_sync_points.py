@@ -71,7 +71,7 @@ def test_the_wait_for_input_is_not_its_fault() -> None:
     )
     found = known(sync_points(trace))
     # Without the wait the fetch begins as much sooner, and so does what comes after it.
-    assert (found.drained_ns, found.regained_ns) == (60_000, 100_000)
+    assert (found.points[0].drained_ns, found.points[0].regained_ns) == (60_000, 100_000)
 
 
 def test_a_wait_at_the_end_of_a_step_leaves_the_device_without_work_in_the_next() -> None:
@@ -109,7 +109,8 @@ def test_a_second_read_finds_an_empty_queue() -> None:
     trace = builder.launch("b", call_us=795, call_duration_us=5, start_us=802, duration_us=190).build()
     found = known(sync_points(trace))
     # One wait, from which on the device idles until b, 524 to 802, and after it.
-    assert (found.calls, found.wait_ns, found.drained_ns, found.regained_ns) == (1, 402_000, 278_000, 286_000)
+    (point,) = found.points
+    assert (point.calls, point.wait_ns, point.drained_ns, point.regained_ns) == (1, 402_000, 278_000, 286_000)
 
 
 US = 1000
