@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightning_perf.errors import UserError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.schema import schema_text
 

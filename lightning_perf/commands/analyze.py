@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_error, progress_printer
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.arguments import add_list, add_outputs, describe, print_error
-from lightning_perf.errors import LocatedError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, LocatedError
 from lightning_perf.findings.pages import Explanation, UnknownRuleError, explain
 from lightning_perf.outputs import Shown, show
 from lightning_perf.show.terminal_text import safe

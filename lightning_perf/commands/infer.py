@@ -20,8 +20,7 @@ from lightning_perf.arguments import (
     share_or_zero,
     thread_count,
 )
-from lightning_perf.errors import UserError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_count, describe, print_error, print_progress, share_or_zero
-from lightning_perf.errors import LocatedError, TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, LocatedError, TraceError
 from lightning_perf.project import install_command, page_url
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lightning_perf.arguments import (
     positive,
     progress_printer,
 )
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 from lightning_perf.outputs import show
 
 HELP = "try changes on your training and keep those that are faster"

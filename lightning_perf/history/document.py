@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
-from lightning_perf.history.entries import HistoryError
+from lightning_perf.history.store import HistoryError
 from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.statistics.values import Estimate
 

@@ -17,7 +17,6 @@ from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult,
 from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.history.add import read_runs
-from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
 from lightning_perf.history.read import Trend, find_trends, logged_quality, matching_commits, series_name
 from lightning_perf.history.series import (
     MeasuredRow,
@@ -28,7 +27,7 @@ from lightning_perf.history.series import (
     to_scale,
     unfair_differences,
 )
-from lightning_perf.history.store import open_store, read_store
+from lightning_perf.history.store import HistoryError, StoredBaseline, StoredRun, open_store, read_store
 from lightning_perf.statistics.change_points import predict
 from lightning_perf.statistics.values import Estimate, Float64Array
 

@@ -17,7 +17,6 @@ from lightning_perf import __version__
 from lightning_perf.compare.records.fairness import hardware_name
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
 from lightning_perf.history.document import Baseline, Commit, History, LevelChange, Row, Series
-from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
 from lightning_perf.history.series import (
     MeasuredRow,
     Rows,
@@ -28,8 +27,8 @@ from lightning_perf.history.series import (
     to_scale,
     unfair_differences,
 )
-from lightning_perf.history.store import Contents, open_store, read_store
-from lightning_perf.revision import commits_between
+from lightning_perf.history.store import Contents, HistoryError, StoredBaseline, StoredRun, open_store, read_store
+from lightning_perf.machine.revision import commits_between
 from lightning_perf.statistics.change_points import FEWEST_VALUES, ChangePoint, Segmentation, find_changes
 from lightning_perf.statistics.values import Float64Array
 

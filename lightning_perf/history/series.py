@@ -16,7 +16,7 @@ from lightning_perf.compare.records.fairness import (
     is_named,
 )
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
-from lightning_perf.history.entries import HistoryError, StoredRun
+from lightning_perf.history.store import HistoryError, StoredRun
 from lightning_perf.statistics.values import Float64Array
 
 CODE = ("code",)

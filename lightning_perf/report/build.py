@@ -28,8 +28,7 @@ from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
-from lightning_perf.report.sentences import who_waits
-from lightning_perf.report.slow_stretch import slowness_notes
+from lightning_perf.report.sentences import slowness_notes, who_waits
 from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.account import account_paths, read_account

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from lightning_perf.compare.study_options import OPTIONS_NAME
-from lightning_perf.history.entries import StoredBaseline, StoredRun
-from lightning_perf.history.store import HISTORY_NAME
+from lightning_perf.history.store import HISTORY_NAME, StoredBaseline, StoredRun
 from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment

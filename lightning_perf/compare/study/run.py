@@ -15,7 +15,7 @@ from typing import Protocol
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.compare.study.results import block_states, code_changes
-from lightning_perf.revision import git_revision
+from lightning_perf.machine.revision import git_revision
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import (
     STUDY_NAME,
