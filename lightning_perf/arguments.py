@@ -126,15 +126,7 @@ def exit_code_text(meanings: Mapping[ExitCode, str]) -> str:
 
 
 def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
-    """Return a type for whole numbers from a lower bound.
-
-    Example:
-        >>> at_least(1)("3")
-        3
-        >>> at_least(1)("0")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: '0' is not a whole number of 1 or more
-    """
+    """Return a type for whole numbers from a lower bound."""
     wanted = f"a whole number of {lowest} or more" if at_most is None else f"a whole number from {lowest} to {at_most}"
 
     def parse(text: str) -> int:
@@ -150,13 +142,7 @@ def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """Parse a finite number above 0.
-
-    Example:
-        >>> positive("nan")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: 'nan' is not a positive number
-    """
+    """Parse a finite number above 0."""
     number = _number(text)
     if number is None or not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -185,12 +171,7 @@ def share_or_zero(text: str) -> float:
 
 
 def thread_count(text: str) -> int:
-    """Parse a number of CPU threads, or ``all`` for one per core that this process may use.
-
-    Example:
-        >>> thread_count("4")
-        4
-    """
+    """Parse a number of CPU threads, or ``all`` for one per core that this process may use."""
     if text == "all":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -200,15 +181,7 @@ def thread_count(text: str) -> int:
 
 
 def input_shape(text: str) -> tuple[int, ...]:
-    """Parse the shape of one input, without the batch: numbers separated by commas or by ``x``.
-
-    Example:
-        >>> input_shape("3,224,224")
-        (3, 224, 224)
-        >>> input_shape("3,x")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: '3,x' is not a shape: give positive whole numbers, e.g. 3,224,224
-    """
+    """Parse the shape of one input, without the batch: numbers separated by commas or by ``x``."""
     try:
         shape = tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError:

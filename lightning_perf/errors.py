@@ -82,16 +82,6 @@ def reason_of(error: BaseException) -> str:
     r"""Return the innermost cause of an error, on one line.
 
     Compilers wrap the cause in long reports about their own stages; the cause shows the problem with the model.
-
-    Example:
-        >>> try:
-        ...     try:
-        ...         raise ValueError("reshape to 32 rows\nlong report")
-        ...     except ValueError as cause:
-        ...         raise RuntimeError("step 1/3 failed") from cause
-        ... except RuntimeError as error:
-        ...     print(reason_of(error))
-        ValueError: reshape to 32 rows
     """
     cause, lines = _cause(error)
     if not lines:

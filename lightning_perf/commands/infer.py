@@ -162,12 +162,7 @@ def add_device(group: argparse._ActionsContainer) -> None:
 
 
 def to_points(drop: float | None) -> float | None:
-    """Convert a loss of accuracy from a share to percentage points.
-
-    Example:
-        >>> to_points(0.005)
-        0.5
-    """
+    """Convert a loss of accuracy from a share to percentage points."""
     return None if drop is None else round(100 * drop, 9)
 
 

@@ -147,13 +147,6 @@ def find_followed(before: Facts, after: Facts) -> Followed | None:
     Returns:
         The advice. ``None`` if no advised setting changed, or if another setting changed too: the gain of two changes
         cannot be divided among them.
-
-    Example:
-        >>> run = {"train.precision": "32-true", "train.seed": 0}
-        >>> find_followed(run, {"train.precision": "bf16-mixed", "train.seed": 1}).setting
-        'train.precision 32-true → bf16-mixed'
-        >>> find_followed(run, {"train.precision": "bf16-mixed", "train.accumulate": 2}) is None
-        True
     """
     names = {
         name

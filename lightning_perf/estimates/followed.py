@@ -156,14 +156,7 @@ def check_ratio(
 
 
 def describe_outcomes(outcomes: Sequence[EstimateOutcome]) -> tuple[str, ...]:
-    """Return a sentence about each change, e.g. for a note: that of the largest estimate, if several rules advise it.
-
-    Example:
-        >>> gain = (25, None, None, "diff", "one run of each")
-        >>> one = EstimateOutcome("a", "threads 1 → 2", 100, 20, 30, "general", *gain)
-        >>> print(*describe_outcomes([one]))
-        Estimate checked: `a` predicted 20.0 to 30.0 ms per step, and threads 1 → 2 saved 25.0 ms: a good estimate.
-    """
+    """Return a sentence about each change, e.g. for a note: that of the largest estimate if several rules advise it."""
     largest: dict[str, EstimateOutcome] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.high_ms):
         largest[outcome.setting] = outcome

@@ -175,14 +175,6 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
 
     Returns:
         The row, or ``None`` for a device that is not in the table and for a slice of one (MIG).
-
-    Example:
-        >>> find_device("NVIDIA H200").name, find_device("NVIDIA H200 NVL").name
-        ('H200 SXM5', 'H200 NVL')
-        >>> find_device("NVIDIA A100-SXM4-40GB").bandwidth_bytes_per_s / 1e9
-        1555.0
-        >>> find_device("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None
-        True
     """
     if not name or re.search(r"\bMIG\b|Laptop|Max-Q", name):
         return None

@@ -15,13 +15,7 @@ Parts: TypeAlias = Mapping[str, Iterable[Block]]
 
 
 def add_parts(document_json: bytes, parts: Parts) -> bytes:
-    """Return the JSON of a document with a further member ``parts``: lists of blocks by the name of their part.
-
-    Example:
-        >>> from lightning_perf.show.blocks import Line
-        >>> add_parts(b'{"verdict": "good"}', {"why": [Line("No reason")]})
-        b'{"verdict": "good","parts":{"why":[{"block":"line","text":"No reason"}]}}'
-    """
+    """Return the JSON of a document with a further member ``parts``: lists of blocks by the name of their part."""
     plain = {name: [_plain(block) for block in blocks] for name, blocks in parts.items()}
     found = msgspec.json.encode({name: blocks for name, blocks in plain.items() if blocks})
     return document_json[:-1] + b',"parts":' + found + b"}"

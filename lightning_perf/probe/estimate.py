@@ -49,12 +49,7 @@ class Part(NamedTuple):
 
 
 def lower_quartile(times: Sequence[float]) -> float:
-    """Return the lower quartile of some times, interpolated; 0 without any.
-
-    Example:
-        >>> lower_quartile([10.0, 10.0, 11.0, 10.0, 15.0])
-        10.0
-    """
+    """Return the lower quartile of some times, interpolated; 0 without any."""
     if len(times) < 2:
         return times[0] if times else 0.0
     return quantiles(times, n=4, method="inclusive")[0]

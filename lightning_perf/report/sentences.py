@@ -15,12 +15,7 @@ from lightning_perf.units import format_bytes, format_duration, format_rate, for
 
 
 def trust_line(trust: Trust) -> str:
-    """Say how complete a recording is, how much the profiler cost, and whether the step time recovered afterwards.
-
-    Example:
-        >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
-        '5 of 5 steps complete, no event lost.'
-    """
+    """Say how complete a recording is, how much the profiler cost, and whether the step time recovered afterwards."""
     recording = ", ".join(_recording(trust))
     sentences = [f"{recording[0].upper()}{recording[1:]}."]
     scheduled = [window for window in trust.windows if not window.window.capture]

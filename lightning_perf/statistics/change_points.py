@@ -139,11 +139,6 @@ def find_changes(values: Float64Array, confidence: float = 0.95) -> Segmentation
 
     Raises:
         MissingExtraError: changeforest or scipy is not installed.
-
-    Example:
-        >>> steps = np.log([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 12.0, 12.1, 11.9, 12.0, 12.1, 11.9])
-        >>> [(change.position, change.low, change.high) for change in find_changes(steps).changes]
-        [(6, 6, 6)]
     """
     tamed, excursions = _without_outliers(values), list[tuple[int, int]]()
     cuts = _find_cuts(tamed)

@@ -50,11 +50,6 @@ def describe(values: Numbers) -> Summary:
 
     Args:
         values: The numbers; None for a run without one.
-
-    Example:
-        >>> summary = describe([61.0, 60.0, None, 62.0, 65.0])
-        >>> summary.n, summary.missing, summary.mean, summary.median
-        (4, 1, 62.0, 61.5)
     """
     kept = finite(values)
     missing = len(values) - len(kept)

@@ -101,11 +101,6 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
 
     Args:
         candidate: The candidate's values, in the same order of blocks.
-
-    Example:
-        >>> ratio = paired_ratio([10.0, 11.0, 10.5], [5.0, 5.4, 5.3])
-        >>> round(ratio.value, 3), ratio.n
-        (0.499, 3)
     """
     return _ratio(base, candidate, confidence, paired=True, timed=timed)
 
@@ -120,12 +115,6 @@ def mean_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, p
 
     For paired times, each end of the interval has the deviation of the blocks on its side, if that is larger than the
     standard deviation. A long tail then widens its side.
-
-    Example:
-        >>> base, candidate = [10.0, 10.1, 9.9, 10.0, 10.0, 10.0], [9.8, 9.9, 9.7, 9.8, 9.8, 30.0]
-        >>> ratio = mean_ratio(base, candidate, paired=True)
-        >>> round(ratio.value, 2), round(ratio.low, 2), round(ratio.high, 2)
-        (1.32, 0.68, 3.65)
     """
     method = "ratio of means"
     if any(v is not None and v <= 0 for v in (*base, *candidate)):

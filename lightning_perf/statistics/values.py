@@ -39,12 +39,7 @@ class Estimate:
     reason: str | None = None
 
     def map(self, function: Callable[[float], float]) -> Estimate:
-        """Apply a monotonic function, e.g. `math.exp` after logarithms. A falling one swaps the ends.
-
-        Example:
-            >>> round(Estimate(0.5, 0.25, 0.8, 0.95, 6, "t").map(lambda ratio: 1 / ratio).high, 2)
-            4.0
-        """
+        """Apply a monotonic function, e.g. `math.exp` after logarithms. A falling one swaps the ends."""
 
         def image(value: float | None) -> float | None:
             if value is None:

@@ -24,12 +24,7 @@ Root: TypeAlias = tuple[str, Storage]
 
 
 def read_roots(logdir: str | None, logdir_spec: str | None) -> tuple[Root, ...]:
-    """Read TensorBoard's ``--logdir``, and ``--logdir_spec`` with several folders and optional names.
-
-    Example:
-        >>> [(group, storage.location) for group, storage in read_roots(None, "a:/logs/x,s3://bucket/y,/logs/q:r")]
-        [('a', '/logs/x'), ('', 's3://bucket/y'), ('', '/logs/q:r')]
-    """
+    """Read TensorBoard's ``--logdir``, and ``--logdir_spec`` with several folders and optional names."""
     if logdir:
         return (("", storage_at(logdir)),)
     roots = []

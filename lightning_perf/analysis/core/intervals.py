@@ -72,14 +72,7 @@ EMPTY = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
-    """Return the set of instants that any of the intervals covers. Ascending begins are fastest.
-
-    Example:
-        >>> import numpy as np
-        >>> both = merge(np.array([8, 0, 3]), np.array([9, 4, 6]))
-        >>> list(zip(both.start_ns.tolist(), both.end_ns.tolist()))
-        [(0, 6), (8, 9)]
-    """
+    """Return the set of instants that any of the intervals covers. Ascending begins are fastest."""
     start = np.asarray(start_ns, dtype=np.int64)
     end = np.asarray(end_ns, dtype=np.int64)
     filled = end > start

@@ -155,22 +155,12 @@ class LoadingCost:
 
     @property
     def needed(self) -> int:
-        """Workers that keep up with the rest of the step.
-
-        Example:
-            >>> LoadingCost(100e6, 1.0, 10e6).needed, LoadingCost(5e6, 1.0, 10e6).needed
-            (10, 1)
-        """
+        """Workers that keep up with the rest of the step."""
         return max(1, math.ceil(self.loading_ns / self.rest_ns - 1e-9)) if self.rest_ns > 0 else MOST_WORKERS
 
     @property
     def advised(self) -> int:
-        """Workers to advise: as many as keep up, if the cores suffice and leave one to the training thread.
-
-        Example:
-            >>> LoadingCost(100e6, 1.0, 10e6, cores=4).advised, LoadingCost(100e6, 0.02, 10e6, cores=4).advised
-            (3, 10)
-        """
+        """Workers to advise: as many as keep up, if the cores suffice and leave one to the training thread."""
         most = affordable_workers(max(self.cores - 1, 1), self.busy) if self.cores else MOST_WORKERS
         return min(self.needed, most, MOST_WORKERS)
 

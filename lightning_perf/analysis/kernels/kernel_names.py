@@ -302,12 +302,6 @@ def moves_data(name: str) -> bool:
     """Return whether memory bounds a kernel of a product or convolution, so that its type sets its bytes, not its rate.
 
     These are changes of layout, sums of partial results, products with a vector and depthwise convolutions.
-
-    Example:
-        >>> moves_data("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true>")
-        True
-        >>> moves_data("volta_sgemm_128x64_nt")
-        False
     """
     return _MOVES_DATA.search(name) is not None
 

@@ -62,14 +62,6 @@ def find_growth(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, am
     """Find out whether the steps of a run get longer and longer.
 
     Steps that grow with their tokens or samples (`amount`, -1 where unknown) are no problem.
-
-    Example:
-        >>> number = np.arange(100)
-        >>> growth = find_growth(number, 1_000_000 + 50_000 * number, 0 * number, 0 * number - 1)
-        >>> growth.slope_ns, growth.slope_low_ns, round(growth.growth, 1)
-        (50000.0, 50000.0, 5.0)
-        >>> find_growth(number, np.where(number < 40, 1_000_000, 4_000_000), 0 * number, 0 * number - 1) is None
-        True
     """
     if len(number) < LEAST_STEPS or not step_ns.all():
         return None

@@ -65,11 +65,6 @@ def round_values(
 
     Args:
         values: An FP32 matrix. Blocks run along its last dimension. The last block of a row may be shorter.
-
-    Example:
-        >>> x = torch.tensor([[448.0, 1.06, 0.0005]])
-        >>> round_values(x, "e4m3", largest=x.max(), earlier_largest=x.max()).values
-        tensor([[448.,   1.,   0.]])
     """
     if number_format == "fp16":
         return Rounded(values.half().float(), values.abs() >= 65520.0)

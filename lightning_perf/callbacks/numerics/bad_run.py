@@ -283,12 +283,6 @@ class CureSearch:
 
     No layer of the result can be left out. A container is replaced by layers inside it, as long as those suffice.
     `cures` tells whether a batch is sound with these layers in FP32.
-
-    Example:
-        >>> from torch import nn
-        >>> net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "head": nn.Linear(2, 2)})
-        >>> CureSearch(net, lambda names: "body" in names or "body.1" in names).find("")
-        ('body.1',)
     """
 
     def __init__(

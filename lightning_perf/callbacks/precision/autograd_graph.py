@@ -32,13 +32,6 @@ def read_graph(loss: torch.Tensor) -> GradientGraph:
 
     Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
     weight cache it is cast once however often it is used.
-
-    Example:
-        >>> layer = torch.nn.Linear(2, 2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-        ...     loss = layer(layer(torch.ones(1, 2))).sum()
-        >>> sum(read_graph(loss).casts.values())  # weight and bias, each once for two uses
-        2
     """
     casts: dict[int, int] = {}
     compiled = False

@@ -26,10 +26,6 @@ class ScalerSettings:
     Raises:
         TypeError: A value has the wrong type.
         ValueError: A value is out of range.
-
-    Example:
-        >>> ScalerSettings(growth_interval=100).given
-        {'growth_interval': 100}
     """
 
     init_scale: float | None = None

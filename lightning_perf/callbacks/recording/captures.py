@@ -103,15 +103,7 @@ def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
 
 
 class SlowStepDetector:
-    """Judges each step in order. Slow steps enter the history too, once their row has ended.
-
-    Example:
-        >>> detector = SlowStepDetector(CaptureOptions(sustained=2))
-        >>> [detector.add(step_ns) for step_ns in [100] * 30 + [200]][-1] is None
-        True
-        >>> detector.add(210)
-        Slowdown(usual_ns=100, limit_ns=125, step_ns=(200, 210))
-    """
+    """Judges each step in order. Slow steps enter the history too, once their row has ended."""
 
     def __init__(self, config: CaptureOptions) -> None:
         self._config = config

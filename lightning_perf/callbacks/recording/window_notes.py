@@ -93,10 +93,6 @@ def count_contents(batch: Any) -> Batch:
 
     A batch may be any object, and no code of it runs. Plain containers are read by the methods of their base class, and
     objects by their ``__dict__``. Everything else, such as a generator, counts as one object.
-
-    Example:
-        >>> count_contents({"image": torch.zeros(2, 3), "names": ["a", "b"]})
-        Batch(tensors=1, tensor_bytes=24, objects=6, object_bytes=12, complete=True)
     """
     waiting, seen = [batch], set[int]()
     tensors = tensor_bytes = objects = object_bytes = 0

@@ -53,12 +53,6 @@ def batch_samples(batch: Any) -> int | None:
 
     Returns:
         The samples, or None when the batch has no tensor with a dimension.
-
-    Example:
-        >>> batch_samples({"image": np.zeros((32, 3, 8, 8)), "label": np.zeros(32)})
-        32
-        >>> batch_samples(["only", "text"]) is None
-        True
     """
     first = batch
     for _ in range(USUAL_DEPTH):
@@ -164,13 +158,6 @@ def find_sequences(batch: Any) -> Sequences | None:
 
     They are the tensor named ``input_ids``. Without that name, they are the first tensor of the batch, if it has
     integers and two dimensions.
-
-    Example:
-        >>> tokens, labels = np.zeros((4, 16), np.int64), np.zeros((4, 16), np.int64)
-        >>> find_sequences((tokens, labels)).tokens
-        64
-        >>> find_sequences({"image": np.zeros((4, 3, 8, 8)), "label": np.zeros(4, np.int64)}) is None
-        True
     """
     parts = list(islice((part for part in named_tensors(batch) if len(part[1].shape)), MOST_PARTS))
     named = next((tensor for name, tensor in parts if name == TOKENS), None)
@@ -207,12 +194,6 @@ def count_padding(real: npt.NDArray[Any], *, labels: bool) -> Padding:
         real: The attention mask of the batch, or its labels, ``(rows, length)``.
         labels: Whether `real` holds labels. Then padding is a run of `IGNORED_LABEL` at the end of a row: the labels of
             a prompt are often ignored, too, and come first.
-
-    Example:
-        >>> count_padding(np.array([[1, 1, 0, 0], [1, 0, 0, 0]]), labels=False)
-        Padding(tokens=8, padding=5, beyond_longest=4)
-        >>> count_padding(np.array([[-100, 7, 8, -100], [3, 4, 5, 6]]), labels=True)
-        Padding(tokens=8, padding=1, beyond_longest=0)
     """
     rows, length = real.shape
     if labels:

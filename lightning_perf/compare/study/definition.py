@@ -203,11 +203,6 @@ def balanced_orders(
 
     Returns:
         For each block, the names in the order in which they run.
-
-    Example:
-        >>> orders = balanced_orders(("fp32", "amp"), 4, seed=0)
-        >>> sorted(orders)
-        [('amp', 'fp32'), ('amp', 'fp32'), ('fp32', 'amp'), ('fp32', 'amp')]
     """
     rng = random.Random(seed)
     orders: list[tuple[str, ...]] = []

@@ -245,12 +245,7 @@ def _overlapping(spans: Sequence[tuple[float, float, int]]) -> list[bool]:
 
 
 def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> list[float | None]:
-    """Return the geometric mean of each session, from one positive value per run; other values are left out.
-
-    Example:
-        >>> session_means([1.0, 4.0, 3.0], [1, 1, 2])
-        [2.0, 3.0000000000000004]
-    """
+    """Return the geometric mean of each session, from one positive value per run; other values are left out."""
     logs: dict[int, list[float]] = {}
     for value, number in zip(values, numbers, strict=True):
         if value is not None and math.isfinite(value) and value > 0:

@@ -38,10 +38,6 @@ def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
     """Return the verdict for a ratio of times, candidate / baseline, by its interval.
 
     Times within the share `equivalence` of each other are equivalent, even if the interval excludes 1.
-
-    Example:
-        >>> classify(Estimate(0.94, 0.93, 0.95, 0.95, 6, "paired t"), 0.01).value
-        'faster'
     """
     if ratio.low is None or ratio.high is None:
         return VerdictKind.INCONCLUSIVE

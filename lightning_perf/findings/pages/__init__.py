@@ -22,12 +22,7 @@ _SYMPTOM = re.compile(r"^## Symptom\n+(?P<first>.+?\.)(?=\s)", re.MULTILINE | re
 
 
 def rule_page_url(rule: str) -> str:
-    """Return the address of the page that explains a rule.
-
-    Example:
-        >>> rule_page_url("input-bound").removeprefix("https://github.com/")
-        'lightning-perf/lightning_perf/blob/main/lightning_perf/findings/pages/input-bound.md'
-    """
+    """Return the address of the page that explains a rule."""
     return page_url(f"{FOLDER}/{rule}.md")
 
 

@@ -121,11 +121,6 @@ class Peaks:
 
         Convolutions, recurrent layers and attention have TF32 switches of their own, so only linear layers certainly
         run as matrix products. For any other layer the result is the faster rate, so that the bound remains a bound.
-
-        Example:
-            >>> peaks = Peaks("A100 40GB", "float32", None, 19.5e12, 1555e9, "an example", 156e12)
-            >>> peaks.flops_per_s_of("Linear") / 1e12, peaks.flops_per_s_of("Conv2d") / 1e12
-            (19.5, 156.0)
         """
         if self.convolution_flops_per_s is None or "Linear" in kind:
             return self.flops_per_s

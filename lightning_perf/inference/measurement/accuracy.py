@@ -56,12 +56,7 @@ class Accuracy:
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
-    """Return the 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
-
-    Example:
-        >>> tuple(round(end, 3) for end in wilson_interval(0.9, 100))
-        (0.826, 0.945)
-    """
+    """Return the 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927)."""
     denominator = 1 + Z95**2 / n
     centre = (share + Z95**2 / (2 * n)) / denominator
     half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / denominator

@@ -42,12 +42,7 @@ RUNTIME_NAMES = tuple(runtime.name for runtime in RUNTIMES)
 
 
 def find_runtime(name: str) -> Runtime:
-    """Find a runtime by its name.
-
-    Example:
-        >>> find_runtime("onnxruntime-int8").summary
-        'ONNX Runtime, int8 weights and activations, calibrated'
-    """
+    """Find a runtime by its name."""
     if name in RUNTIME_NAMES:
         return RUNTIMES[RUNTIME_NAMES.index(name)]
     near = get_close_matches(name, RUNTIME_NAMES, n=1)

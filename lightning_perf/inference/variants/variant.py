@@ -78,12 +78,7 @@ class Variant:
 
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
-    """Parse the name of a variant.
-
-    Example:
-        >>> parse_variant("prune-50").name
-        'prune-50+eager'
-    """
+    """Parse the name of a variant."""
     parts = [part.strip() for part in text.split("+")]
     if "" in parts:
         raise InferenceError(
