@@ -105,31 +105,24 @@ class ObservedCallback(LightningCallback):
                 del vars(self)[name]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Notify the observers."""
         self._observers.on_epoch_start()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """Notify the observers."""
         self._observers.on_batch_start(batch, batch_idx)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
-        """Notify the observers."""
         self._observers.on_before_backward(loss)
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
-        """Notify the observers."""
         self._observers.on_after_backward()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
-        """Notify the observers."""
         self._observers.on_before_optimizer_step(optimizer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Notify the observers."""
         self._observers.on_batch_end(outputs)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """Notify the observers."""
         self._observers.on_epoch_end()
 
 
