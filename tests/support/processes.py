@@ -36,6 +36,7 @@ def _run_forked(script: str, arguments: tuple[str, ...], folder: str, variables:
     for number in (1, 2):
         os.dup2(os.open(f"{output}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(variables)
+    sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 
