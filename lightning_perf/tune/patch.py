@@ -27,17 +27,18 @@ class _File:
     """A file with its edits so far.
 
     Attributes:
+        calls: The calls with their arguments before the edits.
         edits: First and last byte of a part of the text, and its new text.
-        added: New keyword arguments, by the identity of the call.
-        wrapped: The module that ``fit`` gets and its new source, by the identity of the call.
+        added: New keyword arguments of calls.
+        wrapped: The module that a call of ``fit`` gets, and its new source.
     """
 
     source: bytes
     tree: ast.Module
-    calls: list[ast.Call]
+    calls: dict[ast.Call, tuple[ast.expr | ast.keyword, ...]]
     edits: list[tuple[int, int, str]] = field(default_factory=list)
-    added: dict[int, tuple[ast.Call, dict[str, str]]] = field(default_factory=dict)
-    wrapped: dict[int, tuple[ast.expr, str]] = field(default_factory=dict)
+    added: dict[ast.Call, dict[str, str]] = field(default_factory=dict)
+    wrapped: dict[ast.Call, tuple[ast.expr, str]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, source: bytes) -> _File:
@@ -45,7 +46,8 @@ class _File:
         try:
             source.decode()
             tree = ast.parse(source)
-            return cls(source, tree, [node for node in ast.walk(tree) if isinstance(node, ast.Call)])
+            calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+            return cls(source, tree, {call: (*call.args, *call.keywords) for call in calls})
         except (SyntaxError, ValueError) as error:
             raise _UncertainError(f"the file is not UTF-8 text that this Python can parse ({error})") from error
 
@@ -67,7 +69,7 @@ class _File:
     def edited(self) -> bytes:
         """Return the new text."""
         edits = list(self.edits)
-        for call, arguments in self.added.values():
+        for call, arguments in self.added.items():
             edits += self._additions(call, arguments)
         edits += [(*self.span(node), text) for node, text in self.wrapped.values()]
         text = self.source
@@ -79,10 +81,9 @@ class _File:
         """Return the edits that add keyword arguments: on lines of their own where the last argument has its own."""
         words = [f"{name}={value}" for name, value in arguments.items()]
         close = self.span(call)[1] - 1
-        given = [*call.args, *call.keywords]
-        if not given:
+        if not self.calls[call]:
             return [(close, close, ", ".join(words))]
-        begin, end = max(map(self.span, given))
+        begin, end = max(map(self.span, self.calls[call]))
         before = self.source[self.source.rfind(b"\n", 0, begin) + 1 : begin]
         gap = self.source[end:close]
         if before.strip() or b"\n" not in gap:
@@ -221,7 +222,7 @@ def _set_arguments(file: _File, call: ast.Call, site: Site, setting: Setting) ->
             raise _UncertainError(f"{name} is the expression {_short(file.text(old))}: change what it gives")
     for name, value in arguments.items():
         if name not in replaced:
-            file.added.setdefault(id(call), (call, {}))[1][name] = value
+            file.added.setdefault(call, {})[name] = value
             call.keywords.append(ast.keyword(name, _expression(value)))
             continue
         file.edits.append((*file.span(replaced[name]), value))
@@ -261,11 +262,11 @@ def _wrap(file: _File, call: ast.Call, code: str) -> None:
     if not named and (not call.args or isinstance(call.args[0], ast.Starred)):
         raise _UncertainError("the module is not an argument of this call")
     module = named[0].value if named else call.args[0]
-    original, text = file.wrapped.get(id(call), (module, file.text(module)))
+    original, text = file.wrapped.get(call, (module, file.text(module)))
     simple = isinstance(module, ast.Name | ast.Attribute | ast.Call) or not code.startswith("{}")
     text = code.format(text if simple else f"({text})")
     _import_torch(file)
-    file.wrapped[id(call)] = original, text
+    file.wrapped[call] = original, text
     _replace(call, module, _expression(text))
 
 
