@@ -114,7 +114,7 @@ class _Campaign:
             kept=self._kept,
             combined=combined,
             confirmed=combined is not None and is_gain(combined, baseline.ratio),
-            lines=tuple(str(setting) for _, setting in self._kept_settings(scouted)),
+            lines=tuple(str(setting) for settings in self._kept_settings(scouted).values() for setting in settings),
             window_steps=self._pairs.steps,
             rounds=self._settings.rounds,
             seconds=self._budget.spent_s(),
@@ -130,9 +130,8 @@ class _Campaign:
             tuning=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}",
         )
 
-    def _kept_settings(self, scouted: Scouted) -> list[tuple[str, Setting]]:
-        names = [lever.name for lever in LEVERS if lever.name in self._kept]
-        return [(name, setting) for name in names for setting in scouted.settings[name]]
+    def _kept_settings(self, scouted: Scouted) -> dict[str, tuple[Setting, ...]]:
+        return {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
 
     def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
         if not isinstance(self._source, Script):

@@ -7,15 +7,19 @@ formatting stay, and on the syntax tree. The edited text has to give the edited 
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Site
 from lightning_perf.tune.result import Place
+
+
+OTHERS = "this call may make other loaders, which change as well"
 
 
 class _UncertainError(Exception):
@@ -105,54 +109,62 @@ class Patch:
 
 
 def make_patch(
-    kept: Iterable[tuple[str, Setting]],
+    kept: Mapping[str, Sequence[Setting]],
     sites: Mapping[str, Sequence[Site | str]],
     sources: Mapping[str, bytes],
     root: Path,
 ) -> Patch:
-    """Edit the calls that take the settings of the kept levers.
+    """Edit the calls that take the settings of the kept levers. A lever is edited as a whole or not at all.
 
     Args:
-        kept: Names of levers with their settings.
+        kept: The levers with their settings.
         sites: The calls, by the place of a setting.
         sources: The text of the files, by their paths.
         root: Folder that the paths in the diff are relative to.
     """
     files: dict[str, _File] = {}
     places: list[Place] = []
-    for lever, setting in kept:
-        calls = sites.get(setting.place, ())
-        if not calls:
-            reason = "the call that takes it was not found" if setting.place else "no Python file holds it"
-            places.append(Place(lever, str(setting), reason=reason))
-        for site in calls:
-            if isinstance(site, str):
-                places.append(Place(lever, str(setting), reason=_made_elsewhere(site, setting)))
-                continue
-            file, reason = _shown(site.path, root), None
-            try:
-                if site.path not in files:
-                    files[site.path] = _File.parse(sources[site.path])
-                _edit(files[site.path], site, setting)
-            except _UncertainError as error:
-                reason = str(error)
-            remark = "this call may make other loaders, which change as well" if site.makes_others else None
-            places.append(Place(lever, str(setting), file, site.line, reason, remark if reason is None else None))
-    changed: dict[str, bytes] = {}
-    for path, file_ in files.items():
-        new = file_.edited()
-        if _is_exact(new, file_.tree):
-            changed[path] = new
+    for lever, settings in kept.items():
+        edited = copy.deepcopy(files)
+        found = [place for setting in settings for place in _edit_all(edited, lever, setting, sites, sources, root)]
+        if all(place.reason is None for place in found):
+            files = edited
         else:
-            shown = _shown(path, root)
-            places = [_withdrawn(place) if place.file == shown else place for place in places]
-    diff = "".join(line for path in sorted(changed) for line in _diff(_shown(path, root), sources[path], changed[path]))
-    return Patch(diff, tuple(places))
+            reason = "it changes the training unless the other lines of the lever are written, too"
+            found = [replace(place, reason=place.reason or reason, remark=None) for place in found]
+        places += found
+    diff = (line for path in sorted(files) for line in _diff(_shown(path, root), sources[path], files[path].edited()))
+    return Patch("".join(diff), tuple(places))
 
 
-def _withdrawn(place: Place) -> Place:
-    reason = place.reason or "an edit of this line would change more than that"
-    return Place(place.lever, place.line, place.file, place.line_number, reason)
+def _edit_all(
+    files: dict[str, _File],
+    lever: str,
+    setting: Setting,
+    sites: Mapping[str, Sequence[Site | str]],
+    sources: Mapping[str, bytes],
+    root: Path,
+) -> Iterator[Place]:
+    """Edit the calls that take a setting, and yield their places."""
+    place = Place(lever, str(setting))
+    calls = sites.get(setting.place, ())
+    if not calls:
+        reason = "the call that takes it was not found" if setting.place else "no Python file holds it"
+        yield replace(place, reason=reason)
+    for site in calls:
+        if isinstance(site, str):
+            yield replace(place, reason=_made_elsewhere(site, setting))
+            continue
+        place = replace(place, file=_shown(site.path, root), line_number=site.line)
+        try:
+            file = files.setdefault(site.path, _File.parse(sources[site.path]))
+            _edit(file, site, setting)
+            if not _is_exact(file.edited(), file.tree):
+                raise _UncertainError("an edit of this line would change more than that")
+        except _UncertainError as error:
+            yield replace(place, reason=str(error))
+        else:
+            yield replace(place, remark=OTHERS if site.makes_others else None)
 
 
 def _is_exact(text: bytes, tree: ast.Module) -> bool:

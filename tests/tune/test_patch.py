@@ -37,7 +37,7 @@ def patched(tmp_path, source, *settings, **options):
     """The diff's lines, and the reasons of what it does not hold; git and Python both take the diff."""
     path = tmp_path / "train.py"
     path.write_bytes(source.encode())
-    kept = [(f"lever {number}", setting) for number, setting in enumerate(settings)]
+    kept = {f"lever {number}": (setting,) for number, setting in enumerate(settings)}
     patch = make_patch(kept, sites_in(path, source, **options), {str(path): path.read_bytes()}, tmp_path)
     if patch.diff:
         git = ["git", "apply", "-"]
@@ -182,7 +182,7 @@ def test_one_file_may_hold_what_another_cannot(tmp_path):
         sites |= sites_in(tmp_path / name, source)
     sites["optimizer"] = ("library.make",)
     texts = {str(tmp_path / name): source.encode() for name, source in sources.items()}
-    patch = make_patch([("bf16", PRECISION), ("workers", WORKERS), ("fused", FUSED)], sites, texts, tmp_path)
+    patch = make_patch({"bf16": [PRECISION], "workers": [WORKERS], "fused": [FUSED]}, sites, texts, tmp_path)
     assert (
         textwrap.dedent(
             """\
@@ -199,3 +199,16 @@ def test_one_file_may_hold_what_another_cannot(tmp_path):
         ("bf16", "a.py", 1), ("workers", "b.py", 1), ("fused", None, None),
     ]  # fmt: skip
     assert patch.places[2].reason == "library.make makes this call, which is not in your files"
+
+
+def test_a_lever_is_edited_as_a_whole_or_not_at_all(tmp_path):
+    source = "Trainer(accumulate_grad_batches=2)\nDataLoader(data, batch_size=size)\n"
+    (tmp_path / "train.py").write_text(source)
+    settings = Setting("Trainer", {"accumulate_grad_batches": "1"}), Setting("DataLoader", {"batch_size": "8"})
+    path = tmp_path / "train.py"
+    patch = make_patch({"fewer": settings}, sites_in(path, source), {str(path): source.encode()}, tmp_path)
+    assert patch.diff == ""
+    assert [place.reason for place in patch.places] == [
+        "it changes the training unless the other lines of the lever are written, too",
+        "batch_size is the expression size: change what it gives",
+    ]
