@@ -127,18 +127,12 @@ def run(options: argparse.Namespace) -> int:
         if result.diff:
             write_output(options.out / PATCH_FILE, result.diff)
     show(result, options, kept_as=TUNE_FILE)
-    if result.diff and options.apply:
-        _apply(result)
-    elif result.diff and options.out is not None:
-        patch = shlex.quote(str((options.out / PATCH_FILE).absolute()))
-        say(f"to apply the patch: git -C {shlex.quote(str(_root()))} apply {patch}")
+    if isinstance(training, Script) and result.diff and options.apply:
+        _apply(result, training.root)
+    elif isinstance(training, Script) and result.diff and options.out is not None:
+        patch = str((options.out / PATCH_FILE).absolute())
+        say(f"to apply the patch: {shlex.join(['git', '-C', str(training.root), 'apply', patch])}")
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
-
-
-def _root() -> Path:
-    from lightning_perf.revision import repository
-
-    return repository(Path.cwd()) or Path.cwd()
 
 
 def _check_apply(training: str | Script) -> None:
@@ -147,23 +141,21 @@ def _check_apply(training: str | Script) -> None:
 
     if isinstance(training, str):
         raise ScriptError("--apply", f"{training} is not a script", "Leave out --apply, or give a script")
-    if repository(Path.cwd()) is None:
-        raise ScriptError("--apply", f"{Path.cwd()} is not in a git repository", "Leave out --apply, or run git init")
+    if repository(training.folder) is None:
+        raise ScriptError("--apply", f"{training.folder} is not in a git repository", "Leave out --apply")
 
 
-def _apply(result: TuneResult) -> None:
+def _apply(result: TuneResult, root: Path) -> None:
     """Apply the patch, unless it touches files that git would not restore."""
     from lightning_perf.revision import changed_files
 
     if not result.confirmed:
         raise ScriptError("--apply", "the patch was not applied, because its gain is not certain", "Use -o to keep it")
     files = sorted({place.file for place in result.places if place.reason is None and place.file is not None})
-    if changed := changed_files(_root(), files):
+    if changed := changed_files(root, files):
         advice = "Commit or stash your changes, then run git apply with the patch above"
         raise ScriptError("--apply", f"{', '.join(changed)} has changes that are not committed", advice)
-    done = subprocess.run(
-        ["git", "apply", "-"], cwd=_root(), input=result.diff.encode(), capture_output=True, check=False
-    )
+    done = subprocess.run(["git", "apply", "-"], cwd=root, input=result.diff.encode(), capture_output=True, check=False)
     if done.returncode:
         raise ScriptError("--apply", f"git apply failed ({done.stderr.decode().strip()})", "Apply the patch by hand")
     print_progress(f"applied the patch to {', '.join(files)}")

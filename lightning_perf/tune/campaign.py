@@ -13,7 +13,6 @@ from pathlib import Path
 
 from lightning_perf import __version__
 from lightning_perf.machine.environment import version_facts
-from lightning_perf.revision import repository
 from lightning_perf.run_files.estimates import EstimateOutcome
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import (
@@ -136,8 +135,7 @@ class _Campaign:
     def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
         if not isinstance(self._source, Script):
             return Patch("", ())
-        root = repository(Path.cwd()) or Path.cwd()
-        return make_patch(self._kept_settings(scouted), scouted.sites, sources, root.resolve())
+        return make_patch(self._kept_settings(scouted), scouted.sites, sources, self._source.root)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")

@@ -18,7 +18,6 @@ from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Site
 from lightning_perf.tune.result import Place
 
-
 OTHERS = "this call may make other loaders, which change as well"
 
 

@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_perf.callbacks.lightning_compat import when_loaded
-from lightning_perf.revision import repository
 from lightning_perf.tune.errors import NoFitError, describe_error
 from lightning_perf.tune.messages import Site
 from lightning_perf.tune.training import Training
@@ -57,20 +56,19 @@ def run_script(
     Raises:
         NoFitError: The script ended before it called ``trainer.fit``.
     """
-    calls = calls if calls is not None else Calls(active=False)
+    calls = calls if calls is not None else Calls()
     os.environ.update(_QUIET)
     _seed(seed)
     when_loaded(_TRAINERS, lambda module: _watch_trainers(module, on_fit, channel, calls))
     when_loaded(("transformers.trainer",), lambda module: _refuse_hugging_face(module, script.name))
-    where = Path.cwd() if script.is_module else Path(script.name).absolute()
-    sys.path[0] = str(where if where.is_dir() else where.parent)
+    sys.path[0] = str(script.folder)
     sys.argv = list(script.words)
     try:
         with calls.of_loaders_and_optimizers():
             if script.is_module:
                 runpy.run_module(script.name, run_name="__main__", alter_sys=True)
             else:
-                runpy.run_path(str(where), run_name="__main__")
+                runpy.run_path(str(Path(script.name).absolute()), run_name="__main__")
     except NoFitError:
         raise
     except SystemExit as error:
@@ -148,12 +146,14 @@ def _guarded(work: Callable[[], None], channel: Channel) -> int:
 
 
 class Calls:
-    """Notes which calls in the user's files made the Trainer, the loader and the optimizers of a training."""
+    """Notes which calls in the files of a project made the Trainer, the loader and the optimizers of a training.
 
-    def __init__(self, *, active: bool = True) -> None:
-        self._active = active
-        self._here = Path.cwd()
-        self._root = (repository(self._here) or self._here).resolve()
+    Args:
+        root: Folder of the project; None to note nothing.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._here, self._root = Path.cwd(), root
         self._made: WeakKeyDictionary[Any, tuple[Site | str, str]] = WeakKeyDictionary()
         self._fit: Site | str = ""
         self._trainer: Any = None
@@ -162,7 +162,7 @@ class Calls:
     @contextmanager
     def of_loaders_and_optimizers(self) -> Iterator[None]:
         """Note the calls that make data loaders and optimizers, until the script ends."""
-        originals = {kind: kind.__init__ for kind in (DataLoader, Optimizer)} if self._active else {}
+        originals = {kind: kind.__init__ for kind in (DataLoader, Optimizer)} if self._root is not None else {}
         for kind, original in originals.items():
             kind.__init__ = self._noting(original)  # type: ignore[method-assign]
         try:
@@ -181,7 +181,7 @@ class Calls:
 
     def note(self, made: Any, caller: FrameType | None) -> None:
         """Note the call that makes an object: the nearest one that its class did not make itself."""
-        while self._active and caller is not None:
+        while self._root is not None and caller is not None:
             if self._is_users(caller) or not _is_within(caller, made):
                 self._made[made] = site, _ = self._site(caller, type(made)), caller.f_code.co_name
                 self._counts[site] += self._fit == ""
@@ -190,7 +190,7 @@ class Calls:
 
     def note_fit(self, trainer: Any, caller: FrameType) -> None:
         """Note the call of ``fit``."""
-        if self._active:
+        if self._root is not None:
             self._trainer, self._fit = trainer, self._site(caller, None)
 
     def sites(self, loader: Any, optimizers: Sequence[Optimizer]) -> dict[str, tuple[Site | str, ...]]:

@@ -22,7 +22,7 @@ from lightning_perf.errors import TraceError, UserError
 from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.run_files.probe import Probe
-from lightning_perf.tune.errors import NoTrainingError, TrialError, describe_error
+from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.fit import fit, trainer_class
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.loader import fetch_cpu_share, training_loader
@@ -31,7 +31,7 @@ from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.training import Training, as_training
-from lightning_perf.workers.channel import Channel, StopRequestedError
+from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -209,10 +209,13 @@ def work(channel: Channel) -> None:
     if order.script is None:
         carry_out(order, channel, _load(order))
     else:
-        calls = Calls() if order.scout else None
-        run_script(
-            order.script, order.seed, lambda training: carry_out(order, channel, training, calls), channel, calls
-        )
+        calls = Calls(order.script.root) if order.scout else None
+        try:
+            run_script(
+                order.script, order.seed, lambda training: carry_out(order, channel, training, calls), channel, calls
+            )
+        except NoFitError as error:  # without a traceback, which would hide the last lines of the script
+            channel.send(Failure(type(error).__name__, str(error)))
 
 
 def _scout(order: Order, channel: Channel, training: Training, calls: Calls | None = None) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.errors import LocatedError
+from lightning_perf.revision import repository
 
 
 class ScriptError(LocatedError):
@@ -32,6 +33,19 @@ class Script:
     def name(self) -> str:
         """Its path or the name of the module."""
         return self.words[0]
+
+    @property
+    def folder(self) -> Path:
+        """The folder where it searches modules first."""
+        path = Path.cwd() if self.is_module else Path(self.name).absolute()
+        return path if path.is_dir() else path.parent
+
+    @property
+    def root(self) -> Path:
+        """The folder of its project: that of its git repository, or else the current folder or its own."""
+        here = Path.cwd()
+        found = repository(self.folder) or (here if self.folder.is_relative_to(here) else self.folder)
+        return found.resolve()
 
     @property
     def arguments(self) -> list[str]:
