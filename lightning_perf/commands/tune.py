@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_apply(training: str | Script) -> None:
-    """Check what can be checked before the tuning."""
+    """Raise an error if no patch of this training could be applied."""
     from lightning_perf.revision import repository
 
     if isinstance(training, str):

@@ -167,7 +167,7 @@ def _edit_all(
 
 
 def _is_exact(text: bytes, tree: ast.Module) -> bool:
-    """Return whether a text gives a tree: whether the edits changed what they were to change, and nothing else."""
+    """Return whether a text gives a tree, so that the edits changed nothing else."""
     try:
         return ast.dump(ast.parse(text)) == ast.dump(tree)
     except (SyntaxError, ValueError):
@@ -230,7 +230,7 @@ def _set_arguments(file: _File, call: ast.Call, site: Site, setting: Setting) ->
     replaced = {name: given[name] for name in arguments if name in given}
     for name, old in replaced.items():
         if not _is_constant(old):
-            raise _UncertainError(f"{name} is the expression {_short(file.text(old))}: change what it gives")
+            raise _UncertainError(f"{name} is the expression {_short(file.text(old))}: change its value")
     for name, value in arguments.items():
         if name not in replaced:
             file.added.setdefault(call, {})[name] = value

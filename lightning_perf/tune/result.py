@@ -76,7 +76,7 @@ class Place:
         file: The file, as in the diff; None if no file of yours has it.
         line_number: The line of the call that takes the setting, before the diff; None if unknown.
         reason: Why the diff does not hold it; None if it does.
-        remark: What else the edit changes; None for nothing.
+        remark: A side effect of the edit; None if it has none.
     """
 
     lever: str

@@ -100,7 +100,7 @@ def _refuse_hugging_face(module: ModuleType, name: str) -> None:
     def train(*args: Any, **options: Any) -> None:  # noqa: ARG001
         raise NoFitError(f"{name} trains with the Trainer of transformers. tune needs a Lightning Trainer")
 
-    module.Trainer.train = train  # type: ignore[attr-defined]
+    module.Trainer.train = train
 
 
 def _watch_trainers(module: ModuleType, on_fit: Callable[[Training], None], channel: Channel, calls: Calls) -> None:

@@ -61,7 +61,7 @@ class Script:
 
 
 def find_script(words: Sequence[str], *, is_module: bool, command: str) -> Script:
-    """Check that there is such a script.
+    """Return a script, or raise an error if it does not exist.
 
     Args:
         command: Name of the command that runs it, for the advice in errors.

@@ -149,7 +149,7 @@ def test_only_the_setting_changes(source, settings, changed, tmp_path):
     ("source", "setting", "reason"),
     [
         ("Trainer(**cfg)\n", PRECISION, "the call takes arguments by * or **, which may hold precision"),
-        ("Trainer(precision=args.precision)\n", PRECISION, "precision is the expression args.precision: change what"),
+        ("Trainer(precision=args.precision)\n", PRECISION, "precision is the expression args.precision: change its"),
         ("DataLoader(d, num_workers=n if n else 0)\n", WORKERS, "num_workers is the expression n if n else 0"),
         ("DataLoader(*parts)\n", WORKERS, "may hold num_workers and persistent_workers"),
         ("Adam(p, foreach=True)\n", FUSED, "remove foreach=True, which excludes fused=True"),
@@ -210,5 +210,5 @@ def test_a_lever_is_edited_as_a_whole_or_not_at_all(tmp_path):
     assert patch.diff == ""
     assert [place.reason for place in patch.places] == [
         "it changes the training unless the other lines of the lever are written, too",
-        "batch_size is the expression size: change what it gives",
+        "batch_size is the expression size: change its value",
     ]
