@@ -42,11 +42,19 @@ TRAIN = """
             self.layer = torch.nn.Conv2d(2, 2, 3)
 
         def training_step(self, batch, batch_idx):
-            assert torch.is_anomaly_enabled(), "the context manager around fit is closed"
+            assert "open" in states, "the context manager around fit is closed"
             return torch.nn.functional.cross_entropy(self.layer(batch[0]).mean((2, 3)), batch[1])
 
         def configure_optimizers(self):
             return make_optimizer(self)
+
+    states = set()
+
+    @contextlib.contextmanager
+    def opened():
+        states.add("open")
+        yield
+        states.clear()
 
     class Mine(pl.Trainer):
         def __init__(self, epochs):
@@ -60,7 +68,7 @@ TRAIN = """
         print("a line of the script")
         loader = DataLoader(Pictures(), batch_size=4, shuffle=True)
         try:
-            with torch.autograd.set_detect_anomaly(True):
+            with opened():
                 Mine(arguments.epochs).fit(Net(), loader)
         except BaseException:
             open("swallowed", "w").close()
