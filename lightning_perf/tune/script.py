@@ -34,9 +34,6 @@ _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.tra
 _TUNERS = ("lightning.pytorch.tuner.tuning", "pytorch_lightning.tuner.tuning")
 """Modules that fit in order to find a learning rate or a batch size, before the fit itself."""
 
-_QUIET = {"WANDB_MODE": "disabled"}
-"""Variables that keep the many processes of a tuning out of services for experiments."""
-
 
 def run_script(
     script: Script,
@@ -57,7 +54,7 @@ def run_script(
         NoFitError: The script ended before it called ``trainer.fit``.
     """
     calls = calls if calls is not None else Calls()
-    os.environ.update(_QUIET)
+    os.environ["WANDB_MODE"] = "disabled"  # a tuning has many processes, and none of them is an experiment
     _seed(seed)
     when_loaded(_TRAINERS, lambda module: _watch_trainers(module, on_fit, channel, calls))
     when_loaded(("transformers.trainer",), lambda module: _refuse_hugging_face(module, script.name))
