@@ -172,9 +172,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines of Python to copy."""
+    """Lines to copy, of Python or another language."""
 
     lines: tuple[str, ...]
+    language: str = "py"
 
 
 @dataclass(frozen=True)

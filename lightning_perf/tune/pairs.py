@@ -26,6 +26,11 @@ FIRST_STEPS = 5
 MIN_WINDOW_STEPS = 2
 
 
+def start_worker(order: Order) -> WorkerProcess:
+    """Start a worker process with an order. A script searches modules as under ``python``, not as this process."""
+    return WorkerProcess(WORKER, order, path=sys.path if order.script is None else None)
+
+
 class Runner:
     """A training in its own process, which is measured window by window.
 
@@ -42,7 +47,7 @@ class Runner:
         self._time_left_s = time_left_s
         began = time.monotonic()
         with trial_errors():
-            self._worker = WorkerProcess(WORKER, order, path=sys.path)
+            self._worker = start_worker(order)
         try:
             with trial_errors():
                 self._worker.receive(Ready, timeout_s=time_left_s())

@@ -12,6 +12,7 @@ from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.result import TuneResult
 from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.workers.script import Script
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class PerfTuner:
         """
         from lightning_perf.tune.campaign import run_campaign
 
+        if isinstance(module, Script):
+            return run_campaign(module, self._settings, on_progress)
         if isinstance(module, str):
             if data is not None or trainer is not None:
                 raise TuneError(f"{module} gives the data and the Trainer's arguments itself: leave them out")
