@@ -6,7 +6,6 @@ A type is a function that `argparse` calls with the text of an option. Its error
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -193,7 +192,9 @@ def thread_count(text: str) -> int:
         4
     """
     if text == "all":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        from lightning_perf.workers.processors import usable_cpus  # not needed for --help
+
+        return usable_cpus()
     try:
         return at_least(1)(text)
     except argparse.ArgumentTypeError as error:

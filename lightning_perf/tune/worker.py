@@ -30,6 +30,7 @@ from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
 from lightning_perf.tune.training import as_training
 from lightning_perf.workers.channel import Channel, StopRequestedError
+from lightning_perf.workers.processors import usable_cpus
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -264,6 +265,5 @@ def _machine(training: Any) -> Machine:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     device = trainer_class(training.module)(**given, **quiet).strategy.root_device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
-    return Machine(device.type, capability, cores, name)
+    return Machine(device.type, capability, usable_cpus(), name)
