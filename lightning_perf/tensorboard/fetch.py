@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lightning_perf.run_files.atomic import atomic_file
-from lightning_perf.tensorboard.cache import bound_folder
+from lightning_perf.run_files.user_cache import SPARE_BYTES, bound_folder
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 
 MOST_FETCHED_BYTES = 16 << 30
 """Maximum size of all fetched files. Beyond it, the least recently used ones are removed."""
-
-SPARE_BYTES = 1 << 30
-"""Free space that fetching leaves on the disk."""
 
 CHUNK_BYTES = 4 << 20
 

@@ -14,6 +14,7 @@ from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.column_builders import InexactTimeError
+from lightning_perf.trace.column_cache import find_entry, load, store
 from lightning_perf.trace.description import Problems, read_metadata
 from lightning_perf.trace.events import FAULTS, decode, decode_exact
 from lightning_perf.trace.pieces import EventText
@@ -45,11 +46,21 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         >>> trace.steps.number.tolist()
         [1, 2]
     """
+    entry = find_entry(Path(path))
+    trace = load(entry) if entry is not None else None
+    if trace is None:
+        trace = _decoded(Path(path))
+        if entry is not None:
+            store(entry, trace)
+    return trace
+
+
+def _decoded(path: Path) -> Trace:
     try:
-        return _read(Path(path), exact=False)
+        return _read(path, exact=False)
     except InexactTimeError:
         # Microseconds since 1970. The first event usually shows it.
-        return _read(Path(path), exact=True)
+        return _read(path, exact=True)
 
 
 def _read(path: Path, *, exact: bool) -> Trace:
