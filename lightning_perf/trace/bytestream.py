@@ -47,6 +47,7 @@ class ByteStream:
 
     Attributes:
         truncated: Whether the compressed data ended early or was damaged; known after the last chunk.
+        size_bytes: Size of the file.
 
     Raises:
         TraceError: The path is missing, a folder, empty, unreadable or in another format.
@@ -63,7 +64,7 @@ class ByteStream:
         try:
             with path.open("rb") as file:
                 magic = file.read(16)
-                self._size_bytes = file.seek(0, os.SEEK_END)
+                self.size_bytes = file.seek(0, os.SEEK_END)
         except FileNotFoundError:
             raise TraceError(path, "does not exist", "Check the path") from None
         except (OSError, ValueError) as error:
@@ -93,10 +94,10 @@ class ByteStream:
         total_bytes = 0
         for out in self._unpacked(raw):
             total_bytes += len(out)
-            if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self._size_bytes:
+            if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self.size_bytes:
                 raise TraceError(
                     self.path,
-                    f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self._size_bytes / 1e6:,.3f} MB, "
+                    f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self.size_bytes / 1e6:,.3f} MB, "
                     f"over {MAX_EXPANSION} times its size, which no real trace does",
                     "Decompress it yourself if you trust it, and analyze the .json",
                 )
