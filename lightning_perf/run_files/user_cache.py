@@ -12,7 +12,7 @@ CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
 """Environment variable that names the user's cache folder."""
 
 OFF = "off"
-"""Value of the variable that turns the cache of columns off. What has to be kept is then in the usual folder."""
+"""Value of the variable that turns the cache of columns off. Other files are then in the usual folder."""
 
 SPARE_BYTES = 1 << 30
 """Free space that a large file in the cache leaves on the disk."""

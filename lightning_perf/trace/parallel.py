@@ -110,7 +110,7 @@ def decode_in_processes(
 
     Raises:
         InexactTimeError: The file's times have to be read as decimals.
-        NotParallelError: See there. What was collected until then is of no use.
+        NotParallelError: One process has to read the file again, from its beginning.
     """
     try:
         with ExitStack() as stack:

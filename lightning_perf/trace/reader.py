@@ -82,6 +82,7 @@ def _read(path: Path, processes: int, *, exact: bool) -> Trace:
             for piece in text.pieces():
                 assembly.add(salvage.decode(piece, text.whole_events, text.event_start, exact=exact))
     metadata = read_metadata(text.header, text.trailer)
+    unread = assembly.unread()  # the tables take the rows out of it
     tables, bad_durations = build_tables(assembly, metadata.base_time_ns)
     trace = Trace(
         sources=(str(path),),
@@ -98,7 +99,7 @@ def _read(path: Path, processes: int, *, exact: bool) -> Trace:
             repaired_events=salvage.repaired,
             dropped_events=salvage.dropped,
             bad_durations=bad_durations,
-            **assembly.unread(),
+            **unread,
         ),
     )
     if not any(len(table) for table in (*trace.tables(), trace.memory)):

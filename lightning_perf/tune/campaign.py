@@ -28,9 +28,10 @@ from lightning_perf.tune.levers.registry import find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss
 from lightning_perf.tune.messages import Order, Scouted
 from lightning_perf.tune.pairs import WORKER, Pair, Pairs
-from lightning_perf.tune.progress import Progress, describe_left
+from lightning_perf.tune.progress import Progress
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult, describe_ratio
 from lightning_perf.tune.settings import Budget, TuneSettings
+from lightning_perf.units import describe_left
 from lightning_perf.workers.process import WorkerProcess
 
 CONFIRMING_PAIRS = 2
