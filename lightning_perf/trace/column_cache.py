@@ -160,7 +160,7 @@ def _encoded(trace: Trace) -> list[memoryview]:
         nonlocal size
         if not isinstance(value, np.ndarray) or value.ndim != 1:
             raise TypeError(f"not a column: {type(value)}")
-        data = memoryview(np.ascontiguousarray(value).view(np.uint8))
+        data = np.ascontiguousarray(value).view(np.uint8).data
         described = _Column(value.dtype.str, size, len(value), crc32(data))
         columns.extend((data, memoryview(bytes(-len(data) % _ALIGNED_BYTES))))
         size += len(data) + len(columns[-1])

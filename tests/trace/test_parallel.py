@@ -50,10 +50,16 @@ def everything(origin_us: float = 0.25) -> str:
         thread = 1 + number % 7
         builder.step(number, at, 90, thread=1).thread_name(f"thread {number % 11}", thread=thread)
         inputs: dict[str, Any] = {"types": ["float", f"T{number % 5}"], "dims": [[number % 9, 3], []]}
-        strides = {"Input Strides": [[number % 4, 1]], "Concrete Inputs": ["", str(number % 6)]}
+        strides: dict[str, Any] = {"Input Strides": [[number % 4, 1]], "Concrete Inputs": ["", str(number % 6)]}
         builder.op(f"aten::op{number % 97}", at + 1, 9, thread=thread, sequence=number, **inputs, **strides)
         builder.python(f"f{number // 3}", at, 5, thread=thread).annotation(f"mark {number % 13}", at + 2, 3)
-        nccl = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": number, "Group size": 2}
+        nccl: dict[str, Any] = {
+            "Collective name": "allreduce",
+            "dtype": "Float",
+            "In msg nelems": number,
+            "Group size": 2,
+        }
+        region: dict[str, Any] = {"graph node id": number + 1, "annotation": [{"name": f"region {number % 4}"}]}
         name = "ncclDevKernel" if number % 3 == 0 else f"kernel {number % 31}"
         builder.launch(
             name,
@@ -63,8 +69,8 @@ def everything(origin_us: float = 0.25) -> str:
             duration_us=7,
             grid=[number % 8 + 1, 1, 1],
             block=[32, 1, 1],
+            **region,
             **(nccl if number % 3 == 0 else {}),
-            **{"graph node id": number + 1, "annotation": [{"name": f"region {number % 4}"}]},
         )
         builder.memcpy("HtoD", at + 20, 3, bytes=number).memory(at + 6, 512 + number, thread=thread)
         builder.event(ph="C", name="Power (W)", pid="GPU 0 Counters", ts=at, args={"Power (W)": number / 7})
