@@ -6,7 +6,6 @@ A type is a function that `argparse` calls with the text of an option. Its error
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -173,7 +172,9 @@ def share_or_zero(text: str) -> float:
 def thread_count(text: str) -> int:
     """Parse a number of CPU threads, or ``all`` for one per core that this process may use."""
     if text == "all":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        from lightning_perf.workers.processors import usable_cpus  # not needed for --help
+
+        return usable_cpus()
     try:
         return at_least(1)(text)
     except argparse.ArgumentTypeError as error:

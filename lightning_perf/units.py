@@ -351,3 +351,15 @@ def _decimals(value: float, digits: int) -> int:
 
 def _is_finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
+
+
+def describe_left(seconds: float) -> str:
+    """Return the time that is left in words.
+
+    Example:
+        >>> describe_left(725), describe_left(42), describe_left(-1)
+        ('12 min left', '42 s left', 'no time left')
+    """
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min left"
+    return f"{seconds:.0f} s left" if seconds > 0 else "no time left"

@@ -14,6 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_perf.workers.processors import usable_cpus
+
 if TYPE_CHECKING:
     import torch
 
@@ -79,7 +81,7 @@ def device_facts(device: torch.device) -> Facts:
     """
     import torch
 
-    facts: Facts = {"device.type": device.type, "device.host_cpus": _usable_cpus()}
+    facts: Facts = {"device.type": device.type, "device.host_cpus": usable_cpus()}
     if device.type != "cuda":
         mkldnn: Any = torch.backends.mkldnn
         return facts | {
@@ -171,7 +173,7 @@ def host_facts() -> Facts:
 
 def host_notes() -> Facts:
     """Return facts about the host that are worth knowing and may differ between runs."""
-    return {"host": platform.node(), "platform": _platform(), "cpus": _usable_cpus(), "load_1min": load_average()}
+    return {"host": platform.node(), "platform": _platform(), "cpus": usable_cpus(), "load_1min": load_average()}
 
 
 def load_average() -> float | None:
@@ -229,13 +231,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
 
 
 def _ask_nvml(question: Callable[[Any], str | float]) -> str | float | None:

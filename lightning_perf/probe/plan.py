@@ -18,11 +18,12 @@ from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES
 from lightning_perf.findings.kernels import FUSED_OPTIMIZERS
-from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
+from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.processors import usable_cores
 
 FUSABLE = ("loop", "foreach")
 

@@ -59,6 +59,7 @@ from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.process import WorkerError, WorkerProcess
+from lightning_perf.workers.processors import usable_cpus
 
 LEAST_SHARE = 0.4
 """Share of the time that is for measuring, even if the worker process is slow to start on a busy machine."""
@@ -296,7 +297,7 @@ def probe_path(path: Path, seconds: float, *, compiles: bool = False) -> Probe:
     windows = group_windows(find_traces(path))[0]
     try:
         with ProbeWorker() as worker:
-            trace = without_tails(concatenate([read_trace(window) for window in windows]))
+            trace = without_tails(concatenate([read_trace(window, processes=usable_cpus()) for window in windows]))
             usual_ns = _usual_step_ns(folder, trace.metadata.rank or 0) if folder is not None else None
             return probe_trace(trace, worker, seconds, has_cuda=has_cuda(), usual_step_ns=usual_ns, compiles=compiles)
     except WorkerError as error:

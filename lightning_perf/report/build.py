@@ -202,7 +202,7 @@ def build_report(
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
     lead = lead_rank(ranks, compared)
     windows = _windows(run)
-    captures, left_out = captured(folder, ranks) if folder is not None else ((), [])
+    captures, left_out = captured(folder, ranks, executor) if folder is not None else ((), [])
     run.notes += left_out
     forecasted = _forecast(run, precision, lead)
     accounts = account_paths(folder) if folder is not None else ()

@@ -35,13 +35,17 @@ class Recording:
     errors: tuple[TraceError, ...]
 
 
-def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recording:
-    """Read the windows of one process, and analyze them together."""
+def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False, processes: int = 1) -> Recording:
+    """Read the windows of one process, and analyze them together.
+
+    Args:
+        processes: Worker processes that share the decoding of a large file.
+    """
     traces: list[Trace] = []
     errors: list[TraceError] = []
     for path in paths:
         try:
-            traces.append(read_trace(path))
+            traces.append(read_trace(path, processes=processes))
         except TraceError as error:  # noqa: PERF203  (one file must not cost the others)
             errors.append(error)
     parts = [concatenate(traces)] if traces and not _overlap(traces) else traces

@@ -27,7 +27,8 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.steps import STEPS
-from lightning_perf.tensorboard.cache import Document, bound_folder, write
+from lightning_perf.run_files.user_cache import SPARE_BYTES, bound_folder
+from lightning_perf.tensorboard.cache import Document, write
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.jobs import Done, Failed, Task, Working
@@ -221,9 +222,6 @@ def _positions(process: int) -> Iterable[tuple[str, int]]:
 
 MOST_FETCHED_BYTES = 16 << 30
 """Maximum size of all fetched files. Beyond it, the least recently used ones are removed."""
-
-SPARE_BYTES = 1 << 30
-"""Free space that fetching leaves on the disk."""
 
 CHUNK_BYTES = 4 << 20
 
