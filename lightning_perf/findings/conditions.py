@@ -225,6 +225,9 @@ def _anomaly(analysis: RankAnalysis) -> tuple[str, SavingRange | None] | None:
 LEAST_THROTTLED = 0.05
 """Share of the samples with a harmful reason from which a GPU counts as throttled."""
 
+LEAST_WATCHED_S = 20.0
+"""Shortest watch that is judged: ten samples."""
+
 NAMED_GPUS = 4
 """Throttled GPUs with a sentence each."""
 
@@ -240,7 +243,8 @@ def throttled(gpus: Sequence[GpuHealth]) -> Problem | None:
 
     No saving is estimated: only work that the multiprocessors limit follows their clock.
     """
-    found = [gpu for gpu in gpus if (gpu.throttled_share or 0.0) >= LEAST_THROTTLED and gpu.lost >= MIN_SHARE]
+    known = [gpu for gpu in gpus if gpu.watched_s >= LEAST_WATCHED_S]
+    found = [gpu for gpu in known if (gpu.throttled_share or 0.0) >= LEAST_THROTTLED and gpu.lost >= MIN_SHARE]
     if not found:
         return None
     found.sort(key=lambda gpu: -gpu.lost)

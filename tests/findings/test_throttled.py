@@ -84,6 +84,7 @@ def test_a_power_limit_below_the_default_is_found_with_both() -> None:
         pytest.param(gpu((100, SW_HOT, 1950.0)), id="hot, with the clock at its limit"),
         pytest.param(gpu((100, SETTING, 1380.0), set_clock_mhz=1380.0), id="a set clock"),
         pytest.param(gpu((100, HW_HOT, 900.0), max_clock_mhz=None), id="the limit is unknown"),
+        pytest.param(gpu((9, HW_HOT, 900.0)), id="watched for 18 s"),
         pytest.param(gpu(), id="no sample"),
         pytest.param(GpuHealth(0, "GPU-0", 9.0, **summarize([{}, {}], {})), id="nothing answered"),
     ],
@@ -136,6 +137,7 @@ def test_the_report_has_a_row_per_rank_and_the_energy_of_each_gpu_once(tmp_path:
     shown = " ".join(console_text(report.blocks()).split())
     assert "Rank 0: at its power limit in 100 % of the samples" in shown
     assert "Rank 1: 1 memory error, corrected by ECC" in shown
+    assert "Rank 0: 625 J per sample" in shown
     assert "Energy of all 2 GPUs: 3.00 MJ" in shown
     (note,) = (note for note in report.notes if "memory error" in note)
     assert note.startswith("The GPU of rank 1 counted 2 uncorrected memory errors during the training")

@@ -81,12 +81,11 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
             _of(gpu.power_w, gpu.power_limit_w, "W"),
             NOT_AVAILABLE if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
             format_energy(gpu.energy_j),
-            format_energy(gpu.sample_energy_j),
         )
         for gpu in gpus
     )
-    heads = ("rank", "load", "clock\nunder load", "power\nunder load", "hottest", "energy", "per sample")
-    yield table(heads, rows, kinds="name share" + " figure" * 5)
+    heads = ("rank", "load", "clock\nunder load", "power\nunder load", "hottest", "energy")
+    yield table(heads, rows, kinds="name share" + " figure" * 4)
     for gpu in gpus:
         for found in gpu.reasons:
             text = f"Rank {gpu.rank}: {found.reason} in {format_share(found.share)} of the samples"
@@ -94,6 +93,8 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
         if gpu.corrected_errors:
             errors = count_of(gpu.corrected_errors, "memory error")
             yield Line(f"Rank {gpu.rank}: {errors}, corrected by ECC", "quiet")
+        if gpu.sample_energy_j is not None:
+            yield Line(f"Rank {gpu.rank}: {format_energy(gpu.sample_energy_j)} per sample")
     energies = {gpu.uuid: gpu.energy_j for gpu in gpus}
     if len(energies) > 1 and None not in energies.values() and not any(uuid.startswith("MIG-") for uuid in energies):
         yield Line(f"Energy of all {len(energies)} GPUs: {format_energy(sum(filter(None, energies.values())))}")
