@@ -113,6 +113,16 @@ def format_flop_rate(flops_per_second: float | None) -> str:
     return _scaled(flops_per_second, tuple((factor, f"{prefix}FLOP/s") for factor, prefix in _DECIMAL))
 
 
+def format_energy(joules: float | None) -> str:
+    """Format an energy.
+
+    Example:
+        >>> format_energy(2_520_000)
+        '2.52 MJ'
+    """
+    return _scaled(joules, tuple((factor, f"{prefix}J") for factor, prefix in _DECIMAL))
+
+
 def format_rate(per_second: float | None, noun: str) -> str:
     """Format things per second.
 

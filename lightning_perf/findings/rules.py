@@ -6,7 +6,7 @@ makes a `Finding` of the problem: with the rank, and with the saving as a part o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Generic, Literal, ParamSpec
 
@@ -18,6 +18,7 @@ from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import Finding, Problem, make_finding
 from lightning_perf.findings.savings import step_ns
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
 P = ParamSpec("P")
 
@@ -89,3 +90,6 @@ compile_rule: Rules[[CompileReport]] = Rules(lambda report: (report.fit_ns, repo
 
 growth_rule: Rules[[MemoryGrowth]] = Rules(lambda growth: (None, growth.rank), per="fit")
 """Rules about the memory of a whole fit over time."""
+
+device_rule: Rules[[Sequence[GpuHealth]]] = Rules(lambda _: (None, None), per="fit")
+"""Rules about the GPUs of all ranks over a whole fit."""

@@ -33,6 +33,7 @@ from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.account import account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
+from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.jsonl import RankLog
@@ -214,7 +215,8 @@ def build_report(
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
     failures = run.read("The report on missing memory is", read_out_of_memory, folder) or ()
-    fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
+    gpus = _gpu_health(run, logged, samples)
+    fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth, gpus=gpus)
     trusted = trust(ranks, samples, windows)
     if growth is not None:
         ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
@@ -250,6 +252,12 @@ def build_report(
             *_notes(ranks, errors),
             *checked.notes,
             *slowness_notes(lead, step_times, trusted),
+            *(
+                f"The GPU of rank {gpu.rank} counted {count_of(gpu.uncorrected_errors, 'uncorrected memory error')} "
+                "during the training, so its results may be wrong. See nvidia-smi -q -d ECC,ROW_REMAPPER."
+                for gpu in gpus
+                if gpu.uncorrected_errors
+            ),
             *run.notes,
         ),
         findings=checked.findings,
@@ -270,7 +278,22 @@ def build_report(
         out_of_memory=failures,
         memory_growth=growth,
         compilation=compilation,
+        gpu_health=gpus,
     )
+
+
+def _gpu_health(run: _RunFiles, logged: int | None, samples: Sequence[StepSample]) -> tuple[GpuHealth, ...]:
+    """Read the health of each rank's GPU. For the rank with the step log, the energy per sample is known."""
+    gpus = run.read("The health of the GPUs is", GPU_HEALTH.read_all, run.folder) or ()
+    counts = StepSamples.of(samples).samples[1:]  # the watch starts after the first batch
+    trained = int(counts.sum()) if len(counts) and counts.min() >= 0 else 0
+    with_energy = (
+        replace(gpu, sample_energy_j=gpu.energy_j / trained)
+        if trained and gpu.rank == logged and gpu.energy_j is not None
+        else gpu
+        for gpu in gpus
+    )
+    return tuple(sorted(with_energy, key=lambda gpu: gpu.rank))
 
 
 def _logged_rank(folder: Path | None) -> int | None:

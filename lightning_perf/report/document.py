@@ -27,6 +27,7 @@ from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, run_name
 from lightning_perf.report.verdict import Verdict
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
@@ -73,6 +74,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
         memory_growth: The memory of the fit at the ends of steps, of its first rank; ``None`` in short fits.
         compilation: Compilations by ``torch.compile``; ``None`` if nothing was compiled, and in reports of older
             versions.
+        gpu_health: The GPU of each rank over the fit, by NVML; empty if no GPU was watched.
 
     Example:
         >>> import lightning_perf
@@ -105,6 +107,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
     out_of_memory: tuple[OutOfMemory, ...] = ()
     memory_growth: MemoryGrowth | None = None
     compilation: CompileReport | None = None
+    gpu_health: tuple[GpuHealth, ...] = ()
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

@@ -31,6 +31,7 @@ from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
 from tests.findings.test_steps import growing, periodic_run
+from tests.findings.test_throttled import throttling
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -90,6 +91,7 @@ EXAMPLES = {
     "cpu-page-faults": Example(MADE, lambda: [faulting()]),
     "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
     "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
+    "throttled": Example(MADE, run=throttling),
     "thread-contention": Example(MADE, lambda: [contended(0.3, 7.8)]),
     "cudnn-benchmark": Example(MADE, lambda: [waiting(400, 200, "aten::conv2d", "cudaEventSynchronize")]),
     "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),

@@ -21,6 +21,7 @@ from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
     device_recording_stopped,
+    export_options,
     new_recorder,
     recorder_is_taken,
     without_thread_error,
@@ -336,7 +337,7 @@ class WindowProfiler(StepObserver):
         begin_ns = time.perf_counter_ns()
         try:
             folder = self._plan.folder_for(self._capture)
-            path = export_trace(stopped, folder, self._rank, time.time_ns())
+            path = export_trace(stopped, folder, self._rank, time.time_ns(), **export_options(stopped))
             self._trace_bytes = path.stat().st_size
         except Exception as error:
             self._errors.report("the trace of a window is lost", error)

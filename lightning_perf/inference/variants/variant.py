@@ -34,6 +34,7 @@ _DEFAULTS = {
         "eager",
         "channels-last",
         "compile",
+        "compile-reduce-overhead",
         "aot-inductor",
         "fp16",
         "bf16",

@@ -14,6 +14,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
 from lightning_perf.report.sections.compilation import compilation_page
+from lightning_perf.report.sections.device import gpu_health_section
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
@@ -59,8 +60,8 @@ UNKNOWN_SHARE = 0.5
 
 _OF_OVERVIEW = (
     "attention-math compile-cost cudagraph-skips gc-pauses graph-breaks growing-steps long-validation padding "
-    "periodic-steps recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger worker-memory "
-    "worker-restarts"
+    "periodic-steps recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger throttled "
+    "worker-memory worker-restarts"
 )
 
 VIEWS = {
@@ -105,6 +106,8 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
         parts["windows"] = _windows(report.trust) if report.trust.windows else []
+    if report.gpu_health:
+        parts["gpu_health"] = gpu_health_section(report.gpu_health)
     if report.out_of_memory:
         parts["out_of_memory"] = out_of_memory_blocks(report.out_of_memory)
     if report.precision is not None:

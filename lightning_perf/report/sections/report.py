@@ -13,6 +13,7 @@ from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, processor_text, settings_text
 from lightning_perf.report.sections.compilation import compilation_section
+from lightning_perf.report.sections.device import gpu_health_section
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
 from lightning_perf.report.sections.fp32_comparison import fp32_section
@@ -83,6 +84,8 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
         yield from ranks_section(report)
     if lead is not None:
         yield from rank_sections(lead, top)
+    if report.gpu_health:
+        yield from gpu_health_section(report.gpu_health)
     for rank in report.ranks:
         if rank.probe is not None:
             yield Heading("Probe")
