@@ -21,7 +21,13 @@ from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.model.recompute import AnomalyChecks, Recompute, anomaly_checks, recompute
+from lightning_perf.analysis.model.recompute import (
+    AnomalyChecks,
+    Recompute,
+    anomaly_checks,
+    recompute,
+    repeated_operators,
+)
 from lightning_perf.analysis.model.timeline import Timeline, timeline
 from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
@@ -143,7 +149,8 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     recording_ns, trace = trace.end_ns - trace.begin_ns, without_tails(trace)
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
-    used, attends = efficiency(trace) if len(trace.device) else None, attention(trace)
+    used = efficiency(trace, repeated_operators(trace)) if len(trace.device) else None
+    attends = attention(trace)
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,

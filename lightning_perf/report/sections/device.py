@@ -55,10 +55,26 @@ def efficiency_section(efficiency: Efficiency) -> Iterator[Block]:
     if efficiency.flops_per_s is not None:
         covered = efficiency.flops_coverage
         bound = "at least " if covered is not None and covered < 1 else ""
-        mfu = f", MFU {format_share(efficiency.mfu)}" if efficiency.mfu is not None else ""
-        yield Line(f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}{mfu}")
+        mfu, *facts = mfu_texts(efficiency)
+        more = f", MFU {' · '.join([mfu, *facts])}" if efficiency.mfu is not None else ""
+        yield Line(f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}{more}")
     if efficiency.mfu is None and efficiency.mfu_missing:
         yield Line(f"No MFU: {efficiency.mfu_missing}", "quiet")
+
+
+def mfu_texts(efficiency: Efficiency) -> list[str]:
+    """Return the MFU, then what to know about it."""
+    mfu, most, hfu, covered = efficiency.mfu, efficiency.mfu_high, efficiency.hfu, efficiency.flops_coverage
+    if mfu is None or covered is None:
+        return [format_share(mfu)]
+    texts = [format_share(mfu)]
+    if covered < 1:
+        texts = [f"at least {texts[0]}", f"FLOPs known for {format_share(covered)} of product time"]
+    elif most is not None and most > mfu:
+        texts = [f"{texts[0]} to {format_share(most)}"]
+    if most is not None and most > mfu:
+        texts.append("mask or lengths of attention not recorded")
+    return texts + ([f"HFU {format_share(hfu)} with repeated forward work"] if hfu is not None and hfu > mfu else [])
 
 
 def _launches(found: Launches, of_what: str) -> Iterator[Block]:
