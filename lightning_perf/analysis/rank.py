@@ -33,6 +33,7 @@ from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, Wrapper, communication, wrappers
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
@@ -82,6 +83,7 @@ class RankAnalysis:
         modules: Modules of the model by cost.
         memory: Memory over time, and its use.
         communication: Collectives, and how much compute overlaps them.
+        link: The use of the link between the devices; ``None`` without collectives of known sizes on the device.
         wrappers: Parallel wrappers that the model ran in.
         amp_gain: The predicted gain of mixed precision; ``None`` if it is in use already.
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` without any.
@@ -142,6 +144,7 @@ class RankAnalysis:
     recompute: Recompute | None = None
     compiled_calls: CompiledCalls | None = None
     anomaly_checks: AnomalyChecks | None = None
+    link: LinkUse | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:

@@ -11,13 +11,21 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import Communication
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
 from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Figure, Figures, Heading, Line, Part, Plot, table
 from lightning_perf.show.plots import area, time_axis
 from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import format_bytes, format_count, format_duration, format_flop_rate, format_share
+from lightning_perf.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_flop_rate,
+    format_share,
+)
 
 LONGEST_GAPS = 3
 
@@ -258,11 +266,20 @@ def _communication(rank: RankAnalysis, found: Communication, of_what: str, top: 
         yield _times("Communication", parts, steps)
         if top == EVERY_ROW:
             yield from _sent(found)
+    if rank.link is not None:
+        yield _link(rank.link)
     if found.collectives:
         yield from _collectives(found, steps, top)
         return
     rows = ((row.name, row.calls / steps, row.total_ns / steps) for row in found.host_collectives[:top])
     yield table(("collective on the host", "calls", "time"), rows, kinds="code count duration")
+
+
+def _link(use: LinkUse) -> Line:
+    rate = f"Bus bandwidth {'at least ' if use.at_least else ''}{format_bandwidth(use.bus_bytes_per_s)}"
+    if use.share is None:
+        return Line(f"{rate}. The link's peak is unknown: {use.missing} (--link gives it).", "quiet")
+    return Line(f"{rate}, {format_share(use.share)} of {use.link} ({format_bandwidth(use.link_bytes_per_s)}).")
 
 
 def _sent(found: Communication) -> Iterator[Line]:
