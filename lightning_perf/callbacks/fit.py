@@ -96,6 +96,7 @@ class Fit:
                 errors=errors,
                 core_use=core_use[0],
                 loader=loader,
+                nodes=loop.nodes,
                 parameters=functools.partial(_product_parameters, loop, errors),
                 hook_times=hook_times,
                 tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.findings.finding import LARGER_BATCH, MIN_SHARE, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.rules import rule, run_rule
 from lightning_perf.findings.savings import counted, each, step_ns, whole, worth_it
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 MIN_EXPOSED_SHARE = 0.05
 
@@ -40,6 +41,37 @@ SEND_LESS_ON_HOST = (
 )
 
 
+FAST_SHARE, SLOW_SHARE = 0.7, 0.35
+"""Shares of the link's peak. Between them, the use of the link says little: a published run of nccl-tests on 8 A100
+with NVLink reaches 65 % with 1 GB (https://github.com/li-plus/playground/blob/master/cuda/nccl.md)."""
+
+SMALL_CALL_S = 100e-6
+"""A call with so little to send at the link's peak mostly waits for NCCL to start, which takes tens of microseconds."""
+
+LARGER_BUCKETS = {
+    "DistributedDataParallel": "DDPStrategy(bucket_cap_mb=100) sends fewer, larger buckets (the default is 25).",
+    "FullyShardedDataParallel": "Wrap larger parts of the model (auto_wrap_policy), so that each message is larger.",
+}
+CHECK_LINK = "Compare with nccl-tests (all_reduce_perf), and look for PCIe between devices in nvidia-smi topo -m."
+
+
+def _by_link(use: LinkUse | None, wrapper: str | None) -> tuple[str, str]:
+    """Return the evidence from the use of the link, and the first thing to do; empty texts without any."""
+    if use is None or use.share is None or use.link_bytes_per_s is None:
+        return "", ""
+    least = "at least " if use.at_least else ""
+    told = f"Collectives run at {least}{format_share(use.share)} of the peak of {use.link}"
+    if use.share >= FAST_SHARE:
+        return f"{told}: only fewer bytes make them faster.", ""
+    if use.at_least or use.share > SLOW_SHARE:
+        return f"{told}.", ""
+    if use.call_bus_bytes < SMALL_CALL_S * use.link_bytes_per_s:
+        size = format_bytes(use.call_bus_bytes)
+        larger = LARGER_BUCKETS.get(wrapper or "", "Send fewer, larger messages.")
+        return f"{told}, with small messages: {size} on average.", f"{larger} "
+    return f"{told}, although messages are large.", f"{CHECK_LINK} "
+
+
 def exposed_ns(analysis: RankAnalysis) -> float:
     """Return the exposed time of collectives in nanoseconds per step, on the device or on the host."""
     communication = analysis.communication
@@ -63,8 +95,11 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         best_ns = min(waits_ns, compute_ns)
         wrapper = next((name for name in analysis.wrappers if name in SEND_LESS), None)
         action, changes = SEND_LESS[wrapper] if wrapper else (SEND_EARLIER, "")
+        told, first = _by_link(analysis.link, wrapper)
+        action = first + action
         model = "Compute can hide at most its own time, or a quarter if the step waits for the last bucket."
     else:
+        told = ""
         title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, SEND_LESS_ON_HOST
         changes = LARGER_BATCH
         model = "Sending a quarter as often saves three quarters. Waits for a slower rank stay."
@@ -72,7 +107,10 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         return None
     return Problem(
         title,
-        f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",
+        [
+            f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",
+            *filter(None, [told]),
+        ],
         action,
         SavingRange((best_ns / 4, best_ns), model),
         changes=changes,

@@ -64,6 +64,8 @@ class PlainLoop:
         self.automatic = True
         self.rank = ranks.rank
         self.world_size = ranks.world_size
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
+        self.nodes = ranks.world_size // int(local) if local.isdecimal() and int(local) else None
         self.device = device
         self._loader = loader
         self.model = model

@@ -185,6 +185,46 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
     return None
 
 
+@dataclass(frozen=True)
+class DeviceLink:
+    """The link of a device to those next to it.
+
+    Attributes:
+        bytes_per_s: Peak bandwidth of all its lanes in one direction. Vendors quote twice that, for both directions.
+    """
+
+    name: str
+    bytes_per_s: float
+
+
+_LINKS = (
+    (r"P100-SXM", "NVLink", 80),
+    (r"V100-SXM", "NVLink 2", 150),
+    (r"A100-SXM", "NVLink 3", 300),
+    (r"A800-SXM|H800$", "NVLink", 200),
+    (r"H100 (80GB HBM3|SXM)|\bH20$|\bH200$|GH200", "NVLink 4", 450),
+    (r"\bG?B[123]00\b", "NVLink 5", 900),
+    (r"[PV]100S?-PCIE|\bT4\b", "PCIe 3 ×16", 16),
+    (r"\bA10G?\b|\bL4(0S?)?\b|RTX 40[789]0|RTX 6000 Ada", "PCIe 4 ×16", 32),
+    (r"RTX 50[789]0|RTX PRO 6000", "PCIe 5 ×16", 64),
+)
+"""GB/s in one direction by a pattern in the device's name, from the sources of `DEVICES`. Absent are PCIe cards
+that can have a bridge of NVLink, and AMD's devices, with links to one other device each."""
+
+
+def find_link(name: str | None) -> DeviceLink | None:
+    """Find the link of a device inside of its machine, by the name that the framework gives it; None if unknown.
+
+    Example:
+        >>> find_link("NVIDIA H100 80GB HBM3"), find_link("NVIDIA H100 PCIe")
+        (DeviceLink(name='NVLink 4', bytes_per_s=450000000000.0), None)
+    """
+    if not name or re.search(r"\bMIG\b|Laptop|Max-Q", name):
+        return None
+    found = next((row for row in _LINKS if re.search(row[0], name)), None)
+    return None if found is None else DeviceLink(found[1], found[2] * 1e9)
+
+
 def is_amd(name: str | None) -> bool:
     """Return whether a device is one of AMD's, by its name. Its ``gfx9`` reads as compute capability 9.0.
 

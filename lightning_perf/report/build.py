@@ -17,6 +17,7 @@ from lightning_perf.analysis.precision.scales import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
+from lightning_perf.analysis.ranks.links import link_use
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
@@ -76,6 +77,7 @@ def analyze(
     path: str | os.PathLike[str],
     *,
     by_shape: bool = False,
+    link_bytes_per_s: float | None = None,
     executor: RecordingExecutor = analyze_recordings,
     live: LiveFit | None = None,
     probe: Probe | None = None,
@@ -86,6 +88,8 @@ def analyze(
         path: A trace file (``.json`` or ``.json.gz``), or the folder of one run. For a folder, the ranks are compared,
             the windows of each rank are analyzed together, and the step times that `PerfCallback` left are included.
         by_shape: Whether operators with different input shapes get rows of their own.
+        link_bytes_per_s: Peak bandwidth of the link between the devices in one direction; by default that of NVLink or
+            PCIe if the run is known to be on one machine.
         executor: Where to analyze the recordings of the ranks: in processes of this machine, or on a Ray cluster with
             `lightning_perf.compare.RayRecordings`.
         live: Facts that `PerfCallback` knows at the end of its fit. With them, a report is made even if no trace can
@@ -132,6 +136,7 @@ def analyze(
         samples=samples,
         precision=precision,
         by_shape=by_shape,
+        link_bytes_per_s=link_bytes_per_s,
         folder=run.folder,
         executor=executor,
         probe=probe,
@@ -179,6 +184,7 @@ def build_report(
     notes: Sequence[str] = (),
     precision: RunPrecision | None = None,
     by_shape: bool = False,
+    link_bytes_per_s: float | None = None,
     folder: Path | None = None,
     executor: RecordingExecutor = analyze_recordings,
     probe: Probe | None = None,
@@ -199,6 +205,12 @@ def build_report(
     run = _RunFiles(folder)
     _attach_probe(run, ranks, probe)
     compared = distributed([times for result in results for times in result.times])
+    ranks[:] = [
+        replace(each, link=link_use(each.communication.collectives, each.metadata, compared, link_bytes_per_s))
+        if each.communication is not None
+        else each
+        for each in ranks
+    ]
     logged = _logged_rank(folder)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
     lead = lead_rank(ranks, compared)

@@ -218,6 +218,7 @@ class Settings:
         tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
         allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
         attached_tool: Another tool that was attached to the process, such as Nsight Systems.
+        nodes: Machines that the training ran on.
     """
 
     detect_anomaly: bool | None = None
@@ -230,6 +231,7 @@ class Settings:
     tf32_convolution: bool | None = None
     allocator: str | None = None
     attached_tool: str | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True)

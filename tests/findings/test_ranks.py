@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_perf.analysis.ranks.distributed import Distributed, RankTimes, distributed, rank_times
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, rank_imbalance
 from lightning_perf.findings.registry import find
 from tests.findings.recordings import Rule, analysis, finding_of, reducing, saving_of, training
@@ -21,6 +22,26 @@ def test_exposed_communication() -> None:
     assert "DDPStrategy" in finding.action
     other = finding_of(exposed_communication, reducing(250, wrapper=False))
     assert "DDPStrategy" not in other.action
+
+
+@pytest.mark.parametrize(
+    ("share", "call_bytes", "at_least", "evidence", "advice"),
+    [
+        (0.9, 100e6, False, "only fewer bytes make them faster", "Send less often"),
+        (0.9, 100e6, True, "at least 90.0 % of the peak of NVLink 4: only", "Send less often"),
+        (0.2, 1e6, False, "with small messages: 977 KiB on average", "DDPStrategy(bucket_cap_mb=100)"),
+        (0.2, 100e6, False, "although messages are large", "Compare with nccl-tests"),
+        (0.2, 1e6, True, "at least 20.0 % of the peak of NVLink 4.", "Send less often"),  # it may be far more
+        (0.5, 1e6, False, "50.0 % of the peak of NVLink 4.", "Send less often"),
+        (None, 1e6, False, "", "Send less often"),
+    ],
+)
+def test_the_use_of_the_link_decides_the_advice(share, call_bytes, at_least, evidence, advice) -> None:
+    peak = None if share is None else 450e9
+    use = LinkUse(1e9, at_least, call_bytes, "NVLink 4" if share else None, peak, share)
+    finding = finding_of(exposed_communication, replace(analysis(reducing(250)), link=use))
+    assert (evidence in finding.evidence[-1]) if evidence else len(finding.evidence) == 1
+    assert finding.action.startswith(advice)
 
 
 def reducing_on_the_host(exposed_us: int, *, rank: int = 0) -> TraceBuilder:

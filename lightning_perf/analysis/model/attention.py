@@ -12,7 +12,8 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import json_list, json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.efficiency import LEAST_COVERAGE, Efficiency, count_flops
+from lightning_perf.analysis.kernels.efficiency import Efficiency
+from lightning_perf.analysis.kernels.flop_count import count_flops
 from lightning_perf.analysis.kernels.flops import FORMULAS
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases
@@ -21,6 +22,9 @@ from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
 Implementation = Literal["flash", "memory-efficient", "cuDNN", "math", "written out"]
+
+LEAST_COVERAGE = 0.9
+"""Below this share of the product kernels' time with known FLOPs, FLOPs per token would mislead."""
 
 SDPA = "aten::scaled_dot_product_attention"
 
@@ -377,13 +381,13 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
     per_step = counted.tokens / counted.steps
     wall_ns = averaged_wall_ns(trace)
     tokens = per_step * steps
-    by_arithmetic, coverage = count_flops(trace)
-    flops = sum(by_arithmetic.values())
+    count = count_flops(trace)
+    flops, coverage = sum(count.by_arithmetic(count.least).values()), count.coverage
     known = flops > 0 and not trace.problems.lacks_work and (coverage is None or coverage >= LEAST_COVERAGE)
     attention = 3 * sum(kind.forward_flops for kind in found.kinds) / tokens if found is not None else 0.0
     per_token = flops / tokens if known else None
     formula = None if counted.parameters is None else 6 * counted.parameters + attention
-    mfu = efficiency.mfu if efficiency is not None else None
+    hfu = efficiency.hfu if efficiency is not None else None
     return LanguageModel(
         steps=steps,
         tokens_per_step=per_step,
@@ -394,5 +398,5 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
         flops_per_token=per_token,
         formula_flops_per_token=formula,
         attention_flops_per_token=attention,
-        formula_mfu=mfu * formula / per_token if mfu is not None and formula is not None and per_token else None,
+        formula_mfu=hfu * formula / per_token if hfu is not None and formula is not None and per_token else None,
     )

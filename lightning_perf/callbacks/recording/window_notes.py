@@ -155,6 +155,7 @@ class WindowNotes:
         errors: ErrorReporter,
         core_use: CoreUse,
         loader: Mapping[str, object],
+        nodes: int | None,
         parameters: Callable[[], int | None],
         hook_times: HookTimes | None = None,
         tensors: WindowLists | None = None,
@@ -164,6 +165,7 @@ class WindowNotes:
         self._errors = errors
         self._core_use = core_use
         self._loader = loader
+        self._nodes = nodes
         self._hook_times = hook_times
         self._tensors = tensors
         self._page_faults = PageFaultCounter(state)
@@ -179,7 +181,7 @@ class WindowNotes:
         yield PROCESSOR_KEY, json.dumps(processor | self._core_use.facts() | memory)
         if self._loader:
             yield LOADER_KEY, json.dumps(self._loader)
-        settings = setting_facts()
+        settings = setting_facts() | {"nodes": self._nodes}
         if self._on_cuda:
             with self._errors.instead("recordings do not name the device and its settings"):
                 settings |= cuda_settings()

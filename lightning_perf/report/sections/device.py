@@ -11,6 +11,7 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import Communication
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
@@ -20,6 +21,7 @@ from lightning_perf.show.plots import area, time_axis
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    format_bandwidth,
     format_bytes,
     format_count,
     format_duration,
@@ -64,8 +66,9 @@ def efficiency_section(efficiency: Efficiency) -> Iterator[Block]:
     if efficiency.flops_per_s is not None:
         covered = efficiency.flops_coverage
         bound = "at least " if covered is not None and covered < 1 else ""
-        mfu = f", MFU {format_share(efficiency.mfu)}" if efficiency.mfu is not None else ""
-        yield Line(f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}{mfu}")
+        mfu, *facts = mfu_texts(efficiency)
+        more = f", MFU {' · '.join([mfu, *facts])}" if efficiency.mfu is not None else ""
+        yield Line(f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}{more}")
     if efficiency.mfu is None and efficiency.mfu_missing:
         yield Line(f"No MFU: {efficiency.mfu_missing}", "quiet")
 
@@ -104,6 +107,21 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
 def _of(value: float | None, limit: float | None, unit: str) -> str:
     number = NOT_AVAILABLE if value is None else f"{value:,.0f}"
     return f"{number} {unit}" if limit is None else f"{number} of {limit:,.0f} {unit}"
+
+
+def mfu_texts(efficiency: Efficiency) -> list[str]:
+    """Return the MFU, then what to know about it."""
+    mfu, most, hfu, covered = efficiency.mfu, efficiency.mfu_high, efficiency.hfu, efficiency.flops_coverage
+    if mfu is None or covered is None:
+        return [format_share(mfu)]
+    texts = [format_share(mfu)]
+    if covered < 1:
+        texts = [f"at least {texts[0]}", f"FLOPs known for {format_share(covered)} of product time"]
+    elif most is not None and most > mfu:
+        texts = [f"{texts[0]} to {format_share(most)}"]
+    if most is not None and most > mfu:
+        texts.append("mask or lengths of attention not recorded")
+    return texts + ([f"HFU {format_share(hfu)} with repeated forward work"] if hfu is not None and hfu > mfu else [])
 
 
 def _launches(found: Launches, of_what: str) -> Iterator[Block]:
@@ -287,11 +305,20 @@ def _communication(rank: RankAnalysis, found: Communication, of_what: str, top: 
         yield _times("Communication", parts, steps)
         if top == EVERY_ROW:
             yield from _sent(found)
+    if rank.link is not None:
+        yield _link(rank.link)
     if found.collectives:
         yield from _collectives(found, steps, top)
         return
     rows = ((row.name, row.calls / steps, row.total_ns / steps) for row in found.host_collectives[:top])
     yield table(("collective on the host", "calls", "time"), rows, kinds="code count duration")
+
+
+def _link(use: LinkUse) -> Line:
+    rate = f"Bus bandwidth {'at least ' if use.at_least else ''}{format_bandwidth(use.bus_bytes_per_s)}"
+    if use.share is None:
+        return Line(f"{rate}. The link's peak is unknown: {use.missing} (--link gives it).", "quiet")
+    return Line(f"{rate}, {format_share(use.share)} of {use.link} ({format_bandwidth(use.link_bytes_per_s)}).")
 
 
 def _sent(found: Communication) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
 from lightning_perf.report.sections.compilation import compilation_page
-from lightning_perf.report.sections.device import gpu_health_section
+from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
@@ -218,10 +218,10 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
         Figure(matrix_units(rank.metadata), *_tensor_cores(rank.arithmetic), "tensor-cores"),
     ]
     if efficiency is not None:
-        covered = efficiency.flops_coverage
+        covered, (mfu, *facts) = efficiency.flops_coverage, mfu_texts(efficiency)
         part = "" if covered is None or covered >= 1 else f"covers {format_share(covered)} of product time"
         figures.append(Figure("FLOP/s", format_flop_rate(efficiency.flops_per_s), part, "flops"))
-        figures.append(Figure("MFU", format_share(efficiency.mfu), definition="mfu"))
+        figures.append(Figure("MFU", mfu, ", ".join(facts), "mfu"))
     peak = next((each for each in rank.memory.devices if each.device is not None), None) if rank.memory else None
     if peak is not None:
         whole = f"of {format_bytes(peak.total_bytes)}" if peak.total_bytes else "" if peak.absolute else "at least"

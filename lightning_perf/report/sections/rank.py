@@ -42,6 +42,7 @@ from lightning_perf.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_flop_rate,
     format_flops,
     format_rate,
     format_ratio,
@@ -234,11 +235,19 @@ def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator
     names = {row.name: row.name.upper() if row.name[0] in "ftb" else row.name for row in used}  # FP16, but integer
     parts = (Part(names[row.name], row.time_ns, format_duration(row.time_ns / steps), row.name) for row in used)
     yield Bar("Device compute by arithmetic", tuple(parts))
+    rates = {rate.name: rate for rate in rank.efficiency.rates} if rank.efficiency is not None else {}
     rows: list[TableRow] = []
     for row in used:
         by = [what for what, part in (("operator types", row.by_operator_ns), ("kernel name", row.by_name_ns)) if part]
-        rows.append((names[row.name], row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
-    yield table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
+        rate = rates.get(row.name)
+        reached = (format_flop_rate(rate.flops_per_s), rate.peak_share) if rate else (None, None)
+        rows.append((names[row.name], row.time_ns / steps, row.share, *reached, ", ".join(by) or NOT_AVAILABLE))
+    yield table(
+        ("arithmetic", "time", "share", "products at", "of peak", "source"),
+        rows,
+        kinds="name duration share figure share text",
+        definitions={"products at": "peak-share", "of peak": "peak-share"},
+    )
     if found.tensor_core_share is not None and names.keys() != {"unknown"}:
         unknown_ns = found.tensor_core_unknown_ns / steps
         unknown = f"; unknown: {format_duration(unknown_ns)}, {format_share(unknown_ns / sum_ns)}" if unknown_ns else ""
