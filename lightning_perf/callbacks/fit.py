@@ -136,8 +136,13 @@ class Fit:
             *(each.add for each in totals),
             *(each.add for each in self._captures),
         )
+        # On a GPU the host runs ahead, so that its phases say nothing about the waits of the device.
+        compared = accounts if device.type == "cpu" and loop.world_size > 1 else ()
         timer = StepTimer(
-            state, on_sample=self._on_sample, device_clock=cuda_clock(device) if device.type == "cuda" else None
+            state,
+            on_sample=self._on_sample,
+            device_clock=cuda_clock(device) if device.type == "cuda" else None,
+            phases_ns=next((account.step_phases_ns for account in compared), None),
         )
         compilations = CompileMonitor(
             state,

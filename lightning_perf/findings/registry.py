@@ -9,13 +9,14 @@ from importlib import import_module
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import SIXTEEN_BITS, Finding, by_saving
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.rules import compile_rule, fit_rule, growth_rule, log_rule, rule, run_rule
+from lightning_perf.findings.rules import compile_rule, fit_rule, growth_rule, log_rule, ranks_rule, rule, run_rule
 
 TOPICS = (
     "compilation",
@@ -34,7 +35,9 @@ for topic in TOPICS:
     import_module(f"lightning_perf.findings.{topic}")  # adds its rules
 
 RULE_IDS = frozenset(
-    rule_id for rules in (rule, run_rule, log_rule, fit_rule, compile_rule, growth_rule) for rule_id in rules.by_id
+    rule_id
+    for rules in (rule, run_rule, ranks_rule, log_rule, fit_rule, compile_rule, growth_rule)
+    for rule_id in rules.by_id
 )
 """The IDs of all rules."""
 
@@ -73,6 +76,11 @@ def find_in_fit(
 def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
     """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
     return log_rule.find(run, lead, fit)
+
+
+def find_in_rank_logs(run: RanksOverFit) -> list[Finding]:
+    """Apply every rule about the step logs of all ranks."""
+    return ranks_rule.find(run)
 
 
 FIXES = {

@@ -17,6 +17,7 @@ from lightning_perf.analysis.precision.scales import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
@@ -32,7 +33,7 @@ from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
-from lightning_perf.run_files.fit.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
@@ -201,13 +202,14 @@ def build_report(
     compared = distributed([times for result in results for times in result.times])
     logged = _logged_rank(folder)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
-    lead = lead_rank(ranks, compared)
+    accounts = account_paths(folder) if folder is not None else ()
+    account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
+    over_fit = _over_fit(run, samples, account)
+    lead = lead_rank(ranks, compared, over_fit)
     windows = _windows(run)
     captures, left_out = captured(folder, ranks) if folder is not None else ((), [])
     run.notes += left_out
     forecasted = _forecast(run, precision, lead)
-    accounts = account_paths(folder) if folder is not None else ()
-    account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
     fit_time = summarize_account(account) if account is not None else None
     memory = run.read("The memory over time is", read_growth, folder)
     growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
@@ -219,7 +221,7 @@ def build_report(
     trusted = trust(ranks, samples, windows)
     if growth is not None:
         ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
-        lead = lead_rank(ranks, compared)
+        lead = lead_rank(ranks, compared, over_fit)
     found = find(ranks, compared)
     checked = check_findings(
         found,
@@ -231,6 +233,7 @@ def build_report(
         trusted=trusted,
         fit=fit_time,
         fit_findings=fit_findings,
+        over_fit=over_fit,
         path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(
@@ -271,6 +274,7 @@ def build_report(
         out_of_memory=failures,
         memory_growth=growth,
         compilation=compilation,
+        over_fit=over_fit,
     )
 
 
@@ -278,6 +282,20 @@ def _logged_rank(folder: Path | None) -> int | None:
     """Return the rank of the step log that is read: the first one in the folder."""
     logs = STEPS.paths(folder) if folder is not None else []
     return rank_in_name(logs[0].name) if logs else None
+
+
+def _over_fit(run: _RunFiles, samples: Sequence[StepSample], account: FitAccount | None) -> RanksOverFit | None:
+    """Compare the step logs of all ranks: the samples of the first one, and those of the others that can be read."""
+    first, *others = STEPS.paths(run.folder) if run.folder is not None else [None]
+    if first is None or not others or not samples:
+        return None
+    logs = {rank_in_name(first.name) or 0: StepSamples.of(samples)}
+    for path in others:
+        log = run.read(f"Step times of {path.name} are", STEPS.read, path)
+        if log is not None:
+            logs[rank_in_name(path.name) or 0] = log
+    read = [account, *(run.read(f"{path.name} is", read_account, path) for path in account_paths(first.parent)[1:])]
+    return compare_step_logs(logs, [each for each in read if each is not None])
 
 
 def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int, StepTimes]:
@@ -354,12 +372,16 @@ def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
     return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
 
 
-def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
+def lead_rank(
+    ranks: Sequence[RankAnalysis], compared: Distributed | None, over_fit: RanksOverFit | None = None
+) -> RankAnalysis | None:
     """Return the rank that a report describes first: the one that others wait for, or that with the longest steps."""
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
-    if compared is not None and compared.straggler is not None:
-        sound = [analysis for analysis in sound if analysis.rank == compared.straggler.rank] or sound
-    return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
+    stragglers = [each.straggler for each in (compared, over_fit) if each is not None and each.straggler is not None]
+    chosen = sound
+    for straggler in stragglers:  # that of the whole fit counts, if its rank was recorded
+        chosen = [analysis for analysis in sound if analysis.rank == straggler.rank] or chosen
+    return max(chosen, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
 
 
 def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[str]:

@@ -16,6 +16,7 @@ from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -72,6 +73,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
         memory_growth: The memory of the fit at the ends of steps, of its first rank; ``None`` in short fits.
         compilation: Compilations by ``torch.compile``; ``None`` if nothing was compiled, and in reports of older
             versions.
+        over_fit: The comparison of the ranks over the whole fit, by their step logs; ``None`` for a run of one.
 
     Example:
         >>> import lightning_perf
@@ -104,6 +106,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
     out_of_memory: tuple[OutOfMemory, ...] = ()
     memory_growth: MemoryGrowth | None = None
     compilation: CompileReport | None = None
+    over_fit: RanksOverFit | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

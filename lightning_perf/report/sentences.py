@@ -5,7 +5,10 @@ from __future__ import annotations
 from lightning_perf.analysis.comparability import Comparability, Throughput
 from lightning_perf.analysis.model.memory import DeviceMemory
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.trust import Trust, WindowTrust
+from lightning_perf.findings.finding import MIN_SHARE
+from lightning_perf.findings.ranks import lateness
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
 from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
@@ -72,6 +75,24 @@ def _with_interval(ratio: Ratio) -> str:
         f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % CI "
         f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
     )
+
+
+def who_is_late(run: RanksOverFit) -> str:
+    """Say which rank is late over the whole fit, or that it changes.
+
+    Example:
+        >>> who_is_late(RanksOverFit((), 500, 10e6, True, 0.0, 0.1e6))
+        'Over 500 steps of the fit, no rank keeps the others waiting.'
+    """
+    over = f"Over {run.steps:,} steps of the fit,"
+    if run.straggler is not None:
+        return f"{over} {lateness(run.straggler)}."
+    if run.wait_ns < MIN_SHARE * run.step_ns:
+        return f"{over} no rank keeps the others waiting."
+    waits = f"{over} the late rank changes: its excess over the mean is {format_duration(run.wait_ns)} per step"
+    if run.uneven is not None:
+        return f"{waits}. It has the most {run.uneven.unit}."
+    return f"{waits}. The sizes of the batches do not explain it. Ranks that share cores disturb each other."
 
 
 def who_waits(compared: Distributed | None) -> tuple[str, ...]:
