@@ -9,7 +9,6 @@ from importlib import import_module
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
-from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -76,11 +75,6 @@ def find_in_fit(
 def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
     """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
     return log_rule.find(run, lead, fit)
-
-
-def find_in_rank_logs(run: RanksOverFit) -> list[Finding]:
-    """Apply every rule about the step logs of all ranks."""
-    return ranks_rule.find(run)
 
 
 FIXES = {

@@ -17,7 +17,8 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
-from lightning_perf.findings.registry import find_in_log, find_in_rank_logs
+from lightning_perf.findings.registry import find_in_log
+from lightning_perf.findings.rules import ranks_rule
 from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
@@ -161,7 +162,7 @@ def check_findings(
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
     place = stretch(lead, usable, trusted)
-    findings: list[Finding] = find_in_rank_logs(over_fit) if over_fit is not None else []
+    findings: list[Finding] = ranks_rule.find(over_fit) if over_fit is not None else []
     held_back: list[HeldBack] = []
     notes: list[str] = []
     if over_fit is not None and (over_fit.whole_work or findings):

@@ -78,21 +78,18 @@ def _with_interval(ratio: Ratio) -> str:
 
 
 def who_is_late(run: RanksOverFit) -> str:
-    """Say which rank is late over the whole fit, or that it changes.
-
-    Example:
-        >>> who_is_late(RanksOverFit((), 500, 10e6, True, 0.0, 0.1e6))
-        'Over 500 steps of the fit, no rank keeps the others waiting.'
-    """
+    """Say which rank is late over the whole fit, or that it changes."""
     over = f"Over {run.steps:,} steps of the fit,"
     if run.straggler is not None:
         return f"{over} {lateness(run.straggler)}."
     if run.wait_ns < MIN_SHARE * run.step_ns:
         return f"{over} no rank keeps the others waiting."
-    waits = f"{over} the late rank changes: its excess over the mean is {format_duration(run.wait_ns)} per step"
-    if run.uneven is not None:
-        return f"{waits}. It has the most {run.uneven.unit}."
-    return f"{waits}. The sizes of the batches do not explain it. Ranks that share cores disturb each other."
+    if run.core_wait_ns is not None and run.wait_ns <= run.core_wait_ns:
+        waited = format_duration(run.core_wait_ns)
+        return f"{over} no rank is named: all wait for a core longer ({waited} per step) than for each other."
+    waits = f"{over} the late rank changes. Its work exceeds the mean by {format_duration(run.wait_ns)} per step"
+    why = "the sizes of the batches do not explain it" if run.uneven is None else f"it has the most {run.uneven.unit}"
+    return f"{waits}, and {why}."
 
 
 def who_waits(compared: Distributed | None) -> tuple[str, ...]:

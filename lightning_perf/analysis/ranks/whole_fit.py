@@ -124,6 +124,8 @@ class RanksOverFit:
         whole_work: Whether all of a rank's own work is known. Otherwise only its waits for batches are compared.
         late_share: Share of the steps in which any rank was late.
         wait_ns: Longest minus mean own work of a step, as the mean over the steps.
+        core_wait_ns: Time per step for which each training thread at least was ready to run and had no core. Delays
+            below that are the machine's, and no rank is named for them. None if not all accounts hold it.
         straggler: The rank that was late again and again; None if no rank was, or changing ones.
         uneven: The batches, if their sizes explain why ranks are late.
     """
@@ -134,6 +136,7 @@ class RanksOverFit:
     whole_work: bool
     late_share: float
     wait_ns: float
+    core_wait_ns: float | None = None
     straggler: LateRank | None = None
     uneven: UnevenBatches | None = None
 
@@ -177,6 +180,12 @@ def compare_step_logs(logs: Mapping[int, StepSamples], accounts: Iterable[FitAcc
                 float(np.median(delays)) if len(delays) else None,
             )
         )
+    accounts = [account for account in accounts if account.rank in kept]
+    core_waits_ns = [a.core_wait_ns / a.steps for a in accounts if a.core_wait_ns is not None and a.steps]
+    core_wait_ns = min(core_waits_ns) if len(core_waits_ns) == len(kept) else None
+    straggler = _straggler(joined, own_ns, excess_ns, late, accounts)
+    if straggler is not None and straggler.saving_ns <= (core_wait_ns or 0.0):
+        straggler = None
     return RanksOverFit(
         ranks=tuple(ranks),
         steps=len(joined.step),
@@ -184,7 +193,8 @@ def compare_step_logs(logs: Mapping[int, StepSamples], accounts: Iterable[FitAcc
         whole_work=joined.whole_work,
         late_share=float(late.any(axis=1).mean()),
         wait_ns=float((longest_ns - own_ns).mean()),
-        straggler=_straggler(joined, own_ns, excess_ns, late, tuple(accounts)),
+        core_wait_ns=core_wait_ns,
+        straggler=straggler,
         uneven=_uneven(joined, own_ns),
     )
 
@@ -240,7 +250,7 @@ def _straggler(
         stretch = _stretch(late[:, column])
         if _persists(late[stretch], column):
             found[column] = stretch
-    if not found:
+    if not found or len(found) == len(joined.numbers):  # of three ranks, all may be late in most steps
         return None
     delay_ns = np.where(late, excess_ns, 0.0).sum(axis=0)
     column = max(found, key=lambda each: delay_ns[each])
@@ -253,7 +263,7 @@ def _straggler(
     saved_ns = np.clip(own_ns.max(axis=1) - own_ns[:, others].max(axis=1), 0, None)
     if joined.whole_work:  # the others cannot have waited longer than in the phases that wait
         saved_ns = np.minimum(saved_ns, joined.waits_ns[:, others].max(axis=1))
-    place, place_ns = _place(rank, accounts) if phase == "other" else ("", 0.0)
+    place = _place(rank, accounts) if phase == "other" else ("", 0.0)
     return LateRank(
         rank=rank,
         others=tuple(joined.numbers[each] for each in found if each != column),
@@ -262,8 +272,8 @@ def _straggler(
         share=len(rows) / (stretch.stop - stretch.start),
         late_ns=float(np.median(excess_ns[rows, column])),
         phase=phase,
-        place=place,
-        place_ns=place_ns,
+        place=place[0],
+        place_ns=place[1],
         saving_ns=float(saved_ns.mean()),
     )
 

@@ -99,6 +99,7 @@ class FitAccountant:
         self.samples: int | None = None
         self.tokens: int | None = None
         self.collections: tuple[GcTotals, ...] = ()
+        self.core_wait_ns: int | None = None
         self._trainer = trainer
         self._on_end = on_end
         self._failed = False
@@ -240,6 +241,7 @@ class FitAccountant:
             facts=self._facts(),
             tokens=self.tokens,
             collections=self.collections,
+            core_wait_ns=self.core_wait_ns,
         )
 
     def close(self) -> None:

@@ -151,6 +151,12 @@ def test_a_delay_that_changes_ranks_is_no_straggler(ranks: int, tmp_path: Path) 
     assert "the late rank changes" in console_text(report.blocks())
 
 
+def test_two_of_three_ranks_late_in_turns_are_no_straggler() -> None:
+    delays = np.full((240, 3), 30.0)
+    delays[np.arange(240), np.arange(240) % 3] = 0
+    assert compare(log_ranks({"compute": delays})).straggler is None
+
+
 def test_no_alarm_in_healthy_runs() -> None:
     for seed in range(50):
         for ranks in (2, 4):
@@ -260,6 +266,21 @@ def test_the_account_names_the_callback() -> None:
     found = compare(log_ranks({"other": delays}), account(0, 10**6), account(1, 3 * 10**9)).straggler
     assert found is not None
     assert (found.place, found.place_ns) == ("Ema.on_train_batch_end", pytest.approx(30e6, rel=0.001))
+
+
+def test_a_delay_within_the_waits_of_all_for_a_core_names_nobody() -> None:
+    delays = np.zeros((100, 2))
+    delays[:, 1] = 3
+
+    def waiting(rank: int, core_wait_ms: float) -> FitAccount:
+        wait_ns = round(core_wait_ms * 100 * 1e6)
+        return FitAccount(1, rank, 0, "returned", None, None, None, 100, 100, None, 1, 0, (), core_wait_ns=wait_ns)
+
+    logs = log_ranks({"compute": delays})
+    assert compare(logs, waiting(0, 4), waiting(1, 5)).straggler is None
+    # If the others wait for no core, the rank that does is late for a reason of its own.
+    assert compare(logs, waiting(0, 0.1), waiting(1, 5)).straggler is not None
+    assert compare(logs, waiting(0, 4)).straggler is not None, "the other account is missing"
 
 
 def test_few_steps_or_one_rank_are_not_compared() -> None:
