@@ -130,13 +130,8 @@ class FitAccountant:
             group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
         }
         transfer, fetch, compute = (entry("validation", name) for name in ("transfer", "fetch", "compute"))
-        self._compute, self._waits = (
-            [numbers[phase] for numbers in self._step_phases.values() for phase in phases]
-            for phases in ((TRANSFER, FORWARD, OPTIMIZER), (BACKWARD,))
-        )
         self._flags = [entry("training steps", "stop flag"), entry("epoch boundaries", "stop flag")]
-        self._waits.append(self._flags[0])
-        self._phases_ns = (0, 0)
+        self._phases_ns: tuple[int, int] | None = None
         self._validation_phases = [-1, transfer, -1, -1, -1, fetch, compute]
         self._no_phases = [-1] * 7
         stack.phases = self._no_phases
@@ -207,13 +202,17 @@ class FitAccountant:
             self.stack.mark(steps)
 
     def step_phases_ns(self) -> tuple[int | None, int | None]:
-        """Return the time since the last call of transfer, forward and optimizer, and of phases that wait for ranks."""
+        """Return the time since the last call of transfer, forward and optimizer, and of phases that wait for ranks.
+
+        They are unknown in the first step, which has entries of its own.
+        """
         if self._failed:
             return None, None
-        times_ns = self.stack.times_ns
-        compute_ns, wait_ns = (sum(times_ns[number] for number in part) for part in (self._compute, self._waits))
-        before, self._phases_ns = self._phases_ns, (compute_ns, wait_ns)
-        return compute_ns - before[0], wait_ns - before[1]
+        times_ns, numbers, before = self.stack.times_ns, self._step_phases["training steps"], self._phases_ns
+        compute_ns = times_ns[numbers[TRANSFER]] + times_ns[numbers[FORWARD]] + times_ns[numbers[OPTIMIZER]]
+        wait_ns = times_ns[numbers[BACKWARD]] + times_ns[self._flags[0]]
+        self._phases_ns = compute_ns, wait_ns
+        return (None, None) if before is None else (compute_ns - before[0], wait_ns - before[1])
 
     def snapshot(self, end: Literal["returned", "report", "exception"]) -> FitAccount | None:
         """Return the account until now; None if it has failed."""
