@@ -286,15 +286,15 @@ def _logged_rank(folder: Path | None) -> int | None:
 
 def _over_fit(run: _RunFiles, samples: Sequence[StepSample], account: FitAccount | None) -> RanksOverFit | None:
     """Compare the step logs of all ranks: the samples of the first one, and those of the others that can be read."""
-    first, *others = STEPS.paths(run.folder) if run.folder is not None else [None]
-    if first is None or not others or not samples:
+    paths = STEPS.paths(run.folder) if run.folder is not None else []
+    if len(paths) < 2 or not samples:
         return None
-    logs = {rank_in_name(first.name) or 0: StepSamples.of(samples)}
-    for path in others:
+    logs = {rank_in_name(paths[0].name) or 0: StepSamples.of(samples)}
+    for path in paths[1:]:
         log = run.read(f"Step times of {path.name} are", STEPS.read, path)
         if log is not None:
             logs[rank_in_name(path.name) or 0] = log
-    read = [account, *(run.read(f"{path.name} is", read_account, path) for path in account_paths(first.parent)[1:])]
+    read = [account, *(run.read(f"{path.name} is", read_account, path) for path in account_paths(paths[0].parent)[1:])]
     return compare_step_logs(logs, [each for each in read if each is not None])
 
 
