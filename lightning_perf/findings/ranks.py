@@ -205,7 +205,7 @@ def imbalance(run: RanksOverFit) -> Problem | None:
         f"{uneven.unit}",
         [
             (
-                f"The largest batch of a step has {format_ratio(uneven.largest)} the {uneven.unit} of the mean rank. "
+                f"The largest batch has {format_ratio(uneven.largest)} the {uneven.unit} of the mean rank. "
                 f"The time of a rank follows its {uneven.unit} (correlation {uneven.correlation:.2f}, "
                 f"{run.steps:,} steps)."
             ),

@@ -65,11 +65,11 @@ def test_a_rank_with_more_work_holds_up_the_others() -> None:
     assert straggler_when_recorded(compared(reducing(100), reducing(100, rank=1))) is None
     # Works of 0.7 and 1.5 ms (waits of 0.8 ms taken off): evenly spread a step takes 1.1 ms.
     assert finding.saving_high_ms == pytest.approx(0.4, rel=0.05)
-    assert finding.title.startswith("Imbalance: rank 1 holds up the others with ")
+    assert finding.title.startswith("Straggler: rank 1 holds up the others with ")
     # Others may wait for another rank than the one with the most work.
     assert uneven.awaited is not None
     other = finding_of(straggler_when_recorded, replace(uneven, awaited=replace(uneven.awaited, rank=0, share=0.7)))
-    assert other.title.startswith("Imbalance: rank 1 has the most work, ")
+    assert other.title.startswith("Straggler: rank 1 has the most work, ")
     assert "But 70.0 % of the waits in collectives are for rank 0." in other.evidence
     assert other.saving_high_ms == finding.saving_high_ms
 
