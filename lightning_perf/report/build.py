@@ -54,6 +54,9 @@ MISSING_NAMED = 8
 """Missing ranks that a note names."""
 
 
+MAX_COMPARED = 5_000_000
+"""Steps of all ranks together that are compared at most. In longer fits, every n-th step of a rank is."""
+
 EARLY_SHARE = 0.01
 """From this share of device work that begins before its launch on, a note says that the clocks disagree."""
 
@@ -289,11 +292,13 @@ def _over_fit(run: _RunFiles, samples: Sequence[StepSample], account: FitAccount
     paths = STEPS.paths(run.folder) if run.folder is not None else []
     if len(paths) < 2 or not samples:
         return None
-    logs = {rank_in_name(paths[0].name) or 0: StepSamples.of(samples)}
-    for path in paths[1:]:
-        log = run.read(f"Step times of {path.name} are", STEPS.read, path)
-        if log is not None:
-            logs[rank_in_name(path.name) or 0] = log
+    every = len(samples) * len(paths) // MAX_COMPARED | 1
+    logs = {}
+    for path in paths:
+        log = run.read(f"Step times of {path.name} are", STEPS.read, path) if path != paths[0] else samples
+        if log:
+            columns = StepSamples.of(log)
+            logs[rank_in_name(path.name) or 0] = columns[columns.step % every == 0]
     read = [account, *(run.read(f"{path.name} is", read_account, path) for path in account_paths(paths[0].parent)[1:])]
     return compare_step_logs(logs, [each for each in read if each is not None])
 

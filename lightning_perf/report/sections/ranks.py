@@ -69,7 +69,7 @@ def over_fit_section(run: RanksOverFit) -> Iterator[Block]:
             for row in ranks[:MAX_RANKS]
         ),
         kinds="figure share duration duration" + " duration" * len(phases) + " count",
-        definitions={"late in": "late", "waits": "wait-over-fit", "compute": "own-work", "other": "own-work"},
+        definitions={"late in": "late", "waits": "wait-over-the-fit", "compute": "own-work", "other": "own-work"},
     )
     yield from rest(len(ranks) - MAX_RANKS, "", hint="")
 
