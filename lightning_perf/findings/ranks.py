@@ -164,17 +164,17 @@ def lateness(late: LateRank) -> str:
 @ranks_rule("straggler")
 def straggler(run: RanksOverFit) -> Problem | None:
     """Find a rank that is late again and again over the whole fit."""
-    late = run.straggler
+    late, uneven = run.straggler, run.uneven
     if late is None or late.saving_ns < MIN_SHARE * run.step_ns:
         return None
-    by_length = late.phase == "compute" and run.uneven is not None
+    by_length = uneven is not None and uneven.rank == late.rank and uneven.rank_ns >= late.saving_ns / 4
     evidence = [f"The others wait {format_duration(late.saving_ns)} per step for it (mean of {run.steps:,} steps)."]
     if late.others:
         evidence.append(f"The figures are those of rank {late.rank}, which is late by the most.")
     if late.place:
         evidence.append(f"{late.place} takes {format_duration(late.place_ns)} per step more than on the others.")
-    if by_length and run.uneven is not None:
-        evidence.append(f"Its batches have more {run.uneven.unit} than those of the others.")
+    if by_length and uneven is not None:
+        evidence.append(f"Its batches have more {uneven.unit} than those of the others.")
     if not run.whole_work:
         evidence.append("Only waits for batches were compared: the logs do not hold the other phases.")
     elif late.phase == "compute":
@@ -197,8 +197,8 @@ def imbalance(run: RanksOverFit) -> Problem | None:
 
     Without a cause, no finding: on a busy machine, all ranks are late now and then.
     """
-    uneven = run.uneven
-    if uneven is None or run.straggler is not None or uneven.wait_ns < MIN_SHARE * run.step_ns:
+    uneven, least_ns = run.uneven, MIN_SHARE * run.step_ns
+    if uneven is None or uneven.wait_ns < least_ns or (run.straggler and run.straggler.saving_ns >= least_ns):
         return None
     return Problem(
         f"Imbalance: {format_share(uneven.wait_ns / run.step_ns)} of the step waits for the rank with the most "

@@ -105,12 +105,16 @@ class UnevenBatches:
         correlation: Of the size of a rank's batch with its own work, each compared with the other ranks.
         largest: The largest batch of a step divided by the mean of the ranks, as the mean over the steps.
         wait_ns: Longest minus mean work of a step, as far as the sizes predict it.
+        rank: The rank with the largest batches on average.
+        rank_ns: Its mean work minus that of all ranks, as far as the sizes predict it.
     """
 
     unit: Literal["tokens", "samples"]
     correlation: float
     largest: float
     wait_ns: float
+    rank: int
+    rank_ns: float
 
 
 @dataclass(frozen=True)
@@ -328,5 +332,8 @@ def _uneven(joined: _Joined, own_ns: Float64Array) -> UnevenBatches | None:
         if product >= LEAST_CORRELATION * scale:
             predicted_ns = deviation * product / (deviation**2).sum()
             largest = float((size.max(axis=1) / np.maximum(mean[:, 0], 1)).mean())
-            return UnevenBatches(unit, float(product / scale), largest, float(predicted_ns.max(axis=1).mean()))
+            of_rank_ns = predicted_ns.mean(axis=0)
+            rank = joined.numbers[int(of_rank_ns.argmax())]
+            wait_ns = float(predicted_ns.max(axis=1).mean())
+            return UnevenBatches(unit, float(product / scale), largest, wait_ns, rank, float(of_rank_ns.max()))
     return None

@@ -193,6 +193,18 @@ def test_one_rank_with_longer_batches_is_a_straggler_with_that_cause(tmp_path: P
     assert finding.changes
 
 
+def test_a_straggler_for_another_reason_than_its_batches(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(9).integers(100, 1000, (200, 2))
+    delays = 0.03 * tokens
+    delays[:, 1] += 12
+    report = write(tmp_path, log_ranks({"compute": delays}, tokens=tokens))
+    assert report.over_fit is not None
+    assert report.over_fit.uneven is not None, "sizes explain a part"
+    (finding,) = report.findings
+    assert (finding.kind, finding.rank) == ("straggler", 1)
+    assert "sort the samples" not in finding.action
+
+
 def test_logs_alone_make_a_report(tmp_path: Path) -> None:
     report = late_since_400(tmp_path)
     assert report.ranks == ()
