@@ -42,12 +42,16 @@ LEAST_CORRELATION = 0.5
 Phase: TypeAlias = Literal["input", "compute", "other"]
 PHASES: tuple[Phase, ...] = ("input", "compute", "other")
 
+Unit: TypeAlias = Literal["tokens", "samples"]
+UNITS: tuple[Unit, ...] = ("tokens", "samples")
+
 
 @dataclass(frozen=True)
 class RankInFit:
     """One rank, over the steps that all ranks logged.
 
     Attributes:
+        rank: The rank.
         last_step: The last step in its log.
         input_ns: Its mean wait for the next batch. On a GPU, as far as the device had to wait.
         compute_ns: Its mean time of transfer, forward pass and optimizer. None if the log does not hold it.
@@ -109,7 +113,7 @@ class UnevenBatches:
         rank_ns: Its mean work minus that of all ranks, as far as the sizes predict it.
     """
 
-    unit: Literal["tokens", "samples"]
+    unit: Unit
     correlation: float
     largest: float
     wait_ns: float
@@ -154,7 +158,7 @@ class _Joined:
     step_ns: Float64Array
     phases_ns: Float64Array
     waits_ns: Float64Array
-    sizes: Mapping[Literal["tokens", "samples"], Float64Array]
+    sizes: Mapping[Unit, Float64Array]
     whole_work: bool
 
 
@@ -171,14 +175,14 @@ def compare_step_logs(logs: Mapping[int, StepSamples], accounts: Iterable[FitAcc
     ranks = []
     for column, rank in enumerate(joined.numbers):
         input_ns, compute_ns, other_ns = joined.phases_ns[:, :, column].mean(axis=1).tolist()
-        known = (compute_ns, other_ns) if joined.whole_work else (None, None)
         delays = excess_ns[late[:, column], column]
         ranks.append(
             RankInFit(
                 rank,
                 int(logs[rank].step.max()),
                 input_ns,
-                *known,
+                compute_ns if joined.whole_work else None,
+                other_ns if joined.whole_work else None,
                 float((longest_ns[:, 0] - own_ns[:, column]).mean()),
                 float(late[:, column].mean()),
                 float(np.median(delays)) if len(delays) else None,
@@ -209,7 +213,8 @@ def _usable(log: StepSamples) -> StepSamples:
     _, backwards = np.unique(log.step[::-1], return_index=True)
     log = log[len(log) - 1 - backwards]
     timed = log.device_ns != UNKNOWN
-    return log[~log.profiled & (timed if timed.any() else ~timed)]
+    kept: BoolArray = ~log.profiled & (timed if timed.any() else ~timed)
+    return log[kept]
 
 
 def _join(logs: Mapping[int, StepSamples]) -> _Joined | None:
@@ -228,19 +233,17 @@ def _join(logs: Mapping[int, StepSamples]) -> _Joined | None:
     whole_work = bool((compute_ns != UNKNOWN).all() and (waits_ns != UNKNOWN).all())
     other_ns = np.clip(step_ns - input_ns - compute_ns - waits_ns, 0, None)
     rest = (compute_ns, other_ns) if whole_work else (np.zeros_like(step_ns),) * 2
-    sizes = {name: values for name in ("tokens", "samples") if ((values := stacked(name)) != UNKNOWN).all()}
+    sizes = {unit: values for unit in UNITS if ((values := stacked(unit)) != UNKNOWN).all()}
     return _Joined(tuple(logs), step, step_ns, np.stack([input_ns, *rest]), waits_ns, sizes, whole_work)
 
 
 def _excess(own_ns: Float64Array) -> Float64Array:
-    """Return by how much the own work of each rank exceeds the median of the others."""
-    ordered = np.sort(own_ns, axis=1)
+    """Return by how much the own work of each rank exceeds the median of the others, the upper one of two."""
     place = np.argsort(np.argsort(own_ns, axis=1), axis=1)
-    others = own_ns.shape[1] - 1
-    middle = {(others - 1) // 2, others // 2}
+    middle = (own_ns.shape[1] - 1) // 2
     # Without the value at a place, the values behind it move up by one.
-    around = [np.take_along_axis(ordered, at + (place <= at), axis=1) for at in middle]
-    return own_ns - sum(around) / len(around)
+    excess_ns: Float64Array = own_ns - np.take_along_axis(np.sort(own_ns, axis=1), middle + (place <= middle), axis=1)
+    return excess_ns
 
 
 def _straggler(
@@ -254,7 +257,7 @@ def _straggler(
         stretch = _stretch(late[:, column])
         if _persists(late[stretch], column):
             found[column] = stretch
-    if not found or len(found) == len(joined.numbers):  # of three ranks, all may be late in most steps
+    if not found:
         return None
     delay_ns = np.where(late, excess_ns, 0.0).sum(axis=0)
     column = max(found, key=lambda each: delay_ns[each])

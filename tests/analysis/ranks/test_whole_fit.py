@@ -27,7 +27,7 @@ def log_ranks(
     """The logs of ranks that meet after each backward pass. Delays have a row per step and a column per rank."""
     steps, ranks = next(iter(delays_ms.values())).shape
     parts = {name: ms + np.broadcast_to(delays_ms.get(name, 0.0), (steps, ranks)) for name, ms in OWN_MS.items()}
-    own = sum(parts.values())
+    own = np.sum(list(parts.values()), axis=0)
     wall = own.max(axis=1) + BACKWARD_MS
     return {
         rank: [
@@ -89,7 +89,7 @@ def test_figures_against_brute_force(ranks: int) -> None:
     rows = range(5, 60)
     own = [[log[step].step_ns - (log[step].wait_ns or 0) for log in logs.values()] for step in rows]
     least = 0.05 * statistics.median(logs[0][step].step_ns for step in rows)
-    excess = [[row[r] - statistics.median(row[:r] + row[r + 1 :]) for r in range(ranks)] for row in own]
+    excess = [[row[r] - statistics.median_high(row[:r] + row[r + 1 :]) for r in range(ranks)] for row in own]
     assert found.steps == 55
     assert found.late_share == pytest.approx(sum(max(row) >= least for row in excess) / 55)
     assert found.wait_ns == pytest.approx(statistics.fmean(max(row) - statistics.fmean(row) for row in own))
