@@ -15,7 +15,16 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import SIXTEEN_BITS, Finding, by_saving
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.rules import compile_rule, device_rule, fit_rule, growth_rule, log_rule, rule, run_rule
+from lightning_perf.findings.rules import (
+    compile_rule,
+    device_rule,
+    fit_rule,
+    growth_rule,
+    log_rule,
+    ranks_rule,
+    rule,
+    run_rule,
+)
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
 TOPICS = (
@@ -36,7 +45,7 @@ for topic in TOPICS:
 
 RULE_IDS = frozenset(
     rule_id
-    for rules in (rule, run_rule, log_rule, fit_rule, compile_rule, growth_rule, device_rule)
+    for rules in (rule, run_rule, ranks_rule, log_rule, fit_rule, compile_rule, growth_rule, device_rule)
     for rule_id in rules.by_id
 )
 """The IDs of all rules."""

@@ -13,6 +13,7 @@ from typing import Generic, Literal, ParamSpec
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -76,6 +77,11 @@ rule: Rules[[RankAnalysis]] = Rules(lambda analysis: (step_ns(analysis), analysi
 
 run_rule: Rules[[Distributed]] = Rules(_of_straggler)
 """Rules that compare ranks with each other."""
+
+ranks_rule: Rules[[RanksOverFit]] = Rules(
+    lambda run: (run.step_ns, run.straggler.rank if run.straggler is not None else None)
+)
+"""Rules that compare ranks with each other over the whole fit."""
 
 log_rule: Rules[[StepTimes, RankAnalysis | None, FitTime | None]] = Rules(
     lambda run, lead, _fit: (run.mean_ns, lead.rank if lead is not None else None)

@@ -18,6 +18,7 @@ from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.ranks.links import link_use
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
@@ -32,7 +33,7 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import slowness_notes, who_waits
 from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
-from lightning_perf.run_files.fit.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
 from lightning_perf.run_files.fit.memory_growth import read_growth
@@ -53,6 +54,9 @@ _Line = TypeVar("_Line")
 MISSING_NAMED = 8
 """Missing ranks that a note names."""
 
+
+MAX_COMPARED = 5_000_000
+"""Steps of all ranks together that are compared at most. In longer fits, every n-th step of a rank is."""
 
 EARLY_SHARE = 0.01
 """From this share of device work that begins before its launch on, a note says that the clocks disagree."""
@@ -213,13 +217,14 @@ def build_report(
     ]
     logged = _logged_rank(folder)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
-    lead = lead_rank(ranks, compared)
+    accounts = account_paths(folder) if folder is not None else ()
+    account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
+    over_fit = _over_fit(run, samples, account)
+    lead = lead_rank(ranks, compared, over_fit)
     windows = _windows(run)
     captures, left_out = captured(folder, ranks, executor) if folder is not None else ((), [])
     run.notes += left_out
     forecasted = _forecast(run, precision, lead)
-    accounts = account_paths(folder) if folder is not None else ()
-    account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
     fit_time = summarize_account(account) if account is not None else None
     memory = run.read("The memory over time is", read_growth, folder)
     growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
@@ -232,7 +237,7 @@ def build_report(
     trusted = trust(ranks, samples, windows)
     if growth is not None:
         ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
-        lead = lead_rank(ranks, compared)
+        lead = lead_rank(ranks, compared, over_fit)
     found = find(ranks, compared)
     checked = check_findings(
         found,
@@ -244,6 +249,7 @@ def build_report(
         trusted=trusted,
         fit=fit_time,
         fit_findings=fit_findings,
+        over_fit=over_fit,
         path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(
@@ -291,6 +297,7 @@ def build_report(
         memory_growth=growth,
         compilation=compilation,
         gpu_health=gpus,
+        over_fit=over_fit,
     )
 
 
@@ -312,6 +319,22 @@ def _logged_rank(folder: Path | None) -> int | None:
     """Return the rank of the step log that is read: the first one in the folder."""
     logs = STEPS.paths(folder) if folder is not None else []
     return rank_in_name(logs[0].name) if logs else None
+
+
+def _over_fit(run: _RunFiles, samples: Sequence[StepSample], account: FitAccount | None) -> RanksOverFit | None:
+    """Compare the step logs of all ranks: the samples of the first one, and those of the others that can be read."""
+    paths = STEPS.paths(run.folder) if run.folder is not None else []
+    if len(paths) < 2 or not samples:
+        return None
+    every = len(samples) * len(paths) // MAX_COMPARED | 1
+    logs = {}
+    for path in paths:
+        log = run.read(f"Step times of {path.name} are", STEPS.read, path) if path != paths[0] else samples
+        if log:
+            columns = StepSamples.of(log)
+            logs[rank_in_name(path.name) or 0] = columns[columns.step % every == 0]
+    read = [account, *(run.read(f"{path.name} is", read_account, path) for path in account_paths(paths[0].parent)[1:])]
+    return compare_step_logs(logs, [each for each in read if each is not None])
 
 
 def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int, StepTimes]:
@@ -388,12 +411,16 @@ def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
     return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
 
 
-def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
+def lead_rank(
+    ranks: Sequence[RankAnalysis], compared: Distributed | None, over_fit: RanksOverFit | None = None
+) -> RankAnalysis | None:
     """Return the rank that a report describes first: the one that others wait for, or that with the longest steps."""
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
-    if compared is not None and compared.straggler is not None:
-        sound = [analysis for analysis in sound if analysis.rank == compared.straggler.rank] or sound
-    return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
+    stragglers = [each.straggler for each in (compared, over_fit) if each is not None and each.straggler is not None]
+    chosen = sound
+    for straggler in stragglers:  # that of the whole fit counts, if its rank was recorded
+        chosen = [analysis for analysis in sound if analysis.rank == straggler.rank] or chosen
+    return max(chosen, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
 
 
 def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[str]:

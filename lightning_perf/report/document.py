@@ -16,6 +16,7 @@ from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -75,6 +76,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
         compilation: Compilations by ``torch.compile``; ``None`` if nothing was compiled, and in reports of older
             versions.
         gpu_health: The GPU of each rank over the fit, by NVML; empty if no GPU was watched.
+        over_fit: The comparison of the ranks over the whole fit, by their step logs; ``None`` for a run of one.
 
     Example:
         >>> import lightning_perf
@@ -108,6 +110,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
     memory_growth: MemoryGrowth | None = None
     compilation: CompileReport | None = None
     gpu_health: tuple[GpuHealth, ...] = ()
+    over_fit: RanksOverFit | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

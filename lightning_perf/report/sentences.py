@@ -6,9 +6,12 @@ from lightning_perf.analysis.comparability import Comparability, Throughput
 from lightning_perf.analysis.model.memory import DeviceMemory
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust, WindowTrust
+from lightning_perf.findings.finding import MIN_SHARE
+from lightning_perf.findings.ranks import lateness
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
 from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
@@ -70,6 +73,21 @@ def _with_interval(ratio: Ratio) -> str:
         f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % CI "
         f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
     )
+
+
+def who_is_late(run: RanksOverFit) -> str:
+    """Say which rank is late over the whole fit, or that it changes."""
+    over = f"Over {run.steps:,} steps of the fit,"
+    if run.straggler is not None:
+        return f"{over} {lateness(run.straggler)}."
+    if run.wait_ns < MIN_SHARE * run.step_ns:
+        return f"{over} no rank keeps the others waiting."
+    if run.core_wait_ns is not None and run.wait_ns <= run.core_wait_ns:
+        waited = format_duration(run.core_wait_ns)
+        return f"{over} no rank is named: all wait for a core longer ({waited} per step) than for each other."
+    waits = f"{over} the late rank changes. Its work exceeds the mean by {format_duration(run.wait_ns)} per step"
+    why = "the sizes of the batches do not explain it" if run.uneven is None else f"it has the most {run.uneven.unit}"
+    return f"{waits}, and {why}."
 
 
 def who_waits(compared: Distributed | None) -> tuple[str, ...]:

@@ -19,9 +19,10 @@ import lightning_perf
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.report import findings_blocks
 from tests.analysis.host.test_sync_points import training as stopping
+from tests.analysis.ranks.test_whole_fit import late_since_400, uneven_lengths
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
-from tests.findings.recordings import FP32_GEMM, holding, reducing, training
+from tests.findings.recordings import FP32_GEMM, holding, training
 from tests.findings.test_conditions import checking
 from tests.findings.test_cpu import calling, contended, loop, pausing
 from tests.findings.test_cpu import recording as faulting
@@ -111,6 +112,7 @@ EXAMPLES = {
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
     ),
+    "imbalance": Example(MADE, run=uneven_lengths),
     "input-bound": Example(
         published("resnet50_num_workers_0"),
         corpus="kineto/resnet50_num_workers_0/worker0.1623143089861.769c3eb.pt.trace.json.gz",
@@ -128,7 +130,7 @@ EXAMPLES = {
     "queued-stalls": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),
-    "rank-imbalance": Example(MADE, lambda: [reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)]),
+    "straggler": Example(MADE, run=late_since_400),
     "recompute": Example(MADE, lambda: [repeating()]),
     "small-kernels": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"

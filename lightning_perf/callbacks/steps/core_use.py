@@ -36,6 +36,12 @@ def task_use(path: Path) -> Use | None:
         return None
 
 
+def core_wait_ns() -> int | None:
+    """Return the time for which the calling thread was ready to run and had no core; None if nobody counts it."""
+    use = task_use(PROC / "self" / "task" / str(threading.get_native_id()))
+    return use[1] if use is not None else None
+
+
 def process_use(pid: int) -> Use | None:
     """Return the use by another process: the time of all its threads on a core, and the waits of its first thread."""
     try:

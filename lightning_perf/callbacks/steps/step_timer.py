@@ -159,6 +159,7 @@ class StepTimer(StepObserver):
     Args:
         on_sample: Takes the samples, in the order of the steps. Their device time is known, or known to be missing.
         device_clock: Times the device; None on a device without timing events.
+        phases_ns: Returns `StepSample.compute_ns` and `StepSample.wait_ns` of the time since the last call.
     """
 
     def __init__(
@@ -167,10 +168,12 @@ class StepTimer(StepObserver):
         *,
         on_sample: Callable[[StepSample], None],
         device_clock: DeviceClock | None = None,
+        phases_ns: Callable[[], tuple[int | None, int | None]] | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._state = state
         self._on_sample = on_sample
+        self._phases_ns = phases_ns
         self._device_clock = device_clock
         self._now_ns = now_ns
         self._waiting: deque[tuple[StepSample, DeviceInterval | None]] = deque()
@@ -222,6 +225,9 @@ class StepTimer(StepObserver):
         tokens = self._tokens or None if samples is not None else None
         step_ns = end_ns - self._begin_ns
         sample = StepSample(self._state.number, step_ns, self._data_wait_ns, None, samples, self._profiled, tokens)
+        if self._phases_ns is not None:
+            compute_ns, wait_ns = self._phases_ns()
+            sample = sample._replace(compute_ns=compute_ns, wait_ns=wait_ns)
         if self._device_clock is None:
             self._on_sample(sample)
         else:
@@ -230,6 +236,8 @@ class StepTimer(StepObserver):
 
     def on_step_dropped(self) -> None:
         self._open = False
+        if self._phases_ns is not None:
+            self._phases_ns()
         if self._device_clock is not None:
             self._device_clock.cancel()
 

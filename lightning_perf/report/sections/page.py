@@ -22,7 +22,7 @@ from lightning_perf.report.sections.fp32_comparison import shadow_page
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
-from lightning_perf.report.sections.ranks import ranks_parts
+from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
 from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
@@ -79,7 +79,7 @@ VIEWS = {
         "the memory",
         "activations allocator fragmentation leak memory-full memory-growth memory-spare optimizer-state",
     ),
-    "distributed": ("the ranks", "data-parallel exposed-communication rank-imbalance"),
+    "distributed": ("the ranks", "data-parallel exposed-communication imbalance straggler"),
     "precision": ("the precision", "autocast-tax half-precision"),
     "overview": ("the overview", _OF_OVERVIEW),
 }
@@ -96,6 +96,7 @@ PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
     "shadow": shadow_page,
     "forecast": forecast_page,
+    "over_fit": over_fit_section,
 }
 """Parts of the page with the names of the fields of a report that they show."""
 

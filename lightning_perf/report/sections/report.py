@@ -20,7 +20,7 @@ from lightning_perf.report.sections.fp32_comparison import fp32_section
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
-from lightning_perf.report.sections.ranks import ranks_section
+from lightning_perf.report.sections.ranks import over_fit_section, ranks_section
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
@@ -82,6 +82,8 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
 def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterator[Block]:
     if len(report.ranks) > 1:
         yield from ranks_section(report)
+    if report.over_fit is not None:
+        yield from over_fit_section(report.over_fit)
     if lead is not None:
         yield from rank_sections(lead, top)
     if report.gpu_health:

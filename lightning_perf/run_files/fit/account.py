@@ -143,6 +143,8 @@ class FitAccount:
         starts: Starts of data loaders with worker processes, at most `MAX_STARTS`.
         tokens: Tokens trained on, padding included; None if the batches hold no token sequences.
         collections: Garbage collections in the steps, by generation; empty if they were not measured.
+        core_wait_ns: Time from the first step to the last in which the training thread was ready to run and had no
+            core. None where the system does not count it.
     """
 
     version: int
@@ -162,6 +164,7 @@ class FitAccount:
     facts: AccountFacts = AccountFacts()
     tokens: Count | None = None
     collections: tuple[GcTotals, ...] = ()
+    core_wait_ns: Count | None = None
 
     def group_ns(self, group: Group) -> int:
         """Return the time of a group."""
