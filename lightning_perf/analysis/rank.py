@@ -37,6 +37,7 @@ from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
@@ -98,6 +99,7 @@ class RankAnalysis:
         clocks: The clock of each file; empty in reports of older versions.
         call_tree: Operators by call path.
         probe: The recorded operators, run again in other settings; ``None`` if that was not done.
+        worker: The worker processes of the loader; ``None`` without any, or if they were not followed.
         language_model: Tokens, padding and FLOPs per token; ``None`` if the callback counted no tokens.
         attention: The implementations of attention by cost; ``None`` without attention.
         recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
@@ -139,6 +141,7 @@ class RankAnalysis:
     clocks: tuple[SourceClock, ...] = ()
     call_tree: CallTree | None = None
     probe: Probe | None = None
+    worker: WorkerGrowth | None = None
     language_model: LanguageModel | None = None
     attention: Attention | None = None
     recompute: Recompute | None = None

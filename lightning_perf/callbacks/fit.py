@@ -22,6 +22,7 @@ from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_use import CoreUse, core_wait_ns
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
+from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.observers import Observers
@@ -74,7 +75,10 @@ class Fit:
             loader: Facts = {}
             with errors.instead("the settings of the data loader are not recorded"):
                 loader = loop.loader_facts()
-            core_use = [CoreUse(state, int(loader.get("workers") or 0), str(loader.get("container") or ""))]
+            container = str(loader.get("container") or "")
+            core_use = [
+                CoreUse(state, int(loader.get("workers") or 0), container, iterators=loop.loader_iterators),
+            ]
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:
@@ -152,6 +156,10 @@ class Fit:
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
+        watches: list[HangWatch] = []
+        if recording.hang_after is not None:
+            progress = functools.partial(self._progress, loop)
+            watches = [HangWatch(recording.hang_after, state, progress, folder=folder, rank=rank, errors=errors)]
         taps = _Taps(loop, observers, accounts, hook_times)
         # The order matters. At the start of a step the profiler decides first whether it runs, and the others read that
         # from the state; the timer starts last. At the end of a step the order is reversed: the timer stops first, then
@@ -169,6 +177,7 @@ class Fit:
                 compilations,
                 *memory,
                 *core_use,
+                *watches,
                 timer,
             ],
             counts_all=loop.profiler is not None and loop.automatic,
@@ -179,6 +188,9 @@ class Fit:
         observers.add(self.tracker)
         for each in totals:
             each.garbage.start()  # here and not earlier: from here on, the tracker closes it
+        with errors.instead("hangs are not watched"):
+            for watch in watches:
+                watch.start()
         for captures in self._captures:
             with observers.isolate(self.tracker):
                 captures.listen()  # last: if something above fails, nothing would restore the signal handler
@@ -224,6 +236,9 @@ class Fit:
         if any(captures.full for captures in self._captures):
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
         return [*notes, *self.errors.messages]
+
+    def _progress(self, loop: TrainingLoop) -> tuple[int, ...]:
+        return self._state.whole_steps, self.tracker.batches, loop.validation_batches()
 
     def _on_sample(self, sample: StepSample) -> None:
         for take in self._sample_takers:

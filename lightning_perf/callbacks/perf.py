@@ -65,6 +65,8 @@ class PerfCallback(ObservedCallback):
         shadow: Every so many steps, run the batch once more in FP32 without an update, and compare loss and gradients;
             0 for never.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
+        hang_after: Seconds without the end of a step or a batch after which a warning says where each rank is, and its
+            Python stacks go to ``hang.rank0.txt``. The training is left alone. None for no such watch.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty. Default: ``perf`` in the Trainer's log directory.
         fingerprint: ``full`` hashes the initial weights and the data sets for the run record, large ones by sample.
@@ -109,6 +111,7 @@ class PerfCallback(ObservedCallback):
         forecast: bool | float = False,
         shadow: int = 0,
         ranks: Sequence[int] | None = None,
+        hang_after: float | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         fingerprint: Literal["full", "light"] = "full",
         probe: ProbeOption = None,

@@ -20,6 +20,7 @@ from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, wor
 from lightning_perf.findings.registry import find_in_log
 from lightning_perf.findings.rules import ranks_rule
 from lightning_perf.findings.steps import one_per_cause, without_collections
+from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -208,6 +209,8 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     processor = analysis.metadata.processor if analysis is not None else None
     if processor is None or not is_busy(processor):
         return finding
+    if workers_wait(processor) and analysis is not None and explain_workers(analysis.worker, 0.0) is not None:
+        return finding  # the time for which they wait for the training is measured
     warning = (
         "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
         if workers_wait(processor)

@@ -61,6 +61,8 @@ class PlainLoop:
         optimizers: Sequence[Any],
     ) -> None:
         self.global_step = 0
+        self.other_batches = 0
+        self.iterator: Any = None
         self.automatic = True
         self.rank = ranks.rank
         self.world_size = ranks.world_size
@@ -75,6 +77,14 @@ class PlainLoop:
     def step_number(self) -> int:
         """Return the number of the current step."""
         return self.global_step
+
+    def validation_batches(self) -> int:
+        """Return the batches of evaluations so far, as far as the loop sees them."""
+        return self.other_batches
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterator of the loader."""
+        return (self.iterator,)
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""

@@ -45,6 +45,8 @@ class PerfTrainerCallback(TrainerCallback):
         repeat: Number of cycles; 0 to repeat until the training ends.
         capture_slow_steps: Record more steps when steps become slow, or on demand.
         max_overhead: The most that the profiler may cost: a fraction of the training's time or a `datetime.timedelta`.
+        hang_after: Seconds without the end of a step or a batch after which a warning says where each rank is, and its
+            Python stacks go to ``hang.rank0.txt``. The training is left alone. None for no such watch.
         report: How much to print at the end: ``short``, ``full`` or ``none``.
 
     Raises:
@@ -67,6 +69,7 @@ class PerfTrainerCallback(TrainerCallback):
         repeat: int = Recording.repeat,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
+        hang_after: float | None = None,
         report: ReportLength = "short",
     ) -> None:
         import_extra("transformers", "transformers")
@@ -156,8 +159,14 @@ class _EventLoop(PerfLoop):
                 dataset,
                 partial(self._observers.on_action_start, Signal.FETCH),
                 self._fetch_ends,
-                partial(self._observers.on_action_start, Signal.VALIDATION),  # of another loader: an evaluation
+                self._other_fetch_starts,
             )
+
+    def _other_fetch_starts(self) -> None:
+        """Pause: another loader fetches, for an evaluation."""
+        if self._loop is not None:
+            self._loop.other_batches += 1
+        self._observers.on_action_start(Signal.VALIDATION)
 
     def end(self) -> None:
         if self._fetches is not None:

@@ -408,7 +408,7 @@ def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
         return analysis
     known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
     processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])
-    return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
+    return replace(analysis, metadata=replace(analysis.metadata, processor=processor), worker=worker)
 
 
 def lead_rank(

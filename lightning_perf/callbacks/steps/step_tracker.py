@@ -163,6 +163,11 @@ class StepTracker(FitObserver):
             self._end_phase(Phase.OPTIMIZER)
 
     @property
+    def batches(self) -> int:
+        """Batches that have ended in the open step."""
+        return self._batches
+
+    @property
     def optimizer_stepped(self) -> bool:
         """Whether an optimizer has stepped in the open step."""
         return self._optimizer_stepped

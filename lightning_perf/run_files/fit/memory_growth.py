@@ -62,8 +62,16 @@ class WorkerGrowth:
             among it.
         container: The largest list or dictionary that the data set holds, e.g. ``items: 600,000 objects in a list``;
             empty without a large one.
-        cpu: Cores that it kept busy between the warm-up and the last sample; None if unknown.
+        cpu: Cores that a worker kept busy, without warm-up and validation: the mean of all workers, or of the slow one.
+            None if unknown.
         core_wait: Share of that time in which it was ready to run and waited for a core.
+        disk_wait: Share of that time in which it waited for a disk or a file system.
+        memory_stalls: Time in which tasks of the container or the machine waited for memory, over that in which they
+            waited for a disk, 0 to 1 (Linux's pressure stall information).
+        read_bytes_per_s: Bytes per second that it fetched from a disk, because the page cache did not have them.
+        open_batches: Batches that a worker had yet to make when a fetch started, in the mean.
+        queued: Share of the batches ahead that were made then, and that the training had not received yet.
+        slow: Number of the worker that still makes batches when all others have made theirs; None without one.
     """
 
     workers: Count
@@ -76,6 +84,12 @@ class WorkerGrowth:
     container: str = ""
     cpu: float | None = None
     core_wait: float | None = None
+    disk_wait: float | None = None
+    memory_stalls: float | None = None
+    read_bytes_per_s: float | None = None
+    open_batches: float | None = None
+    queued: float | None = None
+    slow: int | None = None
 
     @property
     def copied_bytes(self) -> int:
