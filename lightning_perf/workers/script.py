@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.errors import LocatedError
-from lightning_perf.revision import repository
+from lightning_perf.machine.revision import repository
 
 
 class ScriptError(LocatedError):
