@@ -157,9 +157,12 @@ def find_sequences(batch: Any) -> Sequences | None:
     """Find the token sequences of a batch.
 
     They are the tensor named ``input_ids``. Without that name, they are the first tensor of the batch, if it has
-    integers and two dimensions.
+    integers and two dimensions. Beside other tensors, labels or a mask of the same shape must be there: the categories
+    in the rows of a table are no tokens.
     """
-    parts = list(islice((part for part in named_tensors(batch) if len(part[1].shape)), MOST_PARTS))
+    plain = type(batch) in (list, tuple) and all(type(part) is torch.Tensor for part in batch)  # usual
+    tensors = (("", part) for part in batch) if plain else named_tensors(batch)
+    parts = list(islice((part for part in tensors if len(part[1].shape)), MOST_PARTS))
     named = next((tensor for name, tensor in parts if name == TOKENS), None)
     found = named if named is not None else parts[0][1] if parts else None
     if found is None or not _is_integer(found) or len(found.shape) != 2 or found.shape[1] < 2:
@@ -170,6 +173,8 @@ def find_sequences(batch: Any) -> Sequences | None:
     labels = next((tensor for name, tensor in like if name == LABELS and _is_integer(tensor)), None)
     if labels is None:
         labels = next((tensor for name, tensor in like if name != MASK and _is_integer(tensor)), None)
+    if named is None and labels is None and mask is None and len(parts) > 1:
+        return None
     return Sequences(int(shape[0]), int(shape[1]), mask, labels)
 
 

@@ -34,6 +34,7 @@ class Batch:
         (UserDict({"input_ids": TOKENS, "attention_mask": MASK}), 64),
         (Batch(torch.zeros(4), TOKENS), 64),
         ({"x": torch.zeros(4, 16), "categories": TOKENS}, None),
+        ((TOKENS, torch.zeros(4)), None),
         (torch.zeros(4, 16), None),
         (torch.zeros(4, 16, dtype=torch.uint8), None),
         (MASK, None),
