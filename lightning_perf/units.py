@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
+
+from msgspec import Struct
 
 NOT_AVAILABLE = "–"
 """Text for a missing value."""
@@ -249,8 +250,7 @@ def format_detectable(detectable: float, *, percent: str = "", factor: str = "")
     return factor + format_factor(1 + detectable) if factor else format_factor(1 + detectable, "×")
 
 
-@dataclass(frozen=True)
-class ColumnFormat:
+class ColumnFormat(Struct, frozen=True):
     """One unit and number of decimals for all figures of a column, so that the column stays narrow.
 
     Attributes:

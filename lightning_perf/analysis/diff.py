@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
@@ -22,8 +23,7 @@ SAME_SHARE = 0.01
 """A time that changed by at most this share of itself counts as the same."""
 
 
-@dataclass(frozen=True)
-class DiffRow:
+class DiffRow(Struct, frozen=True):
     """One category, operator or kernel in both runs. Times and calls are means per step.
 
     Attributes:
@@ -48,8 +48,7 @@ class DiffRow:
     verdict: Verdict
 
 
-@dataclass(frozen=True)
-class DiffTable:
+class DiffTable(Struct, frozen=True):
     """Rows that sum to a total.
 
     Attributes:
@@ -65,8 +64,7 @@ class DiffTable:
     rows: tuple[DiffRow, ...]
 
 
-@dataclass(frozen=True)
-class Diff:
+class Diff(Struct, frozen=True):
     """The changes from one run to another, as means per step over the averaged steps of each.
 
     Attributes:
@@ -88,8 +86,7 @@ class Diff:
     kernels: DiffTable | None
 
 
-@dataclass(frozen=True)
-class FitDiff:
+class FitDiff(Struct, frozen=True):
     """The changes from one whole fit to another.
 
     Attributes:
@@ -111,8 +108,7 @@ class FitDiff:
     samples_per_second_after: float | None
 
 
-@dataclass(frozen=True)
-class PartDiff:
+class PartDiff(Struct, frozen=True):
     """One part of the memory at the peak in both runs.
 
     Attributes:
@@ -126,8 +122,7 @@ class PartDiff:
     after_bytes: int
 
 
-@dataclass(frozen=True)
-class MemoryDiff:
+class MemoryDiff(Struct, frozen=True):
     """The changes of the memory at the peak of one device.
 
     Attributes:
@@ -289,8 +284,7 @@ def _verdict(before_ns: float | None, after_ns: float | None, comparable: bool) 
     return "faster" if after_ns < before_ns else "slower"
 
 
-@dataclass(frozen=True)
-class CompileDiff:
+class CompileDiff(Struct, frozen=True):
     """The compilations of two fits.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
 from lightning_perf.analysis.core.averaged_steps import without_tails
@@ -43,8 +43,7 @@ from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class SourceClock:
+class SourceClock(Struct, frozen=True):
     """The clock of one file of `RankAnalysis.sources`. Perfetto shows the times of the file.
 
     Attributes:
@@ -59,8 +58,7 @@ class SourceClock:
     clock_ns: int
 
 
-@dataclass(frozen=True)
-class RankAnalysis:
+class RankAnalysis(Struct, frozen=True):
     """The analyses of one rank. A section that the recording cannot support is ``None``.
 
     Attributes:

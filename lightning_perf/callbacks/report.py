@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.trainer_log import is_table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.run_files.run_record import FactValue
 
@@ -36,8 +37,7 @@ The revision of the code changes with every setting in the code. `check_comparab
 _FREE_GROUPS = ("data.val_",)
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """A change that findings advise.
 
     Attributes:
@@ -127,8 +127,7 @@ RULES = {advice.name: advice.rules for advice in ADVICE}
 """The rules that advise each change."""
 
 
-@dataclass(frozen=True)
-class Followed:
+class Followed(Struct, frozen=True):
     """The one advice that a run followed.
 
     Attributes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.documents import Format, SavedDocument, TextDocument
@@ -32,8 +33,7 @@ class EstimatesError(UserError, ValueError):
     """There are no measured estimates to show, or a file of them cannot be read. The message says why."""
 
 
-@dataclass(frozen=True)
-class CheckedEstimate:
+class CheckedEstimate(Struct, frozen=True):
     """One estimate with its outcome and the verdict on it.
 
     Attributes:
@@ -48,8 +48,7 @@ class CheckedEstimate:
     width: float | None
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The outcomes of the estimates of one rule from one source.
 
     Attributes:
@@ -78,8 +77,7 @@ class Summary:
     coverage: Estimate
 
 
-@dataclass(frozen=True)
-class Calibration(TextDocument, SavedDocument):
+class Calibration(TextDocument, SavedDocument, frozen=True):
     """How often measured gains were inside the ranges that findings estimated.
 
     Attributes:

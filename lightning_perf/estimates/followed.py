@@ -6,8 +6,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from lightning_perf.analysis.comparability import check_comparable
 from lightning_perf.analysis.model.workload import Workload
@@ -31,8 +33,7 @@ PREVIOUS_RUNS = 5
 """Earlier runs in the same log folder that are searched for a finding that a new run followed."""
 
 
-@dataclass(frozen=True)
-class ReportedRun:
+class ReportedRun(Struct, frozen=True):
     """A run with its report, its run ID or its trace files as its name, and the facts of its run record."""
 
     report: PerfReport

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
@@ -65,8 +67,7 @@ CATEGORIES = {
 """The category of the step time that each rule is about, and its steps' doing. Other rules have no single category."""
 
 
-@dataclass(frozen=True)
-class HeldBack:
+class HeldBack(Struct, frozen=True):
     """A finding of the recorded steps that the whole run does not confirm.
 
     Attributes:
@@ -78,8 +79,7 @@ class HeldBack:
     reason: str
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """How the recorded steps compare with the steps of the run that were not recorded.
 
     Attributes:
@@ -94,8 +94,7 @@ class Stretch:
     kind: str
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """The findings after the check against the whole run.
 
     Attributes:

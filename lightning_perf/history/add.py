@@ -8,8 +8,9 @@ import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
@@ -25,8 +26,7 @@ MOST_ARCHIVE_BYTES = 2**30
 """An archive of runs may unpack to this size. It bounds the memory that a hostile archive takes."""
 
 
-@dataclass(frozen=True)
-class Added:
+class Added(Struct, frozen=True):
     """The outcome of `add_runs`.
 
     Attributes:

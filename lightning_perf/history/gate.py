@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class JudgedMetric:
+class JudgedMetric(Struct, frozen=True):
     """A metric of the new runs next to the level of the history.
 
     Attributes:
@@ -60,8 +60,7 @@ class JudgedMetric:
     estimate: Estimate
 
 
-@dataclass(frozen=True)
-class HistoryGate(TextDocument, SavedDocument):
+class HistoryGate(TextDocument, SavedDocument, frozen=True):
     """The outcome of gates that compare new runs with a history.
 
     Attributes:

@@ -7,11 +7,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.compare.records.fairness import hardware_name
@@ -41,8 +42,7 @@ LEAST_PREFIX = 4
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """A series of one metric: its rows with values, and the series divided at its change points.
 
     Attributes:

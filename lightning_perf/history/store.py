@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from lightning_perf.errors import UserError
 from lightning_perf.lazy_imports import import_extra
@@ -110,8 +110,7 @@ NAMED = 3
 """Maximum number of damaged places in a note. The others are counted."""
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """The readable entries of a store.
 
     Attributes:

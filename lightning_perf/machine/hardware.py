@@ -9,11 +9,11 @@ were checked against a second source.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class DevicePeak:
+class DevicePeak(Struct, frozen=True):
     """Peak rates of one device, as the framework sees it (an MI250's two dies are two devices).
 
     Attributes:
@@ -185,8 +185,7 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
     return None
 
 
-@dataclass(frozen=True)
-class DeviceLink:
+class DeviceLink(Struct, frozen=True):
     """The link of a device to those next to it.
 
     Attributes:

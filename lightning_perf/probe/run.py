@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.model.operator_calls import OperatorCalls

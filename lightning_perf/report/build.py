@@ -6,9 +6,11 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
@@ -62,8 +64,7 @@ EARLY_SHARE = 0.01
 """From this share of device work that begins before its launch on, a note says that the clocks disagree."""
 
 
-@dataclass(frozen=True)
-class LiveFit:
+class LiveFit(Struct, frozen=True):
     """Facts of a fit that has just ended, beyond the files in its folder.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import field
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
@@ -43,8 +43,7 @@ MIXED_SHARE = 0.10
 """From this share of 16-bit compute on, the second recording counts as one of mixed precision."""
 
 
-@dataclass(frozen=True)
-class Compared(LongDocument, PageDocument, SavedDocument):
+class Compared(LongDocument, PageDocument, SavedDocument, frozen=True):
     """The changes from one recording to another.
 
     Attributes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
@@ -45,8 +45,7 @@ SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
 
 
-@dataclass(frozen=True)
-class PerfReport(LongDocument, PageDocument, SavedDocument):
+class PerfReport(LongDocument, PageDocument, SavedDocument, frozen=True):
     """The report of one run: verdict, findings, and the analyses of every rank.
 
     Attributes:
@@ -183,8 +182,7 @@ def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
     return gain.speedup if gain is not None and gain.step_ns > gain.most_saving_ns else None
 
 
-@dataclass(frozen=True)
-class KeyFigure:
+class KeyFigure(Struct, frozen=True):
     """One key figure.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
@@ -31,8 +32,7 @@ BUSY_SHARE = 0.80
 """From this share of device compute on, only faster or less arithmetic can save time."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer in three parts, one or two sentences each.
 
     Attributes:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 
-@dataclass(frozen=True)
-class HangReport:
+class HangReport(Struct, frozen=True):
     """The position of a rank in which no step or batch ended for long.
 
     Attributes:

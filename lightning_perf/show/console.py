@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO, Any, TypeAlias, cast
 
+from msgspec import Struct
 from rich import box
 from rich.bar import Bar
 from rich.cells import cell_len
@@ -220,8 +221,7 @@ def _cell(cell: Cell, column: Column) -> RenderableType:
     return _Name(text) if column.kind in NAMES else text
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(Struct, frozen=True):
     """A name in a table: one line, cut in the middle to the available width."""
 
     text: Text

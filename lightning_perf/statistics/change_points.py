@@ -15,10 +15,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
@@ -64,8 +64,7 @@ SHORTEST_PERIOD = 4
 """Values in the shortest season. A longer one is seen at least three quarters."""
 
 
-@dataclass(frozen=True)
-class ChangePoint:
+class ChangePoint(Struct, frozen=True):
     """A place where the level of a series changed.
 
     Attributes:
@@ -82,8 +81,7 @@ class ChangePoint:
     p: float
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """The scatter of values around their levels.
 
     Attributes:
@@ -97,8 +95,7 @@ class Noise:
     autocorrelation: float
 
 
-@dataclass(frozen=True)
-class Segmentation:
+class Segmentation(Struct, frozen=True):
     """A series divided at its change points.
 
     Attributes:

@@ -6,9 +6,9 @@ A run that ended before it reached the goal is censored: it is not slow, and it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Estimate, Numbers, Probability, finite
@@ -24,8 +24,7 @@ LEAST_SHARE = 0.5
 """A loss or score that is worse than the baseline's median by at least this share makes a run diverged."""
 
 
-@dataclass(frozen=True)
-class CollapseCounts:
+class CollapseCounts(Struct, frozen=True):
     """Runs of two arms that collapsed, or that did not finish.
 
     Attributes:
@@ -97,8 +96,7 @@ def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
     return Estimate(count / n, float(ends.low), float(ends.high), confidence, n, "Clopper–Pearson")
 
 
-@dataclass(frozen=True)
-class ReachTime:
+class ReachTime(Struct, frozen=True):
     """The time at which one run reached the goal.
 
     Attributes:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.statistics.values import Numbers, finite
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The measurements of one arm's runs. With few runs the percentiles describe these runs and estimate nothing.
 
     Attributes:

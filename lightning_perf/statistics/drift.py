@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
 from lightning_perf.statistics.values import Estimate, Numbers
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """Change over the order of runs, each arm's mean removed.
 
     Attributes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
@@ -21,8 +22,7 @@ ROUNDING = 1e-12
 """Spread below this share of the values is rounding error of equal values."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A mean difference, candidate minus baseline, with the inputs of its interval.
 
     Attributes:
@@ -178,8 +178,7 @@ class Kept(str, Enum):
     UNDECIDED = "undecided"
 
 
-@dataclass(frozen=True)
-class NonInferiority:
+class NonInferiority(Struct, frozen=True):
     """Whether the candidate's mean is at most a margin below the baseline's.
 
     Attributes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, Probability, finite
@@ -21,8 +21,7 @@ MAX_RUNS = 50
 """Runs per arm up to which the rank distributions are exact in the numbers used here."""
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """A ratio and its interval.
 
     Attributes:

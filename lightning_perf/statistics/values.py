@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 Float64Array = NDArray[np.float64]
@@ -16,8 +17,7 @@ Numbers: TypeAlias = "Sequence[float | None] | Float64Array"
 """One number per run, None for a run without one."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A number with its interval.
 
     Attributes:
@@ -56,8 +56,7 @@ class Estimate:
         return replace(self, value=image(self.value), low=min(low, high), high=max(low, high))
 
 
-@dataclass(frozen=True)
-class Probability:
+class Probability(Struct, frozen=True):
     """A p-value.
 
     Attributes:

@@ -8,8 +8,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.machine.environment import version_facts

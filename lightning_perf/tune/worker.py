@@ -9,11 +9,11 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.ranks.distributed import Distributed, RankTimes, distributed, rank_times
 from lightning_perf.analysis.ranks.links import LinkUse

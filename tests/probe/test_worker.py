@@ -7,13 +7,13 @@ import mmap
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from itertools import combinations
 from random import Random
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.errors import TraceError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
@@ -40,8 +41,7 @@ _NO_MODE = ("requires_grad", "dispatch key set")
 """Properties of a tensor that differ between training and validation, and between the first layer and the others."""
 
 
-@dataclass(frozen=True)
-class FailedGuard:
+class FailedGuard(Struct, frozen=True):
     """A condition that failed, so that a function was compiled again.
 
     Attributes:
@@ -102,8 +102,7 @@ _NO_CALLS = CompiledCalls(0, 0, 0, 0, ())
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+?)_at_(?P<line>\d+)$")
 
 
-@dataclass(frozen=True)
-class Recompilations:
+class Recompilations(Struct, frozen=True):
     """Recompilations of one function because of the same condition.
 
     Attributes:
@@ -129,8 +128,7 @@ class Recompilations:
     last_step: int | None
 
 
-@dataclass(frozen=True)
-class CompiledFrame:
+class CompiledFrame(Struct, frozen=True):
     """A function that was compiled, or the part of a function after a graph break.
 
     Attributes:
@@ -170,8 +168,7 @@ class CompiledFrame:
     recorded_ns_per_step: float | None
 
 
-@dataclass(frozen=True)
-class BreakPlace:
+class BreakPlace(Struct, frozen=True):
     """A line of the program at which graphs end.
 
     Attributes:
@@ -199,8 +196,7 @@ class BreakPlace:
     check_ns_per_step: float | None
 
 
-@dataclass(frozen=True)
-class SkippedGraph:
+class SkippedGraph(Struct, frozen=True):
     """A reason for which no CUDA graph was made.
 
     Attributes:
@@ -214,8 +210,7 @@ class SkippedGraph:
     functions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CompileReport:
+class CompileReport(Struct, frozen=True):
     """The compilations of a fit by ``torch.compile``.
 
     Attributes:

@@ -7,17 +7,16 @@ binary searches. All times are ``int64`` nanoseconds, so nothing is rounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(Struct, frozen=True, eq=False, dict=True):
     """A set of instants as disjoint half-open intervals. Build one with `merge`.
 
     Attributes:

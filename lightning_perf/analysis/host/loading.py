@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
@@ -28,8 +28,7 @@ _COLLATING = frozenset({"aten::stack", "aten::lift_fresh"})
 """Operators with which ``torch.utils.data.default_collate`` makes tensors, from tensors and from numbers."""
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(Struct, frozen=True):
     """How batches are fetched and moved, over the averaged steps.
 
     Attributes:
@@ -135,8 +134,7 @@ def affordable_workers(cores: float, busy: float) -> int:
     return max(1, math.floor(cores / max(busy, 1e-4) + 1e-9))
 
 
-@dataclass(frozen=True)
-class LoadingCost:
+class LoadingCost(Struct, frozen=True):
     """The cost of loading the batches of one step, and the rest of the step.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, merge, subtract
@@ -20,8 +20,7 @@ from lightning_perf.trace.trace import Trace
 _LISTED = 5
 
 
-@dataclass(frozen=True)
-class SyncPoint:
+class SyncPoint(Struct, frozen=True):
     """All waits from one place.
 
     Attributes:
@@ -51,8 +50,7 @@ class SyncPoint:
     by_scaler: bool = False
 
 
-@dataclass(frozen=True)
-class SyncPoints:
+class SyncPoints(Struct, frozen=True):
     """Waits of the host for the device, over the averaged steps.
 
     Attributes:
@@ -171,8 +169,7 @@ def _reads_of_scalers(trace: Trace) -> Int64Array:
 _BROADCAST, _READ = "c10d::broadcast_", "aten::item"
 
 
-@dataclass(frozen=True)
-class StopFlags:
+class StopFlags(Struct, frozen=True):
     """Broadcasts of a flag that the host waits for, over the averaged steps.
 
     Attributes:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import TypeVar
+
+from msgspec import Struct
 
 from lightning_perf.trace.columns import matched_part
 
 
-@dataclass(frozen=True)
-class NameRule:
+class NameRule(Struct, frozen=True):
     """One naming scheme.
 
     Attributes:
@@ -233,8 +233,7 @@ def spelled_arithmetic(spelling: str) -> str:
     return _ARITHMETICS[key]
 
 
-@dataclass(frozen=True)
-class KernelArithmetic:
+class KernelArithmetic(Struct, frozen=True):
     """The facts in a name. None stands for one that it does not show."""
 
     arithmetic: str | None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -26,8 +27,7 @@ _HALF = {"c10::BFloat16": "bfloat16", "c10::Half": "float16"}
 _ACCUMULATE = "AccumulateGrad"
 
 
-@dataclass(frozen=True)
-class OperatorCall:
+class OperatorCall(Struct, frozen=True):
     """Calls of one operator with the same inputs.
 
     Attributes:
@@ -53,8 +53,7 @@ class OperatorCall:
         return self.forward_ns + self.backward_ns
 
 
-@dataclass(frozen=True)
-class ParameterShape:
+class ParameterShape(Struct, frozen=True):
     """Parameters of one shape that a step updates.
 
     Attributes:
@@ -66,8 +65,7 @@ class ParameterShape:
     count: int
 
 
-@dataclass(frozen=True)
-class OperatorCalls:
+class OperatorCalls(Struct, frozen=True):
     """The operator calls of the forward pass, over the averaged steps.
 
     Attributes:

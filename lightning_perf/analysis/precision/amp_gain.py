@@ -13,11 +13,11 @@ Host, input, launches and idle time stay the same, so only the exposed part of c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -85,8 +85,7 @@ MAX_DEPTH = 8
 PartName = Literal["products", "products on Tensor Cores", "following", "fixed", "in 16 bits"]
 
 
-@dataclass(frozen=True)
-class AmpPart:
+class AmpPart(Struct, frozen=True):
     """A part of the compute time.
 
     Attributes:
@@ -104,8 +103,7 @@ class AmpPart:
     slowest_ns: float
 
 
-@dataclass(frozen=True)
-class AmpGain:
+class AmpGain(Struct, frozen=True):
     """The expected gain of mixed precision.
 
     Attributes:
@@ -289,8 +287,7 @@ def _elements(shapes_json: str) -> int:
     return sum(prod(shape) for shape in json_shapes(shapes_json) if shape)
 
 
-@dataclass(frozen=True)
-class AmpCheck:
+class AmpCheck(Struct, frozen=True):
     """A prediction and the measured result.
 
     Attributes:

@@ -8,11 +8,11 @@ Only times between two meetings of the ranks are compared, so their clocks need 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.run_files.fit.account import FitAccount
 from lightning_perf.run_files.steps import UNKNOWN, WARMUP_STEPS, StepSamples
@@ -46,8 +46,7 @@ Unit: TypeAlias = Literal["tokens", "samples"]
 UNITS: tuple[Unit, ...] = ("tokens", "samples")
 
 
-@dataclass(frozen=True)
-class RankInFit:
+class RankInFit(Struct, frozen=True):
     """One rank, over the steps that all ranks logged.
 
     Attributes:
@@ -71,8 +70,7 @@ class RankInFit:
     late_ns: float | None
 
 
-@dataclass(frozen=True)
-class LateRank:
+class LateRank(Struct, frozen=True):
     """A rank that was late again and again.
 
     Attributes:
@@ -100,8 +98,7 @@ class LateRank:
     saving_ns: float
 
 
-@dataclass(frozen=True)
-class UnevenBatches:
+class UnevenBatches(Struct, frozen=True):
     """Waits between ranks that the sizes of their batches explain.
 
     Attributes:
@@ -121,8 +118,7 @@ class UnevenBatches:
     rank_ns: float
 
 
-@dataclass(frozen=True)
-class RanksOverFit:
+class RanksOverFit(Struct, frozen=True):
     """The comparison of the ranks over the whole fit, by their step logs.
 
     Attributes:
@@ -149,8 +145,7 @@ class RanksOverFit:
     uneven: UnevenBatches | None = None
 
 
-@dataclass(frozen=True)
-class _Joined:
+class _Joined(Struct, frozen=True):
     """The logs of some ranks, with a row per common step and a column per rank."""
 
     numbers: tuple[int, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup, WorkerGrowth
 from lightning_perf.trace.columns import Float64Array, Int64Array
@@ -30,8 +30,7 @@ Z_95 = 1.959964
 """Quantile of the normal distribution for an interval of 95 %."""
 
 
-@dataclass(frozen=True)
-class StepGrowth:
+class StepGrowth(Struct, frozen=True):
     """Steps that take longer and longer.
 
     Attributes:
@@ -129,8 +128,7 @@ SHOWN = 8
 """Groups of tensors that are listed."""
 
 
-@dataclass(frozen=True)
-class TensorGrowth:
+class TensorGrowth(Struct, frozen=True):
     """Tensors of one kind that became more between two counts.
 
     Attributes:
@@ -148,8 +146,7 @@ class TensorGrowth:
     bytes: int
 
 
-@dataclass(frozen=True)
-class MemoryGrowth:
+class MemoryGrowth(Struct, frozen=True):
     """The memory of a fit at the ends of steps.
 
     Attributes:

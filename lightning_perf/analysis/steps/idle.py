@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
@@ -17,8 +16,7 @@ GAP_CLASSES = ("kernel_gap", *HOST_CATEGORIES)
 at fault. The others are the host's categories of the breakdown."""
 
 
-@dataclass(frozen=True, eq=False)
-class Gaps:
+class Gaps(Struct, frozen=True, eq=False):
     """The device-idle gaps of the averaged steps, in time order. A gap that spans two steps is cut in two.
 
     Attributes:
@@ -83,8 +81,7 @@ _GAPS_LISTED = 10
 _STEP_MARK = "ProfilerStep#"
 
 
-@dataclass(frozen=True)
-class IdleClass:
+class IdleClass(Struct, frozen=True):
     """The device-idle time of one class.
 
     Attributes:
@@ -102,8 +99,7 @@ class IdleClass:
     remedy: str
 
 
-@dataclass(frozen=True)
-class IdleGap:
+class IdleGap(Struct, frozen=True):
     """One gap.
 
     Attributes:
@@ -131,8 +127,7 @@ class IdleGap:
     remedy: str
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """The device-idle time of the averaged steps: instants at which no device does anything.
 
     Attributes:

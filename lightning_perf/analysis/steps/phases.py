@@ -6,9 +6,8 @@ phase that comes first in `PHASES` gets the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import find_row
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, share_of
@@ -22,8 +21,7 @@ LEAVES: tuple[str, ...] = (*DEVICE_CATEGORIES, *HOST_CATEGORIES)
 """The categories without parts, which are the columns of the matrix."""
 
 
-@dataclass(frozen=True)
-class PhaseTime:
+class PhaseTime(Struct, frozen=True):
     """The time of one phase.
 
     Attributes:
@@ -42,8 +40,7 @@ class PhaseTime:
     category_mean_ns: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(Struct, frozen=True):
     """Phase × category.
 
     Attributes:

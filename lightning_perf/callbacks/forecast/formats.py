@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from msgspec import Struct
 
 FORMATS = ("fp16", "bf16", "e4m3", "e4m3-delayed", "e5m2", "e5m2-delayed", "mxfp8", "nvfp4")
 """The formats of a tensor.
@@ -22,8 +21,7 @@ _FP32_MANTISSA = 23
 _FP32_BIAS = 127
 
 
-@dataclass(frozen=True)
-class _Float:
+class _Float(Struct, frozen=True):
     """A small floating-point format without infinities in use.
 
     Attributes:
@@ -44,8 +42,7 @@ _E5M2 = _Float(2, -14, 57344.0, 61440.0)
 _E2M1 = _Float(1, 0, 6.0, 7.0)
 
 
-@dataclass(frozen=True)
-class Rounded:
+class Rounded(Struct, frozen=True):
     """A tensor after rounding.
 
     Attributes:

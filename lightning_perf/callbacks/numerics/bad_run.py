@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.host_copy import ScalarCopies
@@ -148,8 +149,7 @@ class LossWatch(FitObserver):
             self._result = BadRun(step, precision, symptom, weights_finite=False, layer=bad)
 
 
-@dataclass(frozen=True)
-class _Pass:
+class _Pass(Struct, frozen=True):
     """The loss of a pass; its gradients in one FP32 vector, None if the loss or a gradient is not finite."""
 
     loss: float = float("nan")
@@ -188,7 +188,7 @@ class _Diagnosis:
         # Where FP32 fails too, its own pass shows the cause, without the overflows of 16 bits.
         origin = _origin(mixed_watch.found, fp32_watch.found) if sound else _origin(fp32_watch.found, ())
         if origin is not None:
-            found = replace(found, **{name: value for name, value in vars(origin).items() if name != "finite_inputs"})
+            found = replace(found, **{name: value for name, value in asdict(origin).items() if name != "finite_inputs"})
         return found if fp32.gradients is None or mixed.is_like(fp32) else self._with_cure(found, fp32)
 
     def _in_batch(self) -> tuple[str, ...]:

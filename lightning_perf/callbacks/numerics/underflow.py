@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.precision.scales import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
@@ -43,8 +44,7 @@ _PROBE_DOUBLINGS = (20, 10, 5)
 _logger = logging.getLogger("lightning_perf")
 
 
-@dataclass(frozen=True)
-class _Counted:
+class _Counted(Struct, frozen=True):
     """A sample. Its counts may not have arrived from the device yet."""
 
     step: int
@@ -54,8 +54,7 @@ class _Counted:
     probe: _Probe | None
 
 
-@dataclass(frozen=True)
-class _Probe:
+class _Probe(Struct, frozen=True):
     """The result of one more backward pass for some layers, at a scale that many doublings higher."""
 
     layers: tuple[int, ...]

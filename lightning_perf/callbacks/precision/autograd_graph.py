@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 CAST = "ToCopyBackward0"
 LEAF = "torch::autograd::AccumulateGrad"
 _COMPILED = "CompiledFunctionBackward"
 
 
-@dataclass(frozen=True)
-class GradientGraph:
+class GradientGraph(Struct, frozen=True):
     """The parameters that a loss reaches.
 
     Attributes:

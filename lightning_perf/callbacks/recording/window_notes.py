@@ -6,12 +6,12 @@ import json
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import asdict
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.memory_watch import process_bytes

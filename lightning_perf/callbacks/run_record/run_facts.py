@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
@@ -175,8 +175,7 @@ def batch_facts(batch: Any) -> Facts:
     return {"data.first_batch": fact_of_hash(lambda: hash_tensors(batch))}
 
 
-@dataclass(frozen=True)
-class SampleFiles:
+class SampleFiles(Struct, frozen=True):
     """The files from which a data set reads its samples, in the order of the samples."""
 
     count: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Struct
 
 from lightning_perf.objects import attributes, is_tensor, parts, size
 
@@ -113,8 +113,7 @@ MOST_PARTS = 32
 TOKEN_TYPES = frozenset({"int16", "int32", "int64"})
 
 
-@dataclass(frozen=True)
-class Sequences:
+class Sequences(Struct, frozen=True):
     """The token sequences of a batch.
 
     Attributes:
@@ -133,8 +132,7 @@ class Sequences:
         return self.rows * self.length
 
 
-@dataclass(frozen=True)
-class Padding:
+class Padding(Struct, frozen=True):
     """The padding of some batches.
 
     Attributes:

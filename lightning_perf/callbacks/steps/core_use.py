@@ -10,10 +10,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s, process_counters
@@ -94,8 +95,7 @@ def process_memory(pid: int) -> Memory | None:
         return None
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """All counters at one moment; None stands for one that the system does not have."""
 
     at_ns: int = field(default_factory=time.perf_counter_ns)

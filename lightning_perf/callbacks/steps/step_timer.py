@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from msgspec import Struct
 
 from lightning_perf.callbacks.steps.batch_parts import batch_samples, count_tokens
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
@@ -21,8 +21,7 @@ TimingEvent: TypeAlias = Any
 """A `torch.cuda.Event` with ``enable_timing=True``."""
 
 
-@dataclass(frozen=True)
-class DeviceInterval:
+class DeviceInterval(Struct, frozen=True):
     """The events of one step in the device's stream.
 
     Attributes:

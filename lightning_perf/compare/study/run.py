@@ -8,9 +8,11 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
@@ -298,8 +300,7 @@ REPORT_WAIT_AFTER_S = 3.0
 """Report waiting after this many seconds without a run. The pause between two runs is shorter."""
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The progress of a study: finished and running runs, and the problems so far.
 
     Attributes:

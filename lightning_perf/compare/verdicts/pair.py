@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
@@ -60,8 +61,7 @@ SAME_SAMPLES = 0.1
 Values = list[float | None]
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """The runs of a baseline and a candidate: by block, or else in the order of their start.
 
     Attributes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
@@ -58,8 +60,7 @@ def _inverse(ratio: float) -> float:
     return 1 / ratio
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The results of a candidate that its verdict describes.
 
     Attributes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.inference.errors import InferenceError
@@ -20,8 +20,7 @@ Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Struct, frozen=True):
     """Accuracy of a variant, and its agreement with the original.
 
     Attributes:

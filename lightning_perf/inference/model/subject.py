@@ -6,11 +6,11 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
 from lightning_perf.errors import reason_of
@@ -18,8 +18,7 @@ from lightning_perf.inference.errors import InferenceError
 from lightning_perf.lazy_imports import find_object
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """The model under study, with its inputs and its device.
 
     Attributes:

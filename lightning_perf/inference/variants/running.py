@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.inference.errors import InferenceError, VariantError, worker_errors
@@ -34,8 +34,7 @@ _COARSE = ("int8", "fp16", "bf16")
 TURN_TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True)
-class BuiltVariant:
+class BuiltVariant(Struct, frozen=True):
     """An artefact, with its outputs in the process that built it.
 
     Attributes:

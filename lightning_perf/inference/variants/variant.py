@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.runtimes.base import Runtime
@@ -54,8 +55,7 @@ def default_variants(device_type: str) -> tuple[str, ...]:
     return _DEFAULTS[device_type]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One way to run a model.
 
     Attributes:

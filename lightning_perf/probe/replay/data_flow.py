@@ -9,11 +9,11 @@ that returned such a tensor. Autocast itself decides which operators it casts, s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.utils._pytree import tree_map
 

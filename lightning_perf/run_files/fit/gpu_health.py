@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
@@ -24,8 +24,7 @@ REMARKABLE = {
 and displays (256) are settings."""
 
 
-@dataclass(frozen=True)
-class ClockReason:
+class ClockReason(Struct, frozen=True):
     """A reason for low clocks.
 
     Attributes:
@@ -39,8 +38,7 @@ class ClockReason:
     harmful: bool
 
 
-@dataclass(frozen=True)
-class GpuHealth:
+class GpuHealth(Struct, frozen=True):
     """The GPU of a rank, from the second batch to the end of training. ``None`` stands for a figure that is unknown.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.analysis.diff import diff_compilations
