@@ -20,7 +20,7 @@ from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.core_use import CoreUse
+from lightning_perf.callbacks.steps.core_use import CoreUse, core_wait_ns
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.callbacks.steps.hook_times import HookTimes
@@ -100,6 +100,7 @@ class Fit:
                 errors=errors,
                 core_use=core_use[0],
                 loader=loader,
+                nodes=loop.nodes,
                 parameters=functools.partial(_product_parameters, loop, errors),
                 hook_times=hook_times,
                 tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
@@ -140,8 +141,13 @@ class Fit:
             *(each.add for each in totals),
             *(each.add for each in self._captures),
         )
+        # On a GPU the host runs ahead, so that its phases say nothing about the waits of the device.
+        compared = accounts if device.type == "cpu" and loop.world_size > 1 else ()
         timer = StepTimer(
-            state, on_sample=self._on_sample, device_clock=cuda_clock(device) if device.type == "cuda" else None
+            state,
+            on_sample=self._on_sample,
+            device_clock=cuda_clock(device) if device.type == "cuda" else None,
+            phases_ns=next((account.step_phases_ns for account in compared), None),
         )
         compilations = CompileMonitor(
             state,
@@ -260,6 +266,7 @@ class _Totals(StepObserver):
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._next_mark = MARKED_STEPS
+        self._waited_ns = core_wait_ns()
 
     def add(self, sample: StepSample) -> None:
         """Count the sample of a step; the totals are unknown from the first step without a count on."""
@@ -270,11 +277,13 @@ class _Totals(StepObserver):
             self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
-        """Complete the account."""
         if self._state.whole_steps:
             account = self._account
             account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
             account.collections = self.garbage.totals()
+            waited_ns = core_wait_ns()
+            if waited_ns is not None and self._waited_ns is not None:
+                account.core_wait_ns = max(0, waited_ns - self._waited_ns)
 
     def close(self) -> None:
         """Stop to watch the garbage collector."""

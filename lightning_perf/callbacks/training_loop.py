@@ -25,12 +25,14 @@ class TrainingLoop(StepCounter, Protocol):
         model: The model; None if it is not known.
         expected_steps: Steps that the training will have; None if that is open.
         hook_times: A timer of hooks; None in a loop without hooks.
+        nodes: Machines that it runs on; None if unknown.
         obstacle: Why the profiler cannot record this training, or None.
     """
 
     name: str
     rank: int
     world_size: int
+    nodes: int | None
     device: torch.device
     log_every: int
     profiler: Any
@@ -65,6 +67,7 @@ class TrainerLoop:
         self._progress = optimizer_progress(trainer)
         self.rank = int(trainer.global_rank)
         self.world_size = int(trainer.world_size)
+        self.nodes: int | None = int(trainer.num_nodes)
         self.device: torch.device = trainer.strategy.root_device
         self.log_every = int(trainer.log_every_n_steps)
         self.profiler: Any = trainer.profiler

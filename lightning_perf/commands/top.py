@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_perf.arguments import describe, positive
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, TraceError
 
 HELP = "watch the step times of a training while it runs"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.host.loading import Loading, LoadingCost
 from lightning_perf.analysis.host.user_code import function_text
@@ -107,8 +109,7 @@ MANY_TENSORS = 8
 MEASURE = "Measure before you use worker processes"
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(Struct, frozen=True):
     """A step that waits for its batch."""
 
     analysis: RankAnalysis
@@ -169,8 +170,7 @@ def advised_workers(analysis: RankAnalysis) -> int | None:
     return _Wait(analysis, analysis.loading, wait_ns, step_ns).cost.advised
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """The change for one training, its least and most saving per step, and reasons for it or against another."""
 
     action: str
@@ -453,8 +453,7 @@ ON_BUSY_CORES = 1.5
 """Factor on the upper end of a measured time: in the training, caches are cold and other threads run."""
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """The cost of sending one batch between processes, at least and at most.
 
     `sent_ns` is the time of the worker process beyond making the batch, `received_ns` that of the training thread.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.units import format_bytes, format_share
@@ -45,8 +46,7 @@ _WORDS: dict[Kind, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """The largest cause of slow workers that explains the wait for data, and the evidence for it in sentences."""
 
     kind: Kind

@@ -313,8 +313,9 @@ class PerfLoop:
         if self._ranks.rank == 0:
             leave_note(OwnMeasurement("PerfLoop"))
         self._record = LoopRecord(
-            self._folder if self._ranks.rank == 0 else None,
+            self._folder,
             self._errors,
+            rank=self._ranks.rank,
             device=device,
             uuids=functools.partial(device_uuids, [device]),
             world_size=self._ranks.world_size,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 from lightning_perf.units import format_duration
 
 
-@dataclass(frozen=True)
-class HangReport:
+class HangReport(Struct, frozen=True):
     """The position of a rank in which no step or batch ended for long.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.errors import TraceError
@@ -28,8 +28,7 @@ KEPT_STEPS = 5_000
 _RANK = re.compile(r"\.rank(\d+)\.jsonl$")
 
 
-@dataclass(frozen=True)
-class RankState:
+class RankState(Struct, frozen=True):
     """The state of one rank.
 
     Attributes:
@@ -57,8 +56,7 @@ class RankState:
     latest_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """The state of a run.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding

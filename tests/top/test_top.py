@@ -11,10 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.cli import main
 from lightning_perf.report.build import analyze

@@ -10,10 +10,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s, process_counters
@@ -40,6 +41,12 @@ def task_use(path: Path) -> Use | None:
         return int(on_core_ns), int(waited_ns)
     except (OSError, ValueError):  # not Linux, a kernel without these statistics, or a task that has ended
         return None
+
+
+def core_wait_ns() -> int | None:
+    """Return the time for which the calling thread was ready to run and had no core; None if nobody counts it."""
+    use = task_use(PROC / "self" / "task" / str(threading.get_native_id()))
+    return use[1] if use is not None else None
 
 
 def pressure_us(kind: str) -> int | None:
@@ -88,8 +95,7 @@ def process_memory(pid: int) -> Memory | None:
         return None
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """All counters at one moment; None stands for one that the system does not have."""
 
     at_ns: int = field(default_factory=time.perf_counter_ns)

@@ -8,9 +8,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 
-@dataclass(frozen=True)
-class MemorySample:
+class MemorySample(Struct, frozen=True):
     """The memory in use at the end of a step, by its index in this fit."""
 
     step: Count
     bytes: Count
 
 
-@dataclass(frozen=True)
-class TensorGroup:
+class TensorGroup(Struct, frozen=True):
     """The tensors of one class, type, shape and device that Python objects refer to.
 
     Attributes:
@@ -34,8 +33,7 @@ class TensorGroup:
     bytes: Count
 
 
-@dataclass(frozen=True)
-class TensorCensus:
+class TensorCensus(Struct, frozen=True):
     """All tensors at the end of a step, and the container that grew most.
 
     Attributes:
@@ -47,8 +45,7 @@ class TensorCensus:
     items: Count = 0
 
 
-@dataclass(frozen=True)
-class WorkerGrowth:
+class WorkerGrowth(Struct, frozen=True):
     """The memory and the processor time of one worker process of the training's loader, from its start on.
 
     Attributes:
@@ -97,8 +94,7 @@ class WorkerGrowth:
         return max(0, min(self.last_bytes - self.first_bytes, self.faulted_bytes) - self.resident_bytes)
 
 
-@dataclass(frozen=True)
-class GrowthRecord:
+class GrowthRecord(Struct, frozen=True):
     """The memory of a fit over time.
 
     Attributes:
