@@ -111,14 +111,14 @@ def test_the_time_of_workers_adds_up_without_validation(slow: int | None, monkey
 
 
 class Sleeping(Points):
-    """Points that take 10 ms each, in one of two workers or in both."""
+    """Points that take 20 ms each, in one of two workers or in both."""
 
     slow: int | None = None
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
         if info is not None and self.slow in (None, info.id):
-            time.sleep(0.01)
+            time.sleep(0.02)
         return super().__getitem__(index)
 
 
