@@ -231,7 +231,9 @@ class WorkerUse:
 
     def _slow(self) -> int | None:
         """Return the number of the only worker that still makes batches when the others have made theirs."""
-        (slowest, most), *others = self._open.most_common() or [(None, 0)]
+        if not self._open:
+            return None
+        (slowest, most), *others = self._open.most_common()
         is_only = sum(count for _, count in others) <= SLOW * most * (self._workers - 1)
         return slowest if is_only and self._workers > 1 else None
 
