@@ -35,13 +35,7 @@ _TUNERS = ("lightning.pytorch.tuner.tuning", "pytorch_lightning.tuner.tuning")
 """Modules that fit in order to find a learning rate or a batch size, before the fit itself."""
 
 
-def run_script(
-    script: Script,
-    seed: int,
-    on_fit: Callable[[Training], None],
-    channel: Channel,
-    calls: Calls | None = None,
-) -> None:
+def run_script(script: Script, seed: int, on_fit: Callable[[Training], None], channel: Channel, calls: Calls) -> None:
     """Run a script as ``python`` would. Its first fit calls `on_fit` and then ends this process.
 
     So the context managers around the fit are open, and nothing after the fit runs.
@@ -53,7 +47,6 @@ def run_script(
     Raises:
         NoFitError: The script ended before it called ``trainer.fit``.
     """
-    calls = calls if calls is not None else Calls()
     os.environ["WANDB_MODE"] = "disabled"  # a tuning has many processes, and none of them is an experiment
     _seed(seed)
     when_loaded(_TRAINERS, lambda module: _watch_trainers(module, on_fit, channel, calls))
