@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -173,8 +173,10 @@ class Calls:
         """Note the call that makes an object: the nearest one that its class did not make itself."""
         while self._root is not None and caller is not None:
             if self._is_users(caller) or not _is_within(caller, made):
-                self._made[made] = site, _ = self._site(caller, type(made)), caller.f_code.co_name
+                site = self._site(caller, type(made))
                 self._counts[site] += self._fit == ""
+                with suppress(TypeError):  # an object without a hash has no place
+                    self._made[made] = site, caller.f_code.co_name
                 return
             caller = caller.f_back
 
