@@ -14,9 +14,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_count, describe, print_error, print_progress, share_or_zero
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.arguments import add_count, describe, positive, print_error, print_progress, share_or_zero
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.project import install_command, page_url
 from lightning_perf.workers.script import ScriptError, find_script
 
@@ -73,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     schedule.add_argument(
         "--capture-slow-steps", action="store_true", help="record again when steps become slow, or on demand"
+    )
+    parser.add_argument(
+        "--hang-after",
+        type=positive,
+        metavar="SECONDS",
+        help="warn, and save Python stacks, if no step or batch ends for so long (default: never)",
     )
     training = parser.add_argument_group("training")
     training.add_argument(

@@ -8,8 +8,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.machine.environment import version_facts
@@ -30,9 +31,10 @@ from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is
 from lightning_perf.tune.messages import Order, Scouted, Site, TrainingSource
 from lightning_perf.tune.pairs import Pair, Pairs, start_worker
 from lightning_perf.tune.patch import Patch, make_patch
-from lightning_perf.tune.progress import Progress, describe_left
+from lightning_perf.tune.progress import Progress
 from lightning_perf.tune.result import SCHEMA_VERSION, Losses, Outcome, Trial, TuneResult, describe_ratio
 from lightning_perf.tune.settings import Budget, TuneSettings
+from lightning_perf.units import describe_left
 from lightning_perf.workers.script import Script
 
 CONFIRMING_PAIRS = 2

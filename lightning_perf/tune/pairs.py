@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
@@ -114,8 +115,7 @@ def _fills_memory(window: Window) -> bool:
     return window.free_bytes < MEMORY_MARGIN * window.peak_bytes
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """Two trainings that were measured against each other.
 
     Attributes:

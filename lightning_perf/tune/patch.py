@@ -11,8 +11,11 @@ import copy
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Site
@@ -99,8 +102,7 @@ class _File:
         return [(at, at, text)] if trailing else [(end, end, ","), (at, at, text)]
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """A unified diff, and for each setting of the kept levers its place."""
 
     diff: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.run_files.estimates import Source
@@ -37,8 +38,7 @@ class Outcome(str, Enum):
     NOT_TRIED = "not tried"
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One lever, tried on top of those kept before it.
 
     Attributes:
@@ -66,8 +66,7 @@ class Trial:
     on_top_of: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """The place of a kept lever's setting in a script.
 
     Attributes:
@@ -87,8 +86,7 @@ class Place:
     remark: str | None = None
 
 
-@dataclass(frozen=True)
-class Losses:
+class Losses(Struct, frozen=True):
     """The losses of the unchanged training and of all kept levers together, with the same seed, in fresh processes.
 
     Attributes:
@@ -104,8 +102,7 @@ class Losses:
     changed: float
 
 
-@dataclass(frozen=True)
-class TuneResult(TextDocument, SavedDocument):
+class TuneResult(TextDocument, SavedDocument, frozen=True):
     """The result of a tuning: the levers that were tried, and the lines to change.
 
     Attributes:

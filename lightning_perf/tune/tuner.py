@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 from lightning_perf.tune.errors import TuneError
@@ -15,8 +15,7 @@ from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.script import Script
 
 
-@dataclass(frozen=True)
-class TorchFlags:
+class TorchFlags(Struct, frozen=True):
     """Settings that a user's script may have made before it tunes, and that a fresh process does not know."""
 
     threads: int

@@ -9,11 +9,11 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
@@ -32,6 +32,7 @@ from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run,
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.training import Training, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
+from lightning_perf.workers.processors import usable_cpus
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -271,6 +272,5 @@ def _machine(training: Any) -> Machine:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     device = trainer_class(training.module)(**given, **quiet).strategy.root_device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
-    return Machine(device.type, capability, cores, name)
+    return Machine(device.type, capability, usable_cpus(), name)

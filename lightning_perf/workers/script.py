@@ -6,19 +6,19 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from lightning_perf.errors import LocatedError
-from lightning_perf.revision import repository
+from lightning_perf.machine.revision import repository
 
 
 class ScriptError(LocatedError):
     """A script cannot be started."""
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True):
     """A script and its arguments.
 
     Attributes:

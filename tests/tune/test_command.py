@@ -198,7 +198,7 @@ def test_json_is_the_document(tuned, capsys):
     assert document["kept"] == ["channels-last"]
     assert document["trials"][0]["measured"]["value"] == 0.7
     assert document["trials"][2]["outcome"] == "slower"
-    assert set(document) == set(TuneResult.__dataclass_fields__)
+    assert set(document) == set(TuneResult.__struct_fields__)
 
 
 @pytest.mark.parametrize(

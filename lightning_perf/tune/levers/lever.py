@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from lightning_perf.tune.training import Training
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine of the trials.
 
     Attributes:
@@ -27,8 +27,7 @@ class Machine:
     fetch_cpu_share: float | None = None
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A setting for the user's code.
 
     Attributes:
@@ -72,8 +71,7 @@ class Change(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Lever:
+class Lever(Struct, frozen=True):
     """One thing to change.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_perf.analysis.host.loading import affordable_workers
@@ -122,8 +122,7 @@ def _owner(training: Training) -> Any:
     return training.data if hasattr(training.data, "train_dataloader") else None
 
 
-@dataclass(frozen=True)
-class Workers:
+class Workers(Struct, frozen=True):
     """Batches made by worker processes that stay alive over epochs, some of them in advance."""
 
     count: int
@@ -178,8 +177,7 @@ class PinnedMemory:
 _LINEAR_SCALING = "linear scaling (Goyal et al. 2017, arXiv:1706.02677): check the accuracy"
 
 
-@dataclass(frozen=True)
-class BatchSize:
+class BatchSize(Struct, frozen=True):
     """More samples per batch. This is another training, so the user has to choose its learning rate again."""
 
     factor: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from msgspec import Struct
 from torch import nn
 
 from lightning_perf.machine.environment import has_cpp_compiler
@@ -19,8 +18,7 @@ _BF16_CAPABILITY = (8, 0)
 """From Ampere on Tensor Cores take bfloat16 and TF32 (NVIDIA's A100 whitepaper)."""
 
 
-@dataclass(frozen=True)
-class MixedPrecision:
+class MixedPrecision(Struct, frozen=True):
     """Autocast to a 16-bit type."""
 
     precision: str
@@ -118,8 +116,7 @@ class KeptMemory:
             raise NotApplicableError("glibc does not take the setting")
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """The module compiled by TorchInductor.
 
     Attributes:

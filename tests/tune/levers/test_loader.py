@@ -2,10 +2,10 @@
 
 import itertools
 import time
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
