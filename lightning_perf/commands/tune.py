@@ -127,12 +127,14 @@ def run(options: argparse.Namespace) -> int:
         if result.diff:
             write_output(options.out / PATCH_FILE, result.diff)
     show(result, options, kept_as=TUNE_FILE)
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
     if isinstance(training, Script) and result.diff and options.apply:
         _apply(result, training.root)
     elif isinstance(training, Script) and result.diff and options.out is not None:
         patch = str((options.out / PATCH_FILE).absolute())
         say(f"to apply the patch: {shlex.join(['git', '-C', str(training.root), 'apply', patch])}")
-    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
+    return ExitCode.SUCCESS
 
 
 def _check_apply(training: str | Script) -> None:
