@@ -39,6 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     for name in ("LARGE_BYTES", "LARGE_GZIP_BYTES"):
         monkeypatch.setattr(column_cache, name, 1)
+    monkeypatch.setattr(reader, "CACHED_BYTES", 1)
     return tmp_path / "cache" / "columns"
 
 
@@ -246,8 +247,9 @@ def test_processes_that_read_at_once(path: Path, cache: Path) -> None:
 import sys
 from pathlib import Path
 from lightning_perf.trace import column_cache
-column_cache.LARGE_BYTES = 1
-from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace import reader
+column_cache.LARGE_BYTES = reader.CACHED_BYTES = 1
+read_trace = reader.read_trace
 for _ in range(40):
     assert len(read_trace({str(path)!r}).operators) == {len(whole.operators)}
     for entry in Path({str(cache)!r}).iterdir():
