@@ -48,7 +48,7 @@ def analyze_recordings(
     """
     sizes = [sum(map(_size, group)) for group in groups]
     large = sum(size >= LARGE_BYTES for size in sizes)
-    if not large or not sys.executable:
+    if not large or not sys.executable or sys.platform == "win32":
         return [analyze_recording(group, by_shape=by_shape) for group in groups]
     from lightning_perf.workers.processors import usable_cpus
 

@@ -130,6 +130,9 @@ def test_the_version_of_the_decoder_is_its_code(tmp_path: Path, monkeypatch: pyt
     with (tmp_path / "assembly.py").open("a") as code:
         code.write("# changed\n")
     assert fresh() != column_cache.decoder_version()
+    monkeypatch.setattr(column_cache, "__file__", str(tmp_path / "elsewhere" / "column_cache.pyc"))
+    with pytest.raises(OSError, match="column_cache"):
+        fresh()
 
 
 def test_what_is_not_kept(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +223,12 @@ def test_a_folder_that_cannot_be_written(path: Path, cache: Path, monkeypatch: p
     assert list(elsewhere.iterdir()) == []
     cache.unlink()
     read_trace(path)
+    cache.rename(elsewhere / "columns")
+    cache.symlink_to(elsewhere / "columns")
+    with decoded(monkeypatch, 1):
+        read_trace(path)
+    cache.unlink()
+    (elsewhere / "columns").rename(cache)
     monkeypatch.setattr(os, "utime", refuse)  # the entries can only be read
     with decoded(monkeypatch, 0):
         assert_same_trace(read_trace(path), whole)
