@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_list, add_outputs, at_least, describe, positive, print_error, progress_printer
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
@@ -61,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 if a finding has this rule ID or severity; 'moderate' includes high, 'low' is any finding",
     )
     parser.add_argument("--by-shape", action="store_true", help="separate operators by the shapes of their inputs")
+    parser.add_argument(
+        "--link",
+        type=positive,
+        metavar="GB_PER_S",
+        help="peak bandwidth of the link between the devices in one direction, e.g. 50 for InfiniBand NDR (default: "
+        "of NVLink or PCIe, if all ranks share a machine)",
+    )
     probe = parser.add_argument_group("probe")
     probe.add_argument(
         "--probe",
@@ -132,7 +138,8 @@ def run(options: argparse.Namespace) -> int:
 
         executor = RayRecordings(options.ray_address)
     probe = _probe(Path(path), options, say) if options.probe is not None else None
-    report = analyze(path, by_shape=options.by_shape, executor=executor, probe=probe)
+    link = options.link * 1e9 if options.link else None
+    report = analyze(path, by_shape=options.by_shape, link_bytes_per_s=link, executor=executor, probe=probe)
     show(report, options, title=Path(path).resolve().name)
     matched: list[Finding | PrecisionMistake] = [
         finding for finding in (*report.findings, *report.fit_findings) if _matches(finding, options.fail_on)

@@ -6,10 +6,10 @@ import pickle
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -23,8 +23,7 @@ COLLATE, TRANSFER, PIN = "collate", "transfer between processes", "pin memory"
 _clock: StageClock | None = None
 
 
-@dataclass(frozen=True)
-class _Timed:
+class _Timed(Struct, frozen=True):
     """A batch with the times of its stages in the worker process."""
 
     batch: Any

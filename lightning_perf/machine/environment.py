@@ -58,12 +58,7 @@ PACKAGES = (
 
 
 def version_facts() -> Facts:
-    """Return versions of Python and of the installed libraries that affect a training's speed and result.
-
-    Example:
-        >>> {"version.python", "version.lightning-perf"} <= version_facts().keys()
-        True
-    """
+    """Return versions of Python and of the installed libraries that affect a training's speed and result."""
     facts: Facts = {"version.python": platform.python_version()}
     return facts | {f"version.{package}": _version(package) for package in PACKAGES}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
@@ -36,8 +36,7 @@ MEMORY_SHARE = 0.25
 MOST_MEMORY_BYTES = 4 << 30
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A probe of a recording.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
 from lightning_perf.analysis.rank import RankAnalysis
@@ -26,8 +27,7 @@ AS_USUAL = 1.1
 """A captured step within a tenth of the usual one is no longer slow."""
 
 
-@dataclass(frozen=True)
-class Captured:
+class Captured(Struct, frozen=True):
     """One capture.
 
     Attributes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
@@ -19,8 +20,7 @@ from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """The analyses of the files of one process.
 
     Attributes:

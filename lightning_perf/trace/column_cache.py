@@ -14,13 +14,14 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lightning_perf.run_files.atomic import atomic_file
@@ -53,8 +54,7 @@ _FAULTS = (OSError, ValueError, TypeError, msgspec.MsgspecError)
 """The errors of an entry that is missing or damaged, or cannot be written."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """The place in the cache for the columns of a trace file.
 
     Attributes:

@@ -6,8 +6,9 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly

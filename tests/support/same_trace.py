@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.trace.trace import Trace
 
@@ -20,9 +20,9 @@ def _compare(one: Any, other: Any, where: str) -> None:
     if isinstance(one, np.ndarray):
         assert one.dtype == other.dtype, where
         np.testing.assert_array_equal(one, other, err_msg=where)
-    elif is_dataclass(one):
-        for field in fields(one):
-            _compare(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, Struct):
+        for name in one.__struct_fields__:
+            _compare(getattr(one, name), getattr(other, name), f"{where}.{name}")
     elif isinstance(one, tuple):
         assert len(one) == len(other), where
         for at, (left, right) in enumerate(zip(one, other, strict=True)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import exclusive_ns, merge
@@ -31,8 +31,7 @@ ROWS_AT_ONCE = 1 << 18
 """Spans that are summed at once, or those of one code if they are more. It bounds the memory for large recordings."""
 
 
-@dataclass(frozen=True, eq=False)
-class Bins:
+class Bins(Struct, frozen=True, eq=False):
     """Spans of time in ascending order that do not overlap. Bins of one step touch.
 
     Attributes:
@@ -168,8 +167,7 @@ NAMES_LISTED = 3
 TOP_CATEGORIES = tuple(name for name, parent in CATEGORIES if parent is None)
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """One row of the timeline: the parts of each bin of every step.
 
     Attributes:
@@ -183,8 +181,7 @@ class Lane:
     data: str
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Where the time goes within each step. A lane that the recording cannot support is ``None``.
 
     Attributes:
