@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -293,7 +294,7 @@ def all_reduces(rank: int, duration_us: list[int], **facts):
     """Steps with an all-reduce of 4,000 bytes between two ranks of one host, or of the given facts."""
     builder = TraceBuilder().gpu("NVIDIA H100 80GB HBM3").rank(rank, 2)
     builder.top_level.update({"host_name": "a"} | facts)
-    args = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Group size": 2}
+    args: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Group size": 2}
     for n, duration in enumerate(duration_us):
         builder.step(n, 1000 * n, 1000)
         builder.launch(
