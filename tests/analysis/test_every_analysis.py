@@ -17,8 +17,8 @@ from lightning_perf.trace.description import TOKENS_KEY
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH, TraceBuilder
 
-DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe"}
-"""Fields that repeat what the recording says of itself."""
+DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe", "link"}
+"""Fields that repeat what the recording says of itself, or that a report adds."""
 
 SECTIONS = sorted({field.name for field in fields(RankAnalysis)} - DESCRIPTIONS)
 
@@ -145,7 +145,7 @@ OF_A_DEVICE = {"amp_gain", "arithmetic", "efficiency", "host_pace", "idle", "ker
 OF_OPERATORS = {"autocast", "call_tree", "host_compute", "operators", "pauses"}
 OF_MORE = {
     "anomaly_checks", "attention", "clock_skew", "communication", "compiled_calls", "counters", "graph_regions",
-    "language_model", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags",
+    "language_model", "link", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags",
 }  # fmt: skip
 
 
