@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
 from lightning_perf.analysis.core.averaged_steps import without_tails
@@ -37,13 +37,13 @@ from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class SourceClock:
+class SourceClock(Struct, frozen=True):
     """The clock of one file of `RankAnalysis.sources`. Perfetto shows the times of the file.
 
     Attributes:
@@ -58,8 +58,7 @@ class SourceClock:
     clock_ns: int
 
 
-@dataclass(frozen=True)
-class RankAnalysis:
+class RankAnalysis(Struct, frozen=True):
     """The analyses of one rank. A section that the recording cannot support is ``None``.
 
     Attributes:
@@ -98,6 +97,7 @@ class RankAnalysis:
         clocks: The clock of each file; empty in reports of older versions.
         call_tree: Operators by call path.
         probe: The recorded operators, run again in other settings; ``None`` if that was not done.
+        worker: The worker processes of the loader; ``None`` without any, or if they were not followed.
         language_model: Tokens, padding and FLOPs per token; ``None`` if the callback counted no tokens.
         attention: The implementations of attention by cost; ``None`` without attention.
         recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
@@ -139,6 +139,7 @@ class RankAnalysis:
     clocks: tuple[SourceClock, ...] = ()
     call_tree: CallTree | None = None
     probe: Probe | None = None
+    worker: WorkerGrowth | None = None
     language_model: LanguageModel | None = None
     attention: Attention | None = None
     recompute: Recompute | None = None

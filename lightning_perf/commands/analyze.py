@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_error, progress_printer
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.arguments import add_list, add_outputs, at_least, describe, positive, print_error, progress_printer
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
@@ -97,6 +97,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="address of the Ray cluster (default: RAY_ADDRESS, else Ray starts on this machine)",
     )
+    where.add_argument(
+        "--jobs",
+        type=at_least(1),
+        metavar="N",
+        help="processes that analyze traces at once on this machine, fewer if memory is short (default: one per "
+        "processor)",
+    )
     add_outputs(parser, top=8)
 
 
@@ -116,6 +123,8 @@ def run(options: argparse.Namespace) -> int:
     _check_names(options.fail_on)
     if options.compile and options.probe is None:
         raise TraceError("--compile", "works only with --probe", "Add --probe, or leave it out")
+    if options.jobs is not None and options.engine == "ray":
+        raise TraceError("--jobs", "works only with --engine local", "Leave it out: Ray knows its processors")
     say = progress_printer(options.quiet)
     path = options.path
     if path is not None and is_snapshot(path):
@@ -123,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     if path is None:
         path = find_newest_run(Path.cwd())
         say(f"analyzing the newest run below the current folder: {_relative(path)}")
-    executor: RecordingExecutor = analyze_recordings
+    executor: RecordingExecutor = functools.partial(analyze_recordings, jobs=options.jobs, on_progress=say)
     if options.engine == "ray":
         from lightning_perf.compare.engines.ray import RayRecordings
 

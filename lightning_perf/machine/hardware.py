@@ -9,11 +9,11 @@ were checked against a second source.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class DevicePeak:
+class DevicePeak(Struct, frozen=True):
     """Peak rates of one device, as the framework sees it (an MI250's two dies are two devices).
 
     Attributes:
@@ -175,14 +175,6 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
 
     Returns:
         The row, or ``None`` for a device that is not in the table and for a slice of one (MIG).
-
-    Example:
-        >>> find_device("NVIDIA H200").name, find_device("NVIDIA H200 NVL").name
-        ('H200 SXM5', 'H200 NVL')
-        >>> find_device("NVIDIA A100-SXM4-40GB").bandwidth_bytes_per_s / 1e9
-        1555.0
-        >>> find_device("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None
-        True
     """
     if not name or re.search(r"\bMIG\b|Laptop|Max-Q", name):
         return None
@@ -193,8 +185,7 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
     return None
 
 
-@dataclass(frozen=True)
-class DeviceLink:
+class DeviceLink(Struct, frozen=True):
     """The link of a device to those next to it.
 
     Attributes:

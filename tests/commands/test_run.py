@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -18,6 +20,7 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.launch import LAUNCH_VARIABLE
 from lightning_perf.run_files.steps import STEPS
 from tests.support.entry_points import with_entry_points
+from tests.support.processes import dies, fork_ranks
 
 RUN = [sys.executable, "-m", "lightning_perf", "run"]
 
@@ -50,6 +53,26 @@ class Place:
             [*RUN, *arguments], cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, **options,
         )  # fmt: skip
+
+    def warm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Call the command here and fork the script, without the seconds in which it would import Lightning."""
+
+        def fork(command: Sequence[str]) -> int:
+            variables = {**self.environment, LAUNCH_VARIABLE: os.environ[LAUNCH_VARIABLE]}
+            found.append(fork_ranks(command[-1], ranks=1, variables=variables))
+            return found[0].returncode
+
+        found: list[subprocess.CompletedProcess[str]] = []
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+            patch.chdir(self.folder)
+            patch.setenv(LAUNCH_VARIABLE, "")
+            patch.setenv("COLUMNS", self.environment["COLUMNS"])
+            patch.setattr("lightning_perf.workers.command.run_in_foreground", fork)
+            patch.setattr("lightning_perf.commands.run._check_entry_points", lambda: None)
+            code = main(["run", *arguments])
+        (script,) = found
+        return subprocess.CompletedProcess(arguments, code, script.stdout, script.stderr + said.getvalue())
 
     def _run(self, command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -182,10 +205,7 @@ def test_the_script_dies_with_the_command(place: Place) -> None:
         pid = int(line(process))
         process.kill()
         process.wait(20)
-    until = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    assert dies(pid)
 
 
 @pytest.mark.parametrize(
@@ -284,11 +304,12 @@ def steps(folder: Path, rank: int = 0) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_training_is_measured_with_the_same_results(place: Place) -> None:
-    # Worker processes that are started afresh import the script once more.
-    name = training(place, loader="num_workers=1, multiprocessing_context='spawn'")
-    expected = place.python(name)
+def test_a_training_is_measured_with_the_same_results(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.folder)
+    expected = fork_ranks(training(place), ranks=1, variables=place.environment)
+    assert expected.returncode == 0, expected.stderr
     assert not list(place.folder.rglob("perf*")), "a process that `run` did not start is left alone"
+    name = training(place, loader="num_workers=1")
     done = place.run("--active", "4", "--skip-first", "2", "--warmup", "1", "-o", "out", name)
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected.stdout, "the same weights, and nothing else on standard output"
@@ -302,7 +323,7 @@ def test_a_training_is_measured_with_the_same_results(place: Place) -> None:
 @pytest.mark.slow
 def test_options_reach_the_callback_and_the_page_is_written(place: Place) -> None:
     name = training(place, package="pytorch_lightning")
-    done = place.run("--precision", "bf16-mixed", "--report", "full", "--open", "--active", "2", name)
+    done = place.warm("--precision", "bf16-mixed", "--report", "full", "--open", "--active", "2", name)
     assert done.returncode == 0, done.stderr
     folder = place.folder / "perf"
     report = PerfReport.load(folder / "report.json")
@@ -314,7 +335,7 @@ def test_options_reach_the_callback_and_the_page_is_written(place: Place) -> Non
 
 @pytest.mark.slow
 def test_a_failing_training_keeps_its_traceback_and_its_report(place: Place) -> None:
-    done = place.run("--skip-first", "1", "--warmup", "1", "--active", "2", training(place, fail=True))
+    done = place.warm("--skip-first", "1", "--warmup", "1", "--active", "2", training(place, fail=True))
     assert done.returncode == 1
     assert "ZeroDivisionError: a broken batch" in done.stderr
     assert done.stderr.index("ZeroDivisionError") < done.stderr.index("Full report: ")
@@ -335,7 +356,7 @@ OWN = "callbacks=[__import__('lightning_perf').PerfCallback(dirpath='mine', repo
     ids=["own callback", "fast_dev_run", "no fit"],
 )
 def test_the_command_says_why_it_has_no_report(place: Place, change: dict[str, Any], message: str) -> None:
-    done = place.run(training(place, **change))
+    done = place.warm(training(place, **change))
     assert done.returncode == 0, done.stderr
     assert message in done.stderr
     assert "Full report: " not in done.stderr
@@ -349,7 +370,7 @@ def test_ranks_share_one_folder_and_one_report(place: Place, launcher: str) -> N
     options = "strategy='ddp', devices=2"
     name = training(place, options=options)
     if launcher == "lightning":
-        done = place.run(name)
+        done = place.warm(name)
     else:
         start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "lightning_perf", "run"]
         done = place.python(*start, name)

@@ -1,4 +1,4 @@
-"""A plain loop on several CPU processes; run by torchrun: folder, mode (``ddp``, ``fabric`` or ``unconnected``)."""
+"""A plain loop on several CPU processes; run once a rank: folder, mode (``ddp``, ``fabric`` or ``unconnected``)."""
 
 from __future__ import annotations
 

@@ -1,28 +1,23 @@
-"""`PerfLoop` on several processes, started by torchrun."""
+"""`PerfLoop` on several processes."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.training import phases_by_step, samples, trace_files
-from tests.support.processes import fit_on_ranks, fork_ranks
+from tests.support.processes import fork_ranks
 
 SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fabric"])
 def test_ranks_share_one_folder_and_one_report(tmp_path: Path, mode: str) -> None:
     folder = tmp_path / "perf"
-    if mode == "fabric":  # needs no launcher of its own
-        done = fork_ranks(SCRIPT, str(folder), mode)
-    else:
-        done = fit_on_ranks([*TORCHRUN, SCRIPT, str(folder), mode], tmp_path, 120, said="")
+    done = fork_ranks(SCRIPT, str(folder), mode)
     assert done.returncode == 0, done.stderr
     assert "PerfLoop: " not in done.stderr
     for rank in (0, 1):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,43 +18,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run_ranks(command: list[str], timeout_s: float, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that trains on two CPU ranks, and fail the test if it does not end in time."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
-    # A group of its own: Lightning starts the other rank as a child, and a hanging test must leave neither behind.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    try:
-        output, errors = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        pytest.fail(f"two processes did not end\n{output}\n{errors}")
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
 ABORTED_AT_EXIT = "terminate called without an active exception"
-"""C++ says so when Python ends a thread of torch's that waits for the interpreter while it shuts down (before 3.14)."""
+"""C++ says so when Python ends a thread of torch's that waits for the interpreter while it shuts down (before 3.14).
 
-
-def fit_on_ranks(
-    command: list[str], folder: str | Path, timeout_s: float, *, said: str = "`Trainer.fit` stopped", **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a script that trains on two CPU ranks; once more in an empty folder if a rank aborted after its training.
-
-    The training is over if the script has said a certain text on its standard error.
-
-    Gloo's threads free Python objects, so any training on several CPU processes may abort while its process ends, with
-    or without us.
-    """
-    done = run_ranks(command, timeout_s, **variables)
-    if done.returncode and ABORTED_AT_EXIT in done.stderr and said in done.stderr:
-        shutil.rmtree(folder)
-        Path(folder).mkdir()
-        done = run_ranks(command, timeout_s, **variables)
-    return done
+Gloo's threads free Python objects, so any training on several CPU processes may abort while its process ends, with or
+without us.
+"""
 
 
 PRELOADED = ["lightning.pytorch", "pytorch_lightning", "lightning_perf.callbacks.perf"]
@@ -68,6 +36,7 @@ def _run_forked(script: str, arguments: tuple[str, ...], folder: str, variables:
     for number in (1, 2):
         os.dup2(os.open(f"{output}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(variables)
+    sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 
@@ -77,15 +46,18 @@ def fork_ranks(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script once per rank, as a launcher does, without the seconds that each import of Lightning takes.
 
-    ``{rank}`` in a variable stands for the rank. The answer joins the outputs of the ranks.
+    ``{rank}`` in a variable stands for the rank. The answer joins the outputs of the ranks. With one rank and no
+    variables, the script may start further ones.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    variables = {**common, **(variables or {"LOCAL_RANK": "{rank}", "RANK": "{rank}", "WORLD_SIZE": str(ranks)})}
+    numbered = {"LOCAL_RANK": "{rank}", "RANK": "{rank}", "WORLD_SIZE": str(ranks)}
+    variables = {"PYTHONPATH": path, **common, **(numbered if variables is None else variables)}
     with tempfile.TemporaryDirectory() as logs:
         started = []
         for rank in range(ranks):
@@ -100,7 +72,7 @@ def fork_ranks(
             process.join(max(until - time.monotonic(), 0))
         late = [process for process in started if process.exitcode is None]
         for process in late:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # with what it has started
             process.join()
         output, errors = ("".join(path.read_text() for path in sorted(Path(logs).glob(f"*.{n}"))) for n in (1, 2))
     if late:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
@@ -15,8 +14,7 @@ from lightning_perf.trace.columns import BoolArray
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class DeviceEfficiency:
+class DeviceEfficiency(Struct, frozen=True):
     """The use of one device in the averaged steps.
 
     Attributes:
@@ -37,8 +35,7 @@ class DeviceEfficiency:
     occupancy: float | None
 
 
-@dataclass(frozen=True)
-class ArithmeticRate:
+class ArithmeticRate(Struct, frozen=True):
     """The rate of the products in one arithmetic while they run.
 
     Attributes:
@@ -58,8 +55,7 @@ class ArithmeticRate:
     peak_share: float | None
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True):
     """How much of the device the recording used.
 
     Attributes:
@@ -209,8 +205,7 @@ PER_KERNEL = "Cycles (Current Kernel)"
 """A value per kernel, not a sample in time. Its mean would be meaningless."""
 
 
-@dataclass(frozen=True)
-class CounterRow:
+class CounterRow(Struct, frozen=True):
     """The samples of one counter of one device.
 
     Attributes:
@@ -230,8 +225,7 @@ class CounterRow:
     maximum: float
 
 
-@dataclass(frozen=True)
-class HardwareCounters:
+class HardwareCounters(Struct, frozen=True):
     """The counters of the averaged steps.
 
     Attributes:

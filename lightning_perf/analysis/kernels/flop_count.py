@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
@@ -18,8 +18,7 @@ from lightning_perf.trace.indexing import distinct_rows, innermost_marked
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class FlopCount:
+class FlopCount(Struct, frozen=True):
     """The FLOPs of the matrix products in the averaged steps.
 
     Attributes:

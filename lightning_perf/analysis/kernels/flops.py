@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import isqrt, prod
+
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list, json_shapes
 
@@ -55,8 +56,7 @@ def _by_sizes(shapes: Sequence[Shape]) -> int:
     return 2 * mkn
 
 
-@dataclass(frozen=True)
-class _Attention:
+class _Attention(Struct, frozen=True):
     """The inputs of an operator of attention, by their places.
 
     Attributes:
@@ -201,8 +201,7 @@ def operator_flops(name: str, shapes_json: str, values_json: str = "") -> Range 
     return (least, most) if 0 < least <= most <= MOST_FLOPS else None
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """The inputs of one convolution.
 
     Attributes:

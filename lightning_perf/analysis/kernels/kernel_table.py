@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
@@ -24,8 +24,7 @@ _CATEGORY_OF_KIND = {kind: name for name, kind in DEVICE_CATEGORIES.items()}
 _LAUNCHERS_LISTED = 3
 
 
-@dataclass(frozen=True)
-class KernelLauncher:
+class KernelLauncher(Struct, frozen=True):
     """An operator that launched a kernel.
 
     Attributes:
@@ -37,8 +36,7 @@ class KernelLauncher:
     device_ns: int
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True):
     """All runs of one kernel, or of one kind of copy or memset.
 
     Attributes:
@@ -94,8 +92,7 @@ class KernelRow:
     peak_share: float | None = None
 
 
-@dataclass(frozen=True)
-class KernelTable:
+class KernelTable(Struct, frozen=True):
     """The device work of the averaged steps.
 
     Attributes:
@@ -247,8 +244,7 @@ def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duratio
     return {int(pairs[i]) // size: ARITHMETICS[int(pairs[i]) % size] for i in order}
 
 
-@dataclass(frozen=True)
-class GraphRegion:
+class GraphRegion(Struct, frozen=True):
     """One region.
 
     Attributes:
@@ -264,8 +260,7 @@ class GraphRegion:
     backward_ns: int
 
 
-@dataclass(frozen=True)
-class GraphRegionTable:
+class GraphRegionTable(Struct, frozen=True):
     """The regions of the averaged steps.
 
     Attributes:

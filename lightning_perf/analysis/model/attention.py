@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list, json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
@@ -52,8 +52,7 @@ TRIANGLES = {"aten::tril": "0", "aten::triu": "1"}
 """Operators that make a causal mask, and the diagonal at which they do."""
 
 
-@dataclass(frozen=True)
-class AttentionKind:
+class AttentionKind(Struct, frozen=True):
     """The attention calls of one implementation with the same inputs.
 
     Attributes:
@@ -91,8 +90,7 @@ class AttentionKind:
         return self.calls * 4 * prod(self.query) * self.keys if self.query else 0
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """The attention of the averaged steps.
 
     Attributes:
@@ -111,8 +109,7 @@ class Attention:
 _Key: TypeAlias = tuple[Implementation, str, tuple[int, ...], int, "bool | None", "float | None", "bool | None"]
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """One call: the operators of one thread within these times."""
 
     thread: int
@@ -341,8 +338,7 @@ def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Ar
     return total, products
 
 
-@dataclass(frozen=True)
-class LanguageModel:
+class LanguageModel(Struct, frozen=True):
     """The figures of a training on token sequences. Tokens include padding, because the device computes them, too.
 
     Attributes:

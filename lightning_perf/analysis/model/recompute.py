@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
 from lightning_perf.analysis.model.modules import forward_operator
@@ -16,8 +15,7 @@ from lightning_perf.trace.trace import Trace
 _CHECKPOINT = "CheckpointFunctionBackward"
 
 
-@dataclass(frozen=True)
-class Recompute:
+class Recompute(Struct, frozen=True):
     """The forward work that the backward repeats because of gradient checkpointing.
 
     Attributes:
@@ -117,8 +115,7 @@ _PARTS = frozenset({_CHECK, "aten::_is_any_true", "aten::any", "aten::is_nonzero
 """The operators that torch runs for a check, directly below the node."""
 
 
-@dataclass(frozen=True)
-class AnomalyChecks:
+class AnomalyChecks(Struct, frozen=True):
     """The checks in the averaged steps.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.ranks.collective_names import (
@@ -25,8 +25,7 @@ COLLECTIVES_KEPT = 4096
 """Collectives of a rank that are kept, the earliest ones. They suffice to see which rank waits for which."""
 
 
-@dataclass(frozen=True)
-class CollectiveCall:
+class CollectiveCall(Struct, frozen=True):
     """One collective on one rank.
 
     Attributes:
@@ -44,8 +43,7 @@ class CollectiveCall:
     bus_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class RankTimes:
+class RankTimes(Struct, frozen=True):
     """One rank's times, as means over its averaged steps.
 
     Attributes:
@@ -128,8 +126,7 @@ _COMPARABLE_SHARE = 0.95
 _SKEWS_LISTED = 20
 
 
-@dataclass(frozen=True)
-class CollectiveSkew:
+class CollectiveSkew(Struct, frozen=True):
     """All matched calls of one collective.
 
     Attributes:
@@ -149,8 +146,7 @@ class CollectiveSkew:
     last_rank: int
 
 
-@dataclass(frozen=True)
-class CollectiveWaits:
+class CollectiveWaits(Struct, frozen=True):
     """The waits in all matched collectives, over all recorded steps.
 
     Attributes:
@@ -250,8 +246,7 @@ _MOST = 2 / 3
 """The others wait for a rank if at least this share of all waits is for it, and the waits matter to a step."""
 
 
-@dataclass(frozen=True)
-class RankShare:
+class RankShare(Struct, frozen=True):
     """One rank, as means per step.
 
     Attributes:
@@ -285,8 +280,7 @@ class RankShare:
     late_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """The rank with the longest work of its own.
 
     Attributes:
@@ -302,8 +296,7 @@ class Straggler:
     last_arrival_share: float | None
 
 
-@dataclass(frozen=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """The rank that the others wait for: at least two thirds of all waits in collectives, and 1 % of a step.
 
     It mostly is the straggler. Otherwise, it may have come late to the first recorded step, or has much work just
@@ -325,8 +318,7 @@ class Awaited:
     late_ns: int | None
 
 
-@dataclass(frozen=True)
-class Distributed:
+class Distributed(Struct, frozen=True):
     """The comparison of the ranks of a run.
 
     Attributes:

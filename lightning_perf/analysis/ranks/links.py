@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from lightning_perf.analysis.ranks.communication import CollectiveRow
 from lightning_perf.analysis.ranks.distributed import Distributed
@@ -10,8 +10,7 @@ from lightning_perf.machine.hardware import DeviceLink, find_link
 from lightning_perf.trace.description import Metadata
 
 
-@dataclass(frozen=True)
-class LinkUse:
+class LinkUse(Struct, frozen=True):
     """How fast the collectives of known sizes move their bytes.
 
     Attributes:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,7 @@ from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, RunRecorder
 from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples
-
-ROOT = Path(__file__).parents[3]
+from tests.support.processes import fork_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -237,10 +233,8 @@ def test_ctrl_c_marks_the_record(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_keeps_what_was_finished_and_counts_as_interrupted(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    script = str(Path(__file__).with_name("killed_script.py"))
-    done = subprocess.run([sys.executable, script, str(tmp_path)], env=environment, capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    done = fork_ranks(str(Path(__file__).with_name("killed_script.py")), str(tmp_path), ranks=1, variables={})
+    assert done.returncode == -signal.SIGKILL, done.stderr
     record = only(tmp_path)
     assert (record.outcome, record.train_time_s) == (Outcome.INTERRUPTED, None)
     assert [epoch.epoch for epoch in record.epochs] == [0]
