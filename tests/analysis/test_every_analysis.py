@@ -145,7 +145,8 @@ OF_A_DEVICE = {"amp_gain", "arithmetic", "efficiency", "host_pace", "idle", "ker
 OF_OPERATORS = {"autocast", "call_tree", "host_compute", "operators", "pauses"}
 OF_MORE = {
     "anomaly_checks", "attention", "clock_skew", "communication", "compiled_calls", "counters", "graph_regions",
-    "language_model", "link", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags", "worker",
+    "language_model", "link", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags",
+    "worker",
 }  # fmt: skip
 
 
