@@ -114,7 +114,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
-        running = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        running = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield running
         running.close()
 
