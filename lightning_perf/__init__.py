@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.recording.captures import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
-    from lightning_perf.errors import ReportError, TraceError
-    from lightning_perf.exit_codes import ExitCode
+    from lightning_perf.errors import ExitCode, ReportError, TraceError
     from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.backbones import sweep_backbones
     from lightning_perf.inference.results.sweep import Sweep
@@ -40,7 +39,7 @@ _HOMES = {
     "CaptureOptions": "lightning_perf.callbacks.recording.captures",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
-    "ExitCode": "lightning_perf.exit_codes",
+    "ExitCode": "lightning_perf.errors",
     "Finding": "lightning_perf.findings.finding",
     "PageError": "lightning_perf.page.html",
     "PerfCallback": "lightning_perf.callbacks.perf",

@@ -6,7 +6,6 @@ A type is a function that `argparse` calls with the text of an option. Its error
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightning_perf.errors import UserError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.schema import schema_text
 
@@ -127,15 +125,7 @@ def exit_code_text(meanings: Mapping[ExitCode, str]) -> str:
 
 
 def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
-    """Return a type for whole numbers from a lower bound.
-
-    Example:
-        >>> at_least(1)("3")
-        3
-        >>> at_least(1)("0")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: '0' is not a whole number of 1 or more
-    """
+    """Return a type for whole numbers from a lower bound."""
     wanted = f"a whole number of {lowest} or more" if at_most is None else f"a whole number from {lowest} to {at_most}"
 
     def parse(text: str) -> int:
@@ -151,13 +141,7 @@ def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """Parse a finite number above 0.
-
-    Example:
-        >>> positive("nan")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: 'nan' is not a positive number
-    """
+    """Parse a finite number above 0."""
     number = _number(text)
     if number is None or not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -186,14 +170,11 @@ def share_or_zero(text: str) -> float:
 
 
 def thread_count(text: str) -> int:
-    """Parse a number of CPU threads, or ``all`` for one per core that this process may use.
-
-    Example:
-        >>> thread_count("4")
-        4
-    """
+    """Parse a number of CPU threads, or ``all`` for one per core that this process may use."""
     if text == "all":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        from lightning_perf.workers.processors import usable_cpus  # not needed for --help
+
+        return usable_cpus()
     try:
         return at_least(1)(text)
     except argparse.ArgumentTypeError as error:
@@ -201,15 +182,7 @@ def thread_count(text: str) -> int:
 
 
 def input_shape(text: str) -> tuple[int, ...]:
-    """Parse the shape of one input, without the batch: numbers separated by commas or by ``x``.
-
-    Example:
-        >>> input_shape("3,224,224")
-        (3, 224, 224)
-        >>> input_shape("3,x")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: '3,x' is not a shape: give positive whole numbers, e.g. 3,224,224
-    """
+    """Parse the shape of one input, without the batch: numbers separated by commas or by ``x``."""
     try:
         shape = tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError:

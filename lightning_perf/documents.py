@@ -1,6 +1,6 @@
 """The common parts of all documents: JSON, a page that opens offline, and reading back a saved document.
 
-A document is a frozen dataclass of plain values, complete in itself: reading one needs neither torch nor the files that
+A document is a frozen struct of plain values, complete in itself: reading one needs neither torch nor the files that
 it was made from. It computes nothing, and gives its content as blocks. The formats in `lightning_perf.show` write them.
 They load on first use, so that importing a document stays cheap.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from lightning_perf.saved_json import decode_json
 
@@ -28,7 +28,7 @@ TOP = 8
 _Saved = TypeVar("_Saved", bound="SavedDocument")
 
 
-class Document:
+class Document(Struct, frozen=True):
     """A result that can be shown as JSON."""
 
     def to_json(self, *, indent: int | None = 2) -> str:
@@ -41,7 +41,7 @@ class Document:
         return data.decode() if indent is None else msgspec.json.format(data, indent=indent).decode() + "\n"
 
 
-class TextDocument(Document):
+class TextDocument(Document, frozen=True):
     """A document that the console and Markdown show without further options."""
 
     def blocks(self) -> Iterable[Block]:
@@ -66,7 +66,7 @@ class TextDocument(Document):
         return to_markdown(self.blocks())
 
 
-class LongDocument(Document):
+class LongDocument(Document, frozen=True):
     """A document with tables of any length. The console and Markdown show their first rows."""
 
     def blocks(self, top: int = TOP) -> Iterable[Block]:
@@ -100,7 +100,7 @@ class LongDocument(Document):
         return to_markdown(self.blocks(top))
 
 
-class PageDocument(Document):
+class PageDocument(Document, frozen=True):
     """A document that has a page."""
 
     def write_html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
@@ -138,8 +138,7 @@ def page_json(document: PageDocument, cut: Callable[[bytes], bytes] = bytes) -> 
     return add_parts(cut(document._page_data()), document._parts())
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True):
     """The names and the version of a kind of document.
 
     Attributes:
@@ -157,7 +156,7 @@ class Format:
     error: type[Exception]
 
 
-class SavedDocument(Document):
+class SavedDocument(Document, frozen=True):
     """A document that can be read back from its JSON."""
 
     if TYPE_CHECKING:  # each document sets its own. At runtime the type hints are those of the document's fields only

@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from typing import ClassVar
 
-from lightning_perf.exit_codes import ExitCode
+
+class ExitCode(IntEnum):
+    """The exit code of a ``lightning-perf`` command.
+
+    Example:
+        >>> ExitCode.CHECK_FAILED == 1
+        True
+    """
+
+    SUCCESS = 0
+    """The command did its work. Without a gate, every verdict of a comparison is a success."""
+    CHECK_FAILED = 1
+    """A check failed: a gate, ``--fail-on`` or a limit, a candidate that diverged or did not finish, or no result."""
+    USAGE = 2
+    """An option, an input or an output file cannot be used, or lightning_perf has a bug."""
+    UNFAIR = 3
+    """The runs differ in more than the setting being tested, so they were not compared."""
+    INCONCLUSIVE = 4
+    """A gate could not be decided: the interval includes its limit."""
+    INVALID_RUNS = 5
+    """An arm has no valid run."""
+    INTERRUPTED = 130
+    """Ctrl-C stopped the command."""
+
 
 _REASON_LENGTH = 240
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -58,16 +82,6 @@ def reason_of(error: BaseException) -> str:
     r"""Return the innermost cause of an error, on one line.
 
     Compilers wrap the cause in long reports about their own stages; the cause shows the problem with the model.
-
-    Example:
-        >>> try:
-        ...     try:
-        ...         raise ValueError("reshape to 32 rows\nlong report")
-        ...     except ValueError as cause:
-        ...         raise RuntimeError("step 1/3 failed") from cause
-        ... except RuntimeError as error:
-        ...     print(reason_of(error))
-        ValueError: reshape to 32 rows
     """
     cause, lines = _cause(error)
     if not lines:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from lightning_perf.errors import UserError, reason_of
 from lightning_perf.project import install_command
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions that let a package offer names without importing their modules (PEP 562).
 
+    The names are those that the package imports for type checkers, in the block ``if TYPE_CHECKING``.
+
     Example:
-        >>> find, _ = lazy_names("lightning_perf", {"format_bytes": "lightning_perf.units"})
-        >>> find("format_bytes").__module__
-        'lightning_perf.units'
+        >>> find, _ = lazy_names("lightning_perf.history")
+        >>> find("History").__module__
+        'lightning_perf.history.document'
     """
+    homes = type_checking_imports(package)
 
     def find(name: str) -> Any:
         if name in homes:
@@ -28,6 +32,15 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted({*vars(sys.modules[package]), *homes})
+
+
+def type_checking_imports(package: str) -> dict[str, str]:
+    """Return the names that a package imports for type checkers only, with the modules that define them."""
+    loader: Any = sys.modules[package].__loader__
+    tree = ast.parse(loader.get_source(package))
+    blocks = [each for each in tree.body if isinstance(each, ast.If)]
+    imports = [each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom)]
+    return {name.name: each.module for each in imports if each.module for name in each.names}
 
 
 class MissingExtraError(UserError, ImportError):

@@ -17,8 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from lightning_perf.arguments import print_progress
-from lightning_perf.errors import LocatedError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, LocatedError
 from lightning_perf.saved_json import decode_json
 from lightning_perf.show.terminal_text import safe
 

@@ -48,12 +48,7 @@ def schema_text(command: str) -> str:
 
 
 def make_schema(command: str) -> dict[str, Any]:
-    """Return the JSON Schema of a command's documents. The text on each field comes from the docstring of its class.
-
-    Example:
-        >>> make_schema("data")["$ref"]
-        '#/$defs/LoadingReport'
-    """
+    """Return the JSON Schema of a command's documents. The text on each field comes from the docstring of its class."""
     import msgspec
 
     types = []

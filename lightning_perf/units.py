@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
+
+from msgspec import Struct
 
 NOT_AVAILABLE = "–"
 """Text for a missing value."""
@@ -111,6 +112,16 @@ def format_flop_rate(flops_per_second: float | None) -> str:
         '989 TFLOP/s'
     """
     return _scaled(flops_per_second, tuple((factor, f"{prefix}FLOP/s") for factor, prefix in _DECIMAL))
+
+
+def format_energy(joules: float | None) -> str:
+    """Format an energy.
+
+    Example:
+        >>> format_energy(2_520_000)
+        '2.52 MJ'
+    """
+    return _scaled(joules, tuple((factor, f"{prefix}J") for factor, prefix in _DECIMAL))
 
 
 def format_rate(per_second: float | None, noun: str) -> str:
@@ -239,12 +250,10 @@ def format_detectable(detectable: float, *, percent: str = "", factor: str = "")
     return factor + format_factor(1 + detectable) if factor else format_factor(1 + detectable, "×")
 
 
-@dataclass(frozen=True)
-class ColumnFormat:
+class ColumnFormat(Struct, frozen=True):
     """One unit and number of decimals for all figures of a column, so that the column stays narrow.
 
     Attributes:
-        unit: The unit.
         factor: The unit as a multiple of the one that values are given in.
     """
 
@@ -352,3 +361,15 @@ def _decimals(value: float, digits: int) -> int:
 
 def _is_finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
+
+
+def describe_left(seconds: float) -> str:
+    """Return the time that is left in words.
+
+    Example:
+        >>> describe_left(725), describe_left(42), describe_left(-1)
+        ('12 min left', '42 s left', 'no time left')
+    """
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min left"
+    return f"{seconds:.0f} s left" if seconds > 0 else "no time left"

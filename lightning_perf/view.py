@@ -17,9 +17,10 @@ import shlex
 import shutil
 import webbrowser
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
+
+from msgspec import Struct
 
 from lightning_perf.errors import UserError
 from lightning_perf.project import install_command
@@ -107,8 +108,7 @@ class ViewerError(UserError):
     """The timeline cannot be shown. The message says how to fix that."""
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """The file that the server sends for one address."""
 
     path: Path

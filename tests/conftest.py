@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.compare.records import fingerprint
+from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 
@@ -34,6 +35,9 @@ if not os.environ.get(ON_GPU_VARIABLE):
 LEAN = str(Path(__file__).parent / "support" / "lean")
 if LEAN not in os.environ.get("PYTHONPATH", ""):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEAN, os.environ.get("PYTHONPATH")]))
+
+# No test reads or writes the columns in the user's own cache folder. Programs that a test starts do not, either.
+os.environ[CACHE_VARIABLE] = OFF
 
 CORPUS_VARIABLE = "LIGHTNING_PERF_CORPUS"
 

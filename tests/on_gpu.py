@@ -340,14 +340,15 @@ def test_nvml_answers_for_the_trainings_device(tmp_path: Path) -> None:
     from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
 
     trainer = make_trainer(tmp_path, None, **ON_GPU)
-    seen: list[str] = []
-    failed: list[BaseException] = []
     uuids = gpu_uuids(trainer)
     assert len(uuids) == 1
-    health = DeviceHealth(uuids, tell=lambda words, invalid: seen.append(words), fail=failed.append)
-    health.look()
-    health.close()
-    assert failed == []
+    health = DeviceHealth(uuids)
+    health.start()
+    own = health.finish()
+    assert health.errors() == []
+    assert own is not None
+    assert (own.clock_limit_mhz or 0) > 100
+    assert (own.power_limit_w or 0) > 10
 
 
 def test_a_probe_times_kernels_in_other_settings_and_replays_the_calls_from_a_graph(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
     options = parse("tune", "--levers", "precision,channels-last", "--levers", "compile", "pkg:make")
-    assert (options.levers, options.training) == (("precision", "channels-last", "compile"), "pkg:make")
+    assert (options.levers, options.training) == (("precision", "channels-last", "compile"), ["pkg:make"])
     options = parse("infer", "-b", "1,8", "-b", "64", "--variants", "compile", "-t", "2", "pkg:make")
     assert (options.batch_sizes, options.variants, options.threads) == ((1, 8, 64), ("compile",), (2,))
     options = parse("infer", "pkg:make")

@@ -279,14 +279,14 @@ CASES: tuple[Case, ...] = (
     _published(
         "kineto/resnet50_num_workers_0/worker0.1623143089861.769c3eb.pt.trace.json.gz",
         ("input-bound", "half-precision"),
-        ("exposed-communication", "rank-imbalance", "tf32-off", "allocator", *CPU_RULES),
+        ("exposed-communication", "straggler", "tf32-off", "allocator", *CPU_RULES),
         "DataLoader.__next__ of a single-process loader has 39.6 % of the steps. The rest is convolutions in float on "
         "a V100, which has tensor cores for FP16 and none for TF32. No collective kernel.",
     ),
     _published(
         "kineto/resnet50_num_workers_0/worker0.2d19c63.pt.trace.json.gz",
         ("input-bound",),
-        ("exposed-communication", "rank-imbalance", "allocator", *CPU_RULES),
+        ("exposed-communication", "straggler", "allocator", *CPU_RULES),
         "DataLoader.__next__ has 24.4 % of the steps. The file does not name the GPU. No collective kernel.",
     ),
     _published(
@@ -413,13 +413,13 @@ CASES: tuple[Case, ...] = (
     _recorded(
         "before",
         ("input-bound",),
-        ("exposed-communication", "rank-imbalance", "allocator", *GPU_RULES),
+        ("exposed-communication", "straggler", "allocator", *GPU_RULES),
         "A training on a processor. DataLoader.__next__ of a single-process loader has a third of each step.",
     ),
     _recorded(
         "after",
         (),
-        ("input-bound", "exposed-communication", "rank-imbalance", "allocator", *GPU_RULES),
+        ("input-bound", "exposed-communication", "straggler", "allocator", *GPU_RULES),
         "The same training with a worker process: DataLoader.__next__ has less than 3 % of each step.",
     ),
     _planted("a busy device", [training()], (), MANY, "Ten products of 998 µs in bf16 fill each step of 10 ms."),
@@ -490,20 +490,20 @@ CASES: tuple[Case, ...] = (
         "an exposed all-reduce",
         [reducing(rank, compute_us=7000, reduce_us=3000) for rank in range(2)],
         ("exposed-communication",),
-        ("rank-imbalance", "input-bound", *FORMATS),
+        ("straggler", "input-bound", *FORMATS),
         "On both ranks 7 ms of compute are followed by 3 ms of all-reduce.",
     ),
     _planted(
         "a hidden all-reduce",
         [reducing(rank, compute_us=10_000, reduce_us=3000, hidden=True) for rank in range(2)],
         (),
-        ("exposed-communication", "rank-imbalance", *FORMATS),
+        ("exposed-communication", "straggler", *FORMATS),
         "The all-reduce of 3 ms runs next to 10 ms of compute.",
     ),
     _planted(
         "unequal ranks",
         [reducing(0, compute_us=5000, reduce_us=5000), reducing(1, compute_us=9000, reduce_us=1000)],
-        ("rank-imbalance",),
+        ("straggler",),
         ("input-bound", *FORMATS),
         "Rank 1 computes for 9 ms, rank 0 for 5 ms. Rank 0 then waits in the all-reduce.",
     ),

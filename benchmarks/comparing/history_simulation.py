@@ -37,8 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_perf.history.entries import StoredRun
-from lightning_perf.history.store import open_store
+from lightning_perf.history.store import StoredRun, open_store
 from lightning_perf.statistics.change_points import find_changes, predict
 from lightning_perf.statistics.values import Float64Array
 

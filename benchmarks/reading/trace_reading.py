@@ -7,10 +7,13 @@ measurement is a fresh process, the arms take turns, and the median of the round
 after the imports, and peak resident memory. Arms:
 
 - ``floor``: read, cut and decode the same bytes into typed events (needed fields only), keeping nothing
-- ``read_trace``: `lightning_perf.read_trace`
+- ``read_trace``: `lightning_perf.read_trace` in one process
 - ``read_trace_gz``: the same on the gzipped file
-- ``analyze``: `lightning_perf.analyze`, everything in the report
+- ``read_trace_cores``, ``read_trace_cores_gz``: the same with a worker process for each processor
+- ``read_again``, ``read_again_gz``: a second `lightning_perf.read_trace`, which finds the columns in the cache
+- ``analyze``: `lightning_perf.analyze` in one process, everything in the report
 - ``analyze_gz``: the same on the gzipped file
+- ``analyze_cores``: the same as ``lightning-perf analyze`` does it, with worker processes where they pay
 - ``torch_tb_profiler``: its loader (installed in this environment or left out)
 - ``traceinsight``: formerly HTA, load and temporal breakdown (needs ``--traceinsight-python``)
 
@@ -23,12 +26,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import gc
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -43,7 +48,7 @@ HERE = Path(__file__).parents[1]
 # The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
-METHOD_VERSION = 3
+METHOD_VERSION = 4
 
 PEERS = ("torch_tb_profiler", "traceinsight")
 """The arms that take minutes: they run in fewer rounds, and where wanted on fewer sources."""
@@ -77,18 +82,31 @@ def floor(path: Path) -> int:
     return sum(len(decode(b"[" + piece + b"]")) for piece in EventText(path, stream.chunks()).pieces())
 
 
-def reading(path: Path) -> int:
+def reading(path: Path, processes: int = 1) -> int:
     """Read; returns the number of rows."""
     from lightning_perf import read_trace
 
-    return sum(len(table) for table in read_trace(path).tables())
+    return sum(len(table) for table in read_trace(path, processes=processes).tables())
 
 
-def analysis(path: Path) -> int:
+def reading_on_all(path: Path) -> int:
+    """Read with a worker process for each processor; returns the number of rows."""
+    from lightning_perf.workers.processors import usable_cpus
+
+    return reading(path, usable_cpus())
+
+
+def analysis(path: Path, jobs: int | None = 1) -> int:
     """Read and analyse everything; returns the number of ranks."""
-    from lightning_perf import analyze
+    from lightning_perf.report.build import analyze
+    from lightning_perf.report.recordings import analyze_recordings
 
-    return len(analyze(path).ranks)
+    return len(analyze(path, executor=functools.partial(analyze_recordings, jobs=jobs)).ranks)
+
+
+def analysis_on_all(path: Path) -> int:
+    """Do the same with as many processes as there are processors."""
+    return analysis(path, None)
 
 
 def tb_profiler(path: Path) -> int:
@@ -103,8 +121,13 @@ WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
     "floor": (floor, ("lightning_perf.trace.reader",)),
     "read_trace": (reading, ("lightning_perf.trace.reader",)),
     "read_trace_gz": (reading, ("lightning_perf.trace.reader",)),
+    "read_trace_cores": (reading_on_all, ("lightning_perf.trace.parallel", "lightning_perf.trace.reader")),
+    "read_trace_cores_gz": (reading_on_all, ("lightning_perf.trace.parallel", "lightning_perf.trace.reader")),
+    "read_again": (reading, ("lightning_perf.trace.reader",)),
+    "read_again_gz": (reading, ("lightning_perf.trace.reader",)),
     "analyze": (analysis, ("lightning_perf.report.build",)),
     "analyze_gz": (analysis, ("lightning_perf.report.build",)),
+    "analyze_cores": (analysis_on_all, ("lightning_perf.report.build",)),
     "torch_tb_profiler": (tb_profiler, ("torch_tb_profiler.profiler.data",)),
 }
 
@@ -115,16 +138,22 @@ def peak_mb() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
+def cpu_s() -> float:
+    """Return the processor time of this program and of its worker processes that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
 def worker(arm: str, path: Path) -> None:
     """Measure one arm in this process and print the figures."""
     run, modules = WORKERS[arm]
     for module in modules:
         importlib.import_module(module)
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), cpu_s()
     count = run(path)
     figures = {
         "wall_s": time.perf_counter() - wall,
-        "cpu_s": time.process_time() - cpu,
+        "cpu_s": cpu_s() - cpu,
         "peak_mb": peak_mb(),
         "count": count,
     }
@@ -133,11 +162,17 @@ def worker(arm: str, path: Path) -> None:
 
 def measure(arm: str, path: Path, traceinsight_python: str | None) -> dict[str, Any]:
     """One measurement in a fresh process."""
+    from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
+
     if arm == "traceinsight":
         command = [str(traceinsight_python), "-c", _TRACEINSIGHT, str(path), str(path.parent)]
     else:
         command = [sys.executable, __file__, "--worker", arm, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    again = arm.startswith("read_again")
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, CACHE_VARIABLE: cache if again else OFF}
+        for _ in range(1 + again):  # the first reader fills the cache
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}

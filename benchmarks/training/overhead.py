@@ -51,7 +51,7 @@ from lightning_perf.machine.environment import cpu_name
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"
-METHOD = 5
+METHOD = 6
 """Version of the method: figures of different versions are not comparable."""
 
 ARMS = ("bare", "empty", "perf")
@@ -60,6 +60,8 @@ REAL_STEPS = 200
 SWITCHED_STEPS = 1600
 BLOCK_STEPS, SETTLING = 10, 2
 """Steps with or without the callback in a row, and those at the start of such a block that do not count."""
+EPOCH_BLOCKS = {"table": 5}
+"""Blocks of an epoch, where fits have several: the two blocks of a pair are at the same place of their epochs."""
 TRIMMED = 0.05
 """Share of the pairs that is left out at each end: other programs and the collector of garbage strike few blocks."""
 FRESH = "language"
@@ -169,10 +171,12 @@ class Switch(pl.Callback):
 
     Args:
         seed: Of the order within pairs of blocks.
+        apart: Blocks from the first of a pair to the second.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, apart: int = 1) -> None:
         self._draw = np.random.default_rng(seed)
+        self._apart = apart
         self._order: list[bool] = []
         self._methods: list[tuple[Any, str, Any, Any]] = []
         self._on = True
@@ -204,8 +208,9 @@ class Switch(pl.Callback):
         step = len(self.times_ns) - 100
         if step >= 0 and step % BLOCK_STEPS == 0:
             if not self._order:
-                self._order = [True, False] if self._draw.random() < 0.5 else [False, True]
-            self.blocks.append(self._order.pop())
+                first = self._draw.random(self._apart) < 0.5
+                self._order = [*first.tolist(), *(~first).tolist()]
+            self.blocks.append(self._order.pop(0))
             self._turn(trainer, self.blocks[-1])
         self.times_ns.append(now_ns())
 
@@ -232,10 +237,11 @@ class Switch(pl.Callback):
     def differences_ms(self) -> Any:
         """Return the processor and wall time per step that the callback added, by pair of blocks."""
         steps_ms = np.diff(self.times_ns[100:], axis=0) / 1e6
-        count = len(steps_ms) // BLOCK_STEPS // 2 * 2
+        cycle = 2 * self._apart
+        count = len(steps_ms) // BLOCK_STEPS // cycle * cycle
         blocks = steps_ms[: count * BLOCK_STEPS].reshape(count, BLOCK_STEPS, 2)[:, SETTLING:].mean(axis=1)
         signs = np.where(self.blocks[:count], 1, -1)
-        return (blocks * signs[:, None]).reshape(-1, 2, 2).sum(axis=1)
+        return (blocks * signs[:, None]).reshape(-1, 2, self._apart, 2).sum(axis=1).reshape(-1, 2)
 
 
 def switched(program: str, device: str, seed: int) -> Any:
@@ -246,7 +252,7 @@ def switched(program: str, device: str, seed: int) -> Any:
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as output:
         module, data, options = PROGRAMS[program](SWITCHED_STEPS, Path(name))
         options = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **options}
-        switch = Switch(seed)
+        switch = Switch(seed, EPOCH_BLOCKS.get(program, 1))
         callbacks = [switch, *options.pop("callbacks", ()), PerfCallback()]
         trainer = pl.Trainer(default_root_dir=name, accelerator=device, devices=1, callbacks=callbacks, **options)
         with switch.watching():

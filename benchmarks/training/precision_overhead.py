@@ -117,7 +117,7 @@ class Clock(pl.Callback):
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:  # noqa: ARG002
         """Count once."""
         if trainer.global_step == 0:
-            self.casts = read_graph(loss).total_casts
+            self.casts = sum(read_graph(loss).casts.values())
 
     def on_train_end(self, *_: Any) -> None:
         """Training is over."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
+
+from msgspec import Struct
 
 from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
@@ -26,8 +27,7 @@ SHOWN = 3
 """Layers that a sentence names."""
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """One aspect in which two recordings differ so that their times are not comparable.
 
     Attributes:
@@ -41,8 +41,7 @@ class Mismatch:
     after: str
 
 
-@dataclass(frozen=True)
-class Throughput:
+class Throughput(Struct, frozen=True):
     """Samples per second of both recordings, over all ranks.
 
     Attributes:
@@ -58,8 +57,7 @@ class Throughput:
     after_per_s: float
 
 
-@dataclass(frozen=True)
-class Comparability:
+class Comparability(Struct, frozen=True):
     """Whether the times of two recordings are comparable.
 
     Attributes:
@@ -159,13 +157,10 @@ def _steps(before: RankAnalysis, after: RankAnalysis, models: _Models) -> Iterat
             yield Mismatch("steps", "1 pass", f"{models.passes:.3g} times as many passes through the model")
 
 
-@dataclass(frozen=True)
-class _Models:
+class _Models(Struct, frozen=True):
     """Which model each of two recordings shows.
 
     Attributes:
-        known: Whether both recordings describe the model.
-        mismatch: How the models differ, or None.
         passes: Forward passes per step in the second recording, relative to the first; None if not known.
     """
 

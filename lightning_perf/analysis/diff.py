@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+
+from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.model.memory import Memory, PeakCategory
 from lightning_perf.analysis.model.operators import OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime
+from lightning_perf.units import format_count, format_duration
 
 Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
@@ -19,8 +23,7 @@ SAME_SHARE = 0.01
 """A time that changed by at most this share of itself counts as the same."""
 
 
-@dataclass(frozen=True)
-class DiffRow:
+class DiffRow(Struct, frozen=True):
     """One category, operator or kernel in both runs. Times and calls are means per step.
 
     Attributes:
@@ -45,8 +48,7 @@ class DiffRow:
     verdict: Verdict
 
 
-@dataclass(frozen=True)
-class DiffTable:
+class DiffTable(Struct, frozen=True):
     """Rows that sum to a total.
 
     Attributes:
@@ -62,8 +64,7 @@ class DiffTable:
     rows: tuple[DiffRow, ...]
 
 
-@dataclass(frozen=True)
-class Diff:
+class Diff(Struct, frozen=True):
     """The changes from one run to another, as means per step over the averaged steps of each.
 
     Attributes:
@@ -85,8 +86,7 @@ class Diff:
     kernels: DiffTable | None
 
 
-@dataclass(frozen=True)
-class FitDiff:
+class FitDiff(Struct, frozen=True):
     """The changes from one whole fit to another.
 
     Attributes:
@@ -108,8 +108,7 @@ class FitDiff:
     samples_per_second_after: float | None
 
 
-@dataclass(frozen=True)
-class PartDiff:
+class PartDiff(Struct, frozen=True):
     """One part of the memory at the peak in both runs.
 
     Attributes:
@@ -123,8 +122,7 @@ class PartDiff:
     after_bytes: int
 
 
-@dataclass(frozen=True)
-class MemoryDiff:
+class MemoryDiff(Struct, frozen=True):
     """The changes of the memory at the peak of one device.
 
     Attributes:
@@ -284,3 +282,86 @@ def _verdict(before_ns: float | None, after_ns: float | None, comparable: bool) 
     if abs(after_ns - before_ns) <= SAME_SHARE * before_ns:
         return "same"
     return "faster" if after_ns < before_ns else "slower"
+
+
+class CompileDiff(Struct, frozen=True):
+    """The compilations of two fits.
+
+    Attributes:
+        before_ns: Time of all compilations before; 0 without any.
+        after_ns: The same after.
+        recompilations_before: Recompilations before.
+        recompilations_after: The same after.
+        breaks_before: Lines with a graph break before.
+        breaks_after: The same after.
+        saved_ns_per_step: Median step of the fit without compilation, minus that of the compiled fit; ``None`` unless
+            exactly one of them compiles, and both are the same training.
+        pays_after_steps: Steps until that saves the time of compilation; ``None`` if it never does.
+        steps: Steps of the fit that compiles; ``None`` if both or none of them do.
+        summary: All of this in sentences.
+    """
+
+    before_ns: int
+    after_ns: int
+    recompilations_before: int
+    recompilations_after: int
+    breaks_before: int
+    breaks_after: int
+    saved_ns_per_step: float | None = None
+    pays_after_steps: int | None = None
+    steps: int | None = None
+    summary: str = ""
+
+
+def diff_compilations(
+    before: CompileReport | None,
+    after: CompileReport | None,
+    *,
+    step_before_ns: float | None = None,
+    step_after_ns: float | None = None,
+) -> CompileDiff | None:
+    """Compare the compilations of two fits. Median steps are missing where they are unknown, or not comparable."""
+    if before is None and after is None:
+        return None
+    saved_ns = pays_after = steps = None
+    compiled = after if before is None else before
+    if (before is None or after is None) and compiled is not None:
+        steps = compiled.steps
+        if step_before_ns and step_after_ns:
+            saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
+            pays_after = math.ceil(compiled.time_ns / saved_ns) if saved_ns > 0 else None
+    sides = [
+        (each.time_ns, each.recompilations, len(each.breaks)) if each is not None else (0, 0, 0)
+        for each in (before, after)
+    ]
+    (before_ns, again_before, breaks_before), (after_ns, again_after, breaks_after) = sides
+    sentences = [f"Compilation took {_side(*sides[0])} before, and {_side(*sides[1])} after."]
+    if saved_ns is not None and pays_after is None:
+        sentences.append("The compiled fit has no faster steps, so compilation does not pay.")
+    elif saved_ns is not None:
+        saved = format_duration(saved_ns)
+        sentences.append(f"It saves {saved} per step (median) and pays after {format_count(pays_after)} steps.")
+        sentences += [f"The compiled fit has {format_count(steps)}."] if steps is not None else []
+    return CompileDiff(
+        before_ns=before_ns,
+        after_ns=after_ns,
+        recompilations_before=again_before,
+        recompilations_after=again_after,
+        breaks_before=breaks_before,
+        breaks_after=breaks_after,
+        saved_ns_per_step=saved_ns,
+        pays_after_steps=pays_after,
+        steps=steps,
+        summary=" ".join(sentences),
+    )
+
+
+def _side(time_ns: int, recompilations: int, breaks: int) -> str:
+    if not time_ns:
+        return "no time"
+    parts = [
+        f"{format_count(number)} {noun if number == 1 else f'{noun}s'}"
+        for number, noun in ((recompilations, "recompilation"), (breaks, "graph break"))
+        if number
+    ]
+    return f"{format_duration(time_ns)} ({', '.join(parts)})" if parts else format_duration(time_ns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
 from lightning_perf.analysis.core.averaged_steps import without_tails
@@ -21,22 +21,29 @@ from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.model.recompute import AnomalyChecks, Recompute, anomaly_checks, recompute
+from lightning_perf.analysis.model.recompute import (
+    AnomalyChecks,
+    Recompute,
+    anomaly_checks,
+    recompute,
+    repeated_operators,
+)
 from lightning_perf.analysis.model.timeline import Timeline, timeline
 from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, Wrapper, communication, wrappers
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class SourceClock:
+class SourceClock(Struct, frozen=True):
     """The clock of one file of `RankAnalysis.sources`. Perfetto shows the times of the file.
 
     Attributes:
@@ -51,8 +58,7 @@ class SourceClock:
     clock_ns: int
 
 
-@dataclass(frozen=True)
-class RankAnalysis:
+class RankAnalysis(Struct, frozen=True):
     """The analyses of one rank. A section that the recording cannot support is ``None``.
 
     Attributes:
@@ -76,6 +82,7 @@ class RankAnalysis:
         modules: Modules of the model by cost.
         memory: Memory over time, and its use.
         communication: Collectives, and how much compute overlaps them.
+        link: The use of the link between the devices; ``None`` without collectives of known sizes on the device.
         wrappers: Parallel wrappers that the model ran in.
         amp_gain: The predicted gain of mixed precision; ``None`` if it is in use already.
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` without any.
@@ -90,6 +97,7 @@ class RankAnalysis:
         clocks: The clock of each file; empty in reports of older versions.
         call_tree: Operators by call path.
         probe: The recorded operators, run again in other settings; ``None`` if that was not done.
+        worker: The worker processes of the loader; ``None`` without any, or if they were not followed.
         language_model: Tokens, padding and FLOPs per token; ``None`` if the callback counted no tokens.
         attention: The implementations of attention by cost; ``None`` without attention.
         recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
@@ -131,11 +139,13 @@ class RankAnalysis:
     clocks: tuple[SourceClock, ...] = ()
     call_tree: CallTree | None = None
     probe: Probe | None = None
+    worker: WorkerGrowth | None = None
     language_model: LanguageModel | None = None
     attention: Attention | None = None
     recompute: Recompute | None = None
     compiled_calls: CompiledCalls | None = None
     anomaly_checks: AnomalyChecks | None = None
+    link: LinkUse | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -143,7 +153,8 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     recording_ns, trace = trace.end_ns - trace.begin_ns, without_tails(trace)
     computes = bool(trace.device.is_compute.any())
     step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
-    used, attends = efficiency(trace) if len(trace.device) else None, attention(trace)
+    used = efficiency(trace, repeated_operators(trace)) if len(trace.device) else None
+    attends = attention(trace)
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
@@ -23,8 +23,7 @@ RETURN_TOLERANCE = 0.02
 """A step time within this share of the one before the window has recovered."""
 
 
-@dataclass(frozen=True)
-class WindowTrust:
+class WindowTrust(Struct, frozen=True):
     """The effect of one window on the run.
 
     Attributes:
@@ -52,8 +51,7 @@ class WindowTrust:
     cost_ns: int | None
 
 
-@dataclass(frozen=True)
-class Trust:
+class Trust(Struct, frozen=True):
     """How far to trust a recording.
 
     Attributes:

@@ -15,7 +15,7 @@ def make_callbacks() -> list[Any]:
     """Return the callbacks to add to a Trainer: one under ``lightning-perf run``, none in all other processes."""
     if not os.environ.get("LIGHTNING_PERF_RUN"):
         return []
-    from lightning_perf.callbacks.injected import InjectedCallback
+    from lightning_perf.callbacks.perf import InjectedCallback
     from lightning_perf.run_files.launch import CallbackAdded, launch_settings, leave_note
 
     settings = launch_settings()

@@ -50,7 +50,15 @@ class ErrorReporter:
         _logger.debug(message, exc_info=error)
         if kind not in self._warned:
             self._warned.add(kind)
-            try:
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # even if the user has turned warnings into errors
-                _logger.warning(message)
+            self._show(message)
+
+    def warn(self, message: str) -> None:
+        """Warn of a problem of the training."""
+        self.messages.append(message)
+        self._show(message)
+
+    def _show(self, message: str) -> None:
+        try:
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        except RuntimeWarning:  # even if the user has turned warnings into errors
+            _logger.warning(message)

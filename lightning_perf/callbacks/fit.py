@@ -20,8 +20,9 @@ from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.core_use import CoreUse
+from lightning_perf.callbacks.steps.core_use import CoreUse, core_wait_ns
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
+from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.observers import Observers
@@ -74,7 +75,10 @@ class Fit:
             loader: Facts = {}
             with errors.instead("the settings of the data loader are not recorded"):
                 loader = loop.loader_facts()
-            core_use = [CoreUse(state, int(loader.get("workers") or 0), str(loader.get("container") or ""))]
+            container = str(loader.get("container") or "")
+            core_use = [
+                CoreUse(state, int(loader.get("workers") or 0), container, iterators=loop.loader_iterators),
+            ]
             if recording.max_overhead is not None:
                 self._budgets = [OverheadBudget(recording.max_overhead, state)]
             if recording.captures is not None:
@@ -96,6 +100,7 @@ class Fit:
                 errors=errors,
                 core_use=core_use[0],
                 loader=loader,
+                nodes=loop.nodes,
                 parameters=functools.partial(_product_parameters, loop, errors),
                 hook_times=hook_times,
                 tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
@@ -136,8 +141,13 @@ class Fit:
             *(each.add for each in totals),
             *(each.add for each in self._captures),
         )
+        # On a GPU the host runs ahead, so that its phases say nothing about the waits of the device.
+        compared = accounts if device.type == "cpu" and loop.world_size > 1 else ()
         timer = StepTimer(
-            state, on_sample=self._on_sample, device_clock=cuda_clock(device) if device.type == "cuda" else None
+            state,
+            on_sample=self._on_sample,
+            device_clock=cuda_clock(device) if device.type == "cuda" else None,
+            phases_ns=next((account.step_phases_ns for account in compared), None),
         )
         compilations = CompileMonitor(
             state,
@@ -146,6 +156,10 @@ class Fit:
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
+        watches: list[HangWatch] = []
+        if recording.hang_after is not None:
+            progress = functools.partial(self._progress, loop)
+            watches = [HangWatch(recording.hang_after, state, progress, folder=folder, rank=rank, errors=errors)]
         taps = _Taps(loop, observers, accounts, hook_times)
         # The order matters. At the start of a step the profiler decides first whether it runs, and the others read that
         # from the state; the timer starts last. At the end of a step the order is reversed: the timer stops first, then
@@ -163,6 +177,7 @@ class Fit:
                 compilations,
                 *memory,
                 *core_use,
+                *watches,
                 timer,
             ],
             counts_all=loop.profiler is not None and loop.automatic,
@@ -173,6 +188,9 @@ class Fit:
         observers.add(self.tracker)
         for each in totals:
             each.garbage.start()  # here and not earlier: from here on, the tracker closes it
+        with errors.instead("hangs are not watched"):
+            for watch in watches:
+                watch.start()
         for captures in self._captures:
             with observers.isolate(self.tracker):
                 captures.listen()  # last: if something above fails, nothing would restore the signal handler
@@ -219,6 +237,9 @@ class Fit:
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
         return [*notes, *self.errors.messages]
 
+    def _progress(self, loop: TrainingLoop) -> tuple[int, ...]:
+        return self._state.whole_steps, self.tracker.batches, loop.validation_batches()
+
     def _on_sample(self, sample: StepSample) -> None:
         for take in self._sample_takers:
             take(sample)
@@ -245,6 +266,7 @@ class _Totals(StepObserver):
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._next_mark = MARKED_STEPS
+        self._waited_ns = core_wait_ns()
 
     def add(self, sample: StepSample) -> None:
         """Count the sample of a step; the totals are unknown from the first step without a count on."""
@@ -255,11 +277,13 @@ class _Totals(StepObserver):
             self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
-        """Complete the account."""
         if self._state.whole_steps:
             account = self._account
             account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
             account.collections = self.garbage.totals()
+            waited_ns = core_wait_ns()
+            if waited_ns is not None and self._waited_ns is not None:
+                account.core_wait_ns = max(0, waited_ns - self._waited_ns)
 
     def close(self) -> None:
         """Stop to watch the garbage collector."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -49,7 +49,7 @@ _HOMES = ("lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.c
 """The modules that define `Callback`."""
 
 
-def _join(module: ModuleType | None) -> None:
+def _join(module: ModuleType) -> None:
     """Make the package's `Callback` a base class of `LightningCallback`, also for subclasses and objects that exist."""
     base = getattr(module, "Callback", None)
     if isinstance(base, type) and base not in LightningCallback.__bases__:
@@ -57,12 +57,15 @@ def _join(module: ModuleType | None) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Adds `_join` to the loading of a module that defines `Callback`; the other finders find and load it."""
+    """Adds a call to the loading of some modules. The other finders find and load them."""
+
+    def __init__(self, names: Sequence[str], done: Callable[[ModuleType], None]) -> None:
+        self._names, self._done = names, done
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _HOMES:
+        if fullname not in self._names:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in others if spec is not None), None)
@@ -71,14 +74,14 @@ class _Watch(MetaPathFinder):
         loader: Any = spec.loader
         execute = loader.exec_module
 
-        def execute_and_join(module: ModuleType) -> None:
+        def execute_and_call(module: ModuleType) -> None:
             if module.__name__ == fullname:  # a loader of an archive has other modules to load as well
                 loader.exec_module = execute
             execute(module)
             if module.__name__ == fullname:
-                _join(module)
+                self._done(module)
 
-        loader.exec_module = execute_and_join
+        loader.exec_module = execute_and_call
         return spec
 
 
@@ -89,10 +92,16 @@ def _installed(package: str) -> bool:
         return True
 
 
+def when_loaded(names: Sequence[str], done: Callable[[ModuleType], None]) -> None:
+    """Call a function with each of these modules, now or once the program loads it. No other call may name it."""
+    sys.meta_path.insert(0, _Watch(names, done))  # before the loop, so that no import by another thread is missed
+    for name in names:
+        if name in sys.modules:
+            done(sys.modules[name])
+
+
 if not TYPE_CHECKING:
-    sys.meta_path.insert(0, _Watch())  # before the loop, so that no import by another thread is missed
-    for _home in _HOMES:
-        _join(sys.modules.get(_home))
+    when_loaded(_HOMES, _join)
 
 
 def step_number(trainer: Trainer) -> int:

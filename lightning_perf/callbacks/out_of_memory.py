@@ -6,12 +6,12 @@ import re
 import shlex
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.tensor_lists import TensorSource, list_tensors

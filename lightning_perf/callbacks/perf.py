@@ -20,6 +20,7 @@ from lightning_perf.callbacks.recording.recording_plan import Recording, check_c
 from lightning_perf.callbacks.report import ProbeOption, ReportLength, check_probe
 from lightning_perf.callbacks.session import AccountKeeper, AttachedLog, FitSession, SessionOptions
 from lightning_perf.callbacks.steps.observers import Observers
+from lightning_perf.run_files.launch import MeasurementStarted, NothingMeasured, OwnMeasurement, leave_note
 
 
 class PerfCallback(ObservedCallback):
@@ -64,6 +65,8 @@ class PerfCallback(ObservedCallback):
         shadow: Every so many steps, run the batch once more in FP32 without an update, and compare loss and gradients;
             0 for never.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
+        hang_after: Seconds without the end of a step or a batch after which a warning says where each rank is, and its
+            Python stacks go to ``hang.rank0.txt``. The training is left alone. None for no such watch.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty. Default: ``perf`` in the Trainer's log directory.
         fingerprint: ``full`` hashes the initial weights and the data sets for the run record, large ones by sample.
@@ -108,6 +111,7 @@ class PerfCallback(ObservedCallback):
         forecast: bool | float = False,
         shadow: int = 0,
         ranks: Sequence[int] | None = None,
+        hang_after: float | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         fingerprint: Literal["full", "light"] = "full",
         probe: ProbeOption = None,
@@ -262,3 +266,43 @@ class PerfCallback(ObservedCallback):
             batch_size=batch_size if isinstance(batch_size, int) else None,
             precision=str(trainer.precision),
         )
+
+
+class InjectedCallback(PerfCallback):
+    """A `PerfCallback` that gives way to another one, and leaves notes for ``lightning-perf run``.
+
+    It prints no report: the command prints it when the script has ended.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{**arguments, "report": "none"})
+
+    def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
+        """Switch the precision, or leave the Trainer if it has another `PerfCallback`.
+
+        The Trainer adds callbacks of entry points to the list that the script gave it. If two Trainers get the same
+        list, the second one has two of these callbacks.
+        """
+        first = next(
+            (c for c in trainer.callbacks if isinstance(c, PerfCallback) and not isinstance(c, InjectedCallback)), None
+        )
+        if first is not None:
+            leave_note(OwnMeasurement("PerfCallback"))
+        else:
+            first = next((c for c in trainer.callbacks if isinstance(c, InjectedCallback)), self)
+        if first is not self:
+            # A new list: the Trainer goes through the old one just now.
+            trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self]
+            return
+        super().setup(trainer, pl_module, stage)
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Start to observe the fit, and name its folder to the command."""
+        super().on_train_start(trainer, pl_module)
+        if not trainer.is_global_zero:
+            return
+        if self._session is None or not self._session.measured:
+            leave_note(NothingMeasured("the Trainer has fast_dev_run"))
+        elif self._session.fit is not None:
+            folder = self._session.folder
+            leave_note(MeasurementStarted(str(folder) if folder is not None else None))

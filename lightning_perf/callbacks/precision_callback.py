@@ -14,11 +14,11 @@ from lightning_perf.callbacks.mistakes.loop_checks import loaded_without_scaler
 from lightning_perf.callbacks.numerics.bad_run import Diagnose
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
-from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
 from lightning_perf.callbacks.precision.switch import (
     PRECISIONS,
     PrecisionError,
     PrecisionSwitch,
+    ScalerSettings,
     check_clipping,
     check_optimizers,
     check_weights,
@@ -105,31 +105,24 @@ class ObservedCallback(LightningCallback):
                 del vars(self)[name]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Notify the observers."""
         self._observers.on_epoch_start()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """Notify the observers."""
         self._observers.on_batch_start(batch, batch_idx)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
-        """Notify the observers."""
         self._observers.on_before_backward(loss)
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
-        """Notify the observers."""
         self._observers.on_after_backward()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
-        """Notify the observers."""
         self._observers.on_before_optimizer_step(optimizer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Notify the observers."""
         self._observers.on_batch_end(outputs)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """Notify the observers."""
         self._observers.on_epoch_end()
 
 

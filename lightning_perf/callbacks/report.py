@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.trainer_log import is_table
@@ -206,7 +207,7 @@ def send_report(report: PerfReport, folder: Path | None, trainer: Trainer, error
     Weights & Biases and MLflow get the page as an artifact. TensorBoard, which has no artifacts, gets the verdict and
     the key figures as text. Every logger but a `CSVLogger` gets the figures as metrics.
     """
-    from lightning_perf.report.key_figures import key_figures
+    from lightning_perf.report.document import key_figures
 
     page = None
     if folder is not None:
@@ -238,7 +239,7 @@ def _send(logger: Any, report: PerfReport, figures: dict[str, float], page: Path
 
 
 def _summary(report: PerfReport) -> str:
-    from lightning_perf.report.key_figures import key_figures
+    from lightning_perf.report.document import key_figures
     from lightning_perf.show.blocks import Line, table
     from lightning_perf.show.markdown import to_markdown
 

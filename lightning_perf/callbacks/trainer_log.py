@@ -160,10 +160,6 @@ def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:
     Returns:
         Means per step: ``perf/step_time_ms``, ``perf/data_wait_ms`` and, if measured, ``perf/device_time_ms``; and
         ``perf/samples_per_s`` and ``perf/tokens_per_s`` of this process. Empty without samples.
-
-    Example:
-        >>> step_metrics([StepSample(0, 20_000_000, 5_000_000, None, 32, False)])
-        {'perf/step_time_ms': 20.0, 'perf/data_wait_ms': 5.0, 'perf/samples_per_s': 1600.0}
     """
     if not samples:
         return {}

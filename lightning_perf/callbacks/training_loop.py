@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -25,12 +25,14 @@ class TrainingLoop(StepCounter, Protocol):
         model: The model; None if it is not known.
         expected_steps: Steps that the training will have; None if that is open.
         hook_times: A timer of hooks; None in a loop without hooks.
+        nodes: Machines that it runs on; None if unknown.
         obstacle: Why the profiler cannot record this training, or None.
     """
 
     name: str
     rank: int
     world_size: int
+    nodes: int | None
     device: torch.device
     log_every: int
     profiler: Any
@@ -38,6 +40,12 @@ class TrainingLoop(StepCounter, Protocol):
     expected_steps: int | None
     hook_times: HookTimes | None
     obstacle: str | None
+
+    def validation_batches(self) -> int:
+        """Return the batches of validation so far; 0 if the loop does not count them."""
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterators of torch's loaders that the training fetches from; empty if they are not known."""
 
     def loader_facts(self) -> Facts:
         """Return how batches are made, for the recordings."""
@@ -59,6 +67,7 @@ class TrainerLoop:
         self._progress = optimizer_progress(trainer)
         self.rank = int(trainer.global_rank)
         self.world_size = int(trainer.world_size)
+        self.nodes: int | None = int(trainer.num_nodes)
         self.device: torch.device = trainer.strategy.root_device
         self.log_every = int(trainer.log_every_n_steps)
         self.profiler: Any = trainer.profiler
@@ -87,6 +96,15 @@ class TrainerLoop:
     def step_number(self) -> int:
         """Return the number of the current step in the Trainer's own logs."""
         return step_number(self._trainer)
+
+    def validation_batches(self) -> int:
+        """Return the batches of validation that have started."""
+        return int(self._trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready)
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterators of torch's loaders."""
+        combined = getattr(self._trainer.fit_loop, "_combined_loader", None)
+        return tuple(getattr(getattr(combined, "_iterator", None), "iterators", ()))
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""

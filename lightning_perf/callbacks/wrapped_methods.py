@@ -17,15 +17,16 @@ class WrappedMethods:
     Where something else has wrapped one of ours since, ours stays under it and just has to pass calls on.
 
     Attributes:
-        active: Whether the methods are still replaced.
+        active: Whether methods are replaced at present.
     """
 
     def __init__(self) -> None:
-        self.active = True
+        self.active = False
         self._wrapped: list[tuple[Any, str, Any, Any]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a method. Nothing happens if the owner has no such method or admits no attributes."""
+        self.active = True
         method = getattr(owner, name, None)
         if not callable(method) or not hasattr(owner, "__dict__"):
             return

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_error, progress_printer
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.arguments import add_list, add_outputs, at_least, describe, positive, print_error, progress_printer
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 if a finding has this rule ID or severity; 'moderate' includes high, 'low' is any finding",
     )
     parser.add_argument("--by-shape", action="store_true", help="separate operators by the shapes of their inputs")
+    parser.add_argument(
+        "--link",
+        type=positive,
+        metavar="GB_PER_S",
+        help="peak bandwidth of the link between the devices in one direction, e.g. 50 for InfiniBand NDR (default: "
+        "of NVLink or PCIe, if all ranks share a machine)",
+    )
     probe = parser.add_argument_group("probe")
     probe.add_argument(
         "--probe",
@@ -90,6 +97,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="address of the Ray cluster (default: RAY_ADDRESS, else Ray starts on this machine)",
     )
+    where.add_argument(
+        "--jobs",
+        type=at_least(1),
+        metavar="N",
+        help="processes that analyze traces at once on this machine, fewer if memory is short (default: one per "
+        "processor)",
+    )
     add_outputs(parser, top=8)
 
 
@@ -109,6 +123,8 @@ def run(options: argparse.Namespace) -> int:
     _check_names(options.fail_on)
     if options.compile and options.probe is None:
         raise TraceError("--compile", "works only with --probe", "Add --probe, or leave it out")
+    if options.jobs is not None and options.engine == "ray":
+        raise TraceError("--jobs", "works only with --engine local", "Leave it out: Ray knows its processors")
     say = progress_printer(options.quiet)
     path = options.path
     if path is not None and is_snapshot(path):
@@ -116,13 +132,14 @@ def run(options: argparse.Namespace) -> int:
     if path is None:
         path = find_newest_run(Path.cwd())
         say(f"analyzing the newest run below the current folder: {_relative(path)}")
-    executor: RecordingExecutor = analyze_recordings
+    executor: RecordingExecutor = functools.partial(analyze_recordings, jobs=options.jobs, on_progress=say)
     if options.engine == "ray":
         from lightning_perf.compare.engines.ray import RayRecordings
 
         executor = RayRecordings(options.ray_address)
     probe = _probe(Path(path), options, say) if options.probe is not None else None
-    report = analyze(path, by_shape=options.by_shape, executor=executor, probe=probe)
+    link = options.link * 1e9 if options.link else None
+    report = analyze(path, by_shape=options.by_shape, link_bytes_per_s=link, executor=executor, probe=probe)
     show(report, options, title=Path(path).resolve().name)
     matched: list[Finding | PrecisionMistake] = [
         finding for finding in (*report.findings, *report.fit_findings) if _matches(finding, options.fail_on)

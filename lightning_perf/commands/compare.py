@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress, share, write_output
 from lightning_perf.compare.judge import EXIT_CODES, exit_code, judge_arms
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:

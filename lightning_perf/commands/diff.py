@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_outputs, describe
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:

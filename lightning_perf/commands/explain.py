@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from lightning_perf.arguments import add_list, add_outputs, describe, print_error
-from lightning_perf.errors import LocatedError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, LocatedError
 from lightning_perf.findings.pages import Explanation, UnknownRuleError, explain
 from lightning_perf.outputs import Shown, show
 from lightning_perf.show.terminal_text import safe
@@ -87,8 +87,7 @@ def _read(options: argparse.Namespace) -> Shown:
     return diagnose_nan(folder)
 
 
-@dataclass(frozen=True)
-class _Pages:
+class _Pages(Struct, frozen=True):
     """An explanation as `show` needs it."""
 
     explanation: Explanation

@@ -21,7 +21,7 @@ from lightning_perf.commands.study import (
     run_blocks,
 )
 from lightning_perf.compare.judge import EXIT_CODES
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.gates import Settings

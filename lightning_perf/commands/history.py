@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share
 from lightning_perf.commands.compare import show_result
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 from lightning_perf.outputs import show
 
 HELP = "show the trend over commits, and gate new runs by it"
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _fail(message: str) -> NoReturn:
-    from lightning_perf.history.entries import HistoryError
+    from lightning_perf.history.store import HistoryError
 
     raise HistoryError(f"history: {message} Run 'lightning-perf history --help' for all options.")
 

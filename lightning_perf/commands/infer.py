@@ -20,8 +20,7 @@ from lightning_perf.arguments import (
     share_or_zero,
     thread_count,
 )
-from lightning_perf.errors import UserError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
@@ -163,12 +162,7 @@ def add_device(group: argparse._ActionsContainer) -> None:
 
 
 def to_points(drop: float | None) -> float | None:
-    """Convert a loss of accuracy from a share to percentage points.
-
-    Example:
-        >>> to_points(0.005)
-        0.5
-    """
+    """Convert a loss of accuracy from a share to percentage points."""
     return None if drop is None else round(100 * drop, 9)
 
 
@@ -229,8 +223,7 @@ def write_outputs(
 def _measure(options: argparse.Namespace) -> Tradeoff:
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.source import load_model
-    from lightning_perf.inference.model.subject import choose_device
+    from lightning_perf.inference.model.subject import choose_device, load_model
     from lightning_perf.inference.run import MeasureOptions, measure_variants
     from lightning_perf.inference.training import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from lightning_perf.arguments import add_list, describe, positive
-from lightning_perf.errors import LocatedError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, LocatedError
 from lightning_perf.mcp_server.confinement import MEMORY_GB, TIMEOUT_S
 
 HELP = "serve the commands as tools for agents (MCP)"

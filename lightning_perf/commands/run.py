@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import webbrowser
@@ -16,10 +14,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_count, describe, print_error, print_progress, share_or_zero
-from lightning_perf.errors import LocatedError, TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.arguments import add_count, describe, positive, print_error, print_progress, share_or_zero
+from lightning_perf.errors import ExitCode, TraceError
 from lightning_perf.project import install_command, page_url
+from lightning_perf.workers.script import ScriptError, find_script
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -34,10 +32,6 @@ GROUPS = ("lightning.pytorch.callbacks_factory", "pytorch_lightning.callbacks_fa
 """The entry points from which Trainers take callbacks."""
 
 HEADING = "── lightning-perf ──"
-
-
-class LaunchError(LocatedError):
-    """A script cannot be started under ``lightning-perf run``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     schedule.add_argument(
         "--capture-slow-steps", action="store_true", help="record again when steps become slow, or on demand"
     )
+    parser.add_argument(
+        "--hang-after",
+        type=positive,
+        metavar="SECONDS",
+        help="warn, and save Python stacks, if no step or batch ends for so long (default: never)",
+    )
     training = parser.add_argument_group("training")
     training.add_argument(
         "--precision",
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the script, report on its fits, and return the exit code of the script."""
     from lightning_perf.run_files.launch import LAUNCH_VARIABLE, LaunchSettings, own_rank
 
-    command = _command(options)
+    command = find_script(options.script, is_module=options.module, command="run").command
     _check_entry_points()
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
         notes = Path(folder) / "notes.jsonl"
@@ -139,50 +139,11 @@ def _encode(settings: LaunchSettings) -> str:
     return msgspec.json.encode(settings).decode()
 
 
-def _command(options: argparse.Namespace) -> list[str]:
-    """Return the command that runs the script with the Python and the flags of this process."""
-    if not options.script:
-        raise LaunchError("run", "no script is given", "Give one, e.g. lightning-perf run train.py")
-    name = options.script[0]
-    # A private function, which multiprocessing also uses to start processes with the same flags.
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    python = [sys.executable, *flags]
-    if options.module:
-        if _find_module(name):
-            return [*python, "-m", *options.script]
-        raise LaunchError(name, "there is no such module", "Check its name, and run the command in its parent folder")
-    if name.startswith("-"):
-        raise LaunchError(name, "unknown option", "Give the options of the script after its name")
-    if not Path(name).exists():
-        raise LaunchError(name, "there is no such script", _advice(name))
-    return [*python, *options.script]
-
-
-def _find_module(name: str) -> bool:
-    path, sys.path[0:0] = list(sys.path), [str(Path.cwd())]  # where ``python -m`` looks first
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
-    finally:
-        sys.path[:] = path
-
-
-def _advice(name: str) -> str:
-    if Path(name).name.startswith("python"):
-        return "Leave out the interpreter, e.g. lightning-perf run train.py"
-    if name in ("torchrun", "accelerate", "srun"):
-        return f"Give the launcher first, e.g. {name} -m lightning_perf run train.py"
-    if importlib.util.find_spec(name) is not None if name.isidentifier() else False:
-        return f"Run the package as a module: lightning-perf run -m {name}"
-    return "Check the path, or give a module with -m"
-
-
 def _check_entry_points() -> None:
     """Check that Trainers will find the callback."""
     if all(any(found.name == "lightning_perf" for found in entry_points(group=group)) for group in GROUPS):
         return
-    raise LaunchError(
+    raise ScriptError(
         "lightning-perf",
         "this environment has no entry point for Lightning, so Trainers would not find the callback",
         f"Install the package again: {install_command('train')}",

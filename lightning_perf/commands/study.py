@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_perf.arguments import add_count, add_outputs, describe, positive, share
 from lightning_perf.commands.compare import add_settings, compare_and_show, read_settings
 from lightning_perf.compare.judge import EXIT_CODES
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.compare.study.definition import Study

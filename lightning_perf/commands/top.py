@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_perf.arguments import describe, positive
-from lightning_perf.errors import TraceError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, TraceError
 
 HELP = "watch the step times of a training while it runs"
 
@@ -63,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             while state.ended is None and not keys.has_quit(options.interval):
                 state = watch.read()
                 view.update(render_frame(state), refresh=True)
-    elif not state.ranks and not state.problems:
+    elif not (state.ranks or state.problems or state.hangs):
         raise TraceError(folder, "no step times in it yet", "They appear after 50 steps or 5 seconds of training")
     console.print(render_frame(state))  # the view is gone from the screen by now
     return ExitCode.SUCCESS

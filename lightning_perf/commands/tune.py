@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lightning_perf.arguments import (
     add_count,
@@ -12,15 +16,21 @@ from lightning_perf.arguments import (
     add_printed_list,
     describe,
     positive,
+    print_progress,
     progress_printer,
+    write_output,
 )
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 from lightning_perf.outputs import show
+from lightning_perf.workers.script import Script, ScriptError, find_script
+
+if TYPE_CHECKING:
+    from lightning_perf.tune.result import TuneResult
 
 HELP = "try changes on your training and keep those that are faster"
 
-TUNE_FILE = "tune.json"
-"""The document, in the folder of ``--out``."""
+TUNE_FILE, PATCH_FILE = "tune.json", "tune.patch"
+"""The document and the patch, in the folder of ``--out``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your own "
         "training. Each change runs in a fresh process, in short windows that alternate with the current best "
-        "setting. The result lists the predicted and the measured gain, and the lines to change. Your files stay "
-        "unchanged.",
-        usage="[OPTIONS] PKG:NAME",
+        "setting. The result lists the predicted and the measured gain, and for a script a patch with the changes. "
+        "A script runs up to its first trainer.fit, once per process. Options go before the script. Everything after "
+        "the script belongs to the script. Your files stay unchanged without --apply.",
+        usage="[OPTIONS] SCRIPT [ARGS ...] | PKG:NAME",
         examples=(
+            "lightning-perf tune -o tuning train.py --lr 0.1",
+            "lightning-perf tune --levers precision,workers --minutes 5 -m mypackage.train",
             "lightning-perf tune mypackage.training:make",
-            "lightning-perf tune --levers precision,channels-last -m 5 mypackage:make",
         ),
         exit_codes={
             ExitCode.SUCCESS: "tuned, whether or not a lever was kept",
@@ -44,14 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "training",
-        metavar="PKG:NAME",
-        help="package.module:name of a function without arguments. It returns a LightningModule, or a tuple of the "
-        "module, a DataLoader or LightningDataModule, and a dict of Trainer arguments",
+        nargs=argparse.REMAINDER,
+        action=_Training,
+        metavar="SCRIPT",
+        help="the script and its arguments, as after 'python'; or PKG:NAME, package.module:name of a function without "
+        "arguments. It returns a LightningModule, or a tuple of the module, a DataLoader or LightningDataModule, and "
+        "a dict of Trainer arguments",
     )
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as after 'python -m'")
     trials = parser.add_argument_group("trials")
-    trials.add_argument(
-        "-m", "--minutes", type=positive, default=15.0, metavar="MINUTES", help="time budget (default: 15)"
-    )
+    trials.add_argument("--minutes", type=positive, default=15.0, metavar="MINUTES", help="time budget (default: 15)")
     add_list(trials, "--levers", metavar="NAME", help="levers or families to try (default: all that apply)")
     add_printed_list(trials, _lever_lines, things="the levers and their families")
     add_count(
@@ -61,7 +75,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window", type=positive, default=0.75, metavar="SECONDS", help="length of a window (default: 0.75)"
     )
     add_count(trials, "--seed", default=0, least=0, help="seed of weights, samples and order of windows (default: 0)")
-    add_outputs(parser, html=False, out=f"keep {TUNE_FILE} and estimates.jsonl there")
+    output = add_outputs(parser, html=False, out=f"keep {TUNE_FILE}, estimates.jsonl and {PATCH_FILE} there")
+    output.add_argument(
+        "--apply", action="store_true", help="apply the patch to your script, if git has no other changes of its files"
+    )
+
+
+class _Training(argparse.Action):
+    """Lets options follow ``PKG:NAME``. After a script, everything is an argument of the script."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002
+        if _is_name(values) and not namespace.module and len(values) > 1:
+            if not values[1].startswith("-"):
+                parser.error(f"unexpected argument '{values[1]}'")
+            parser.parse_args([*values[1:], values[0]], namespace)
+        else:
+            namespace.training = values
+
+
+def _is_name(words: Sequence[str]) -> bool:
+    return bool(words) and ":" in words[0] and not Path(words[0]).exists()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,6 +106,13 @@ def run(options: argparse.Namespace) -> int:
 
     import_extra("torch", "train")
     import_extra("scipy", "compare")
+    training: str | Script = (
+        options.training[0]
+        if _is_name(options.training) and not options.module
+        else find_script(options.training, is_module=options.module, command="tune")
+    )
+    if options.apply:
+        _check_apply(training)
     tuner = PerfTuner(
         minutes=options.minutes,
         levers=options.levers,
@@ -80,11 +120,45 @@ def run(options: argparse.Namespace) -> int:
         window_s=options.window,
         seed=options.seed,
     )
-    result = tuner.tune(options.training, on_progress=progress_printer(options.quiet))
+    say = progress_printer(options.quiet)
+    result = tuner.tune(training, on_progress=say)
     if options.out is not None:
         save_outcomes(options.out, checked_estimates(result))
+        if result.diff:
+            write_output(options.out / PATCH_FILE, result.diff)
     show(result, options, kept_as=TUNE_FILE)
+    if isinstance(training, Script) and result.diff and options.apply:
+        _apply(result, training.root)
+    elif isinstance(training, Script) and result.diff and options.out is not None:
+        patch = str((options.out / PATCH_FILE).absolute())
+        say(f"to apply the patch: {shlex.join(['git', '-C', str(training.root), 'apply', patch])}")
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
+
+
+def _check_apply(training: str | Script) -> None:
+    """Raise an error if no patch of this training could be applied."""
+    from lightning_perf.machine.revision import repository
+
+    if isinstance(training, str):
+        raise ScriptError("--apply", f"{training} is not a script", "Leave out --apply, or give a script")
+    if repository(training.folder) is None:
+        raise ScriptError("--apply", f"{training.folder} is not in a git repository", "Leave out --apply")
+
+
+def _apply(result: TuneResult, root: Path) -> None:
+    """Apply the patch, unless it touches files that git would not restore."""
+    from lightning_perf.machine.revision import changed_files
+
+    if not result.confirmed:
+        raise ScriptError("--apply", "the patch was not applied, because its gain is not certain", "Use -o to keep it")
+    files = sorted({place.file for place in result.places if place.reason is None and place.file is not None})
+    if changed := changed_files(root, files):
+        advice = "Commit or stash your changes, then run git apply with the patch above"
+        raise ScriptError("--apply", f"{', '.join(changed)} has changes that are not committed", advice)
+    done = subprocess.run(["git", "apply", "-"], cwd=root, input=result.diff.encode(), capture_output=True, check=False)
+    if done.returncode:
+        raise ScriptError("--apply", f"git apply failed ({done.stderr.decode().strip()})", "Apply the patch by hand")
+    print_progress(f"applied the patch to {', '.join(files)}")
 
 
 def _lever_lines() -> Iterator[str]:

@@ -6,7 +6,7 @@ import argparse
 import math
 
 from lightning_perf.arguments import at_least, describe
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode
 
 HELP = "open the timeline of a trace in Perfetto's UI"
 

@@ -30,47 +30,6 @@ if TYPE_CHECKING:
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
     from lightning_perf.statistics.power import minimal_detectable_effect
 
-_HOMES = {
-    "EXIT_CODES": "lightning_perf.compare.judge",
-    "METRICS": "lightning_perf.compare.records.metrics",
-    "CompareError": "lightning_perf.compare.errors",
-    "Comparison": "lightning_perf.compare.verdicts.comparison",
-    "Device": "lightning_perf.compare.engines.block",
-    "InvalidRunsError": "lightning_perf.compare.errors",
-    "LocalEngine": "lightning_perf.compare.engines.local",
-    "Metric": "lightning_perf.compare.records.metrics",
-    "MissingExtraError": "lightning_perf.lazy_imports",
-    "Quality": "lightning_perf.compare.records.metrics",
-    "RayEngine": "lightning_perf.compare.engines.ray",
-    "RayRecordings": "lightning_perf.compare.engines.ray",
-    "RunRecord": "lightning_perf.compare.records.record",
-    "Settings": "lightning_perf.compare.verdicts.gates",
-    "SlurmEngine": "lightning_perf.compare.engines.slurm",
-    "Study": "lightning_perf.compare.study.definition",
-    "StudyArm": "lightning_perf.compare.study.definition",
-    "Unfair": "lightning_perf.compare.verdicts.refusal",
-    "UnfairError": "lightning_perf.compare.verdicts.refusal",
-    "VerdictKind": "lightning_perf.compare.verdicts.comparison",
-    "compare_arms": "lightning_perf.compare.verdicts.build",
-    "compare_runs": "lightning_perf.compare.folders",
-    "exit_code": "lightning_perf.compare.judge",
-    "find_quality": "lightning_perf.compare.records.metrics",
-    "find_records": "lightning_perf.compare.records.record",
-    "import_extra": "lightning_perf.lazy_imports",
-    "minimal_detectable_effect": "lightning_perf.statistics.power",
-    "parse_devices": "lightning_perf.compare.engines.local",
-    "parse_gate": "lightning_perf.compare.verdicts.gates",
-    "print_comparison": "lightning_perf.compare.verdicts.comparison",
-    "read_study": "lightning_perf.compare.study.definition",
-    "render_markdown": "lightning_perf.compare.verdicts.comparison",
-    "report_errors": "lightning_perf.compare.judge",
-    "run_study": "lightning_perf.compare.study.run",
-    "run_values": "lightning_perf.compare.records.metrics",
-    "settle_options": "lightning_perf.compare.study_options",
-    "study_arms": "lightning_perf.compare.study.results",
-    "study_notes": "lightning_perf.compare.study.results",
-}
-
 __all__ = [
     "EXIT_CODES",
     "METRICS",
@@ -112,4 +71,4 @@ __all__ = [
     "study_notes",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

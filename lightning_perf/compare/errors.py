@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.errors import UserError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, UserError
 
 
 class CompareError(UserError):

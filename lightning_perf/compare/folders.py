@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.definition import read_study

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import print_error
-from lightning_perf.errors import UserError
-from lightning_perf.exit_codes import ExitCode
+from lightning_perf.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord

@@ -24,8 +24,6 @@ class EngineChoice:
 
     Attributes:
         devices: For ``local``, as `parse_devices` reads them.
-        gpus: GPUs per run on a cluster.
-        cpus: CPU cores per run on a cluster.
         address: Address of the Ray cluster; None for ``RAY_ADDRESS``, else Ray starts on this machine.
         slurm: Options of the SLURM job without their dashes, e.g. ``{"partition": "gpu", "time": 60}``.
     """
@@ -59,12 +57,7 @@ class EngineChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """The options of a study.
-
-    Attributes:
-        engine: The engine that runs the blocks.
-        settings: The rules that were declared before looking at the runs.
-    """
+    """The options of a study."""
 
     engine: EngineChoice
     settings: Settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.run_files.run_record import FactValue
 
@@ -36,12 +37,10 @@ The revision of the code changes with every setting in the code. `check_comparab
 _FREE_GROUPS = ("data.val_",)
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """A change that findings advise.
 
     Attributes:
-        rules: IDs of the rules that advise it.
         is_followed: Whether the change of the fact's value follows the advice.
         by_sample: Whether the step then holds more samples, so that times are compared per sample.
     """
@@ -128,8 +127,7 @@ RULES = {advice.name: advice.rules for advice in ADVICE}
 """The rules that advise each change."""
 
 
-@dataclass(frozen=True)
-class Followed:
+class Followed(Struct, frozen=True):
     """The one advice that a run followed.
 
     Attributes:
@@ -148,13 +146,6 @@ def find_followed(before: Facts, after: Facts) -> Followed | None:
     Returns:
         The advice. ``None`` if no advised setting changed, or if another setting changed too: the gain of two changes
         cannot be divided among them.
-
-    Example:
-        >>> run = {"train.precision": "32-true", "train.seed": 0}
-        >>> find_followed(run, {"train.precision": "bf16-mixed", "train.seed": 1}).setting
-        'train.precision 32-true → bf16-mixed'
-        >>> find_followed(run, {"train.precision": "bf16-mixed", "train.accumulate": 2}) is None
-        True
     """
     names = {
         name

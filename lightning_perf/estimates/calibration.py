@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.errors import UserError
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome, Source, find_outcomes, without_repeats
+from lightning_perf.show.blocks import Block, Cell, Line, TableRow, listing, table
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import NOT_AVAILABLE, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.show.blocks import Block
@@ -30,8 +33,7 @@ class EstimatesError(UserError, ValueError):
     """There are no measured estimates to show, or a file of them cannot be read. The message says why."""
 
 
-@dataclass(frozen=True)
-class CheckedEstimate:
+class CheckedEstimate(Struct, frozen=True):
     """One estimate with its outcome and the verdict on it.
 
     Attributes:
@@ -46,8 +48,7 @@ class CheckedEstimate:
     width: float | None
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The outcomes of the estimates of one rule from one source.
 
     Attributes:
@@ -76,8 +77,7 @@ class Summary:
     coverage: Estimate
 
 
-@dataclass(frozen=True)
-class Calibration(TextDocument, SavedDocument):
+class Calibration(TextDocument, SavedDocument, frozen=True):
     """How often measured gains were inside the ranges that findings estimated.
 
     Attributes:
@@ -100,7 +100,7 @@ class Calibration(TextDocument, SavedDocument):
 
     def blocks(self) -> Iterator[Block]:
         """Yield a sentence per source, the rules, and the estimates."""
-        from lightning_perf.estimates.blocks import calibration_blocks
+        from lightning_perf.estimates.calibration import calibration_blocks
 
         return calibration_blocks(self)
 
@@ -190,3 +190,96 @@ def read_calibration(folders: Sequence[Path]) -> Calibration:
             "FOLDER PKG:NAME', or follow the advice of a finding and fit again with the same log folder."
         )
     return calibrate(outcomes, [str(folder) for folder in folders])
+
+
+RULE_COLUMNS = ("rule", "source", "count", "inside", "above", "below", "cannot be told", "median width", "coverage")
+ESTIMATE_COLUMNS = (
+    "rule", "source", "setting", "network", "step, ms", "estimate, ms", "gain, ms", "measured by", "verdict",
+)  # fmt: skip
+
+
+def calibration_blocks(calibration: Calibration) -> Iterator[Block]:
+    """Yield a sentence per source, the rules, the estimates, and notes that explain the figures."""
+    yield Line(" ".join(map(_sentence, calibration.totals)), "strong")
+    summaries = (*calibration.rules, *calibration.totals)
+    yield table(RULE_COLUMNS, map(_summary_row, summaries), "Estimates by rule")
+    yield table(ESTIMATE_COLUMNS, map(_estimate_row, calibration.estimates), "Measured estimates")
+    yield from listing(_footnotes(calibration), "quiet")
+
+
+def _sentence(total: Summary) -> str:
+    decided = total.coverage.n
+    estimates = "estimate was" if total.count == 1 else "estimates were"
+    if not decided:
+        return f"{total.count} {total.source} {estimates} measured, none with a clear verdict from an interval."
+    inside = round((total.coverage.value or 0.0) * decided)
+    return (
+        f"{total.count} {total.source} {estimates} measured: {inside} of {decided} gains with an interval and a clear "
+        f"verdict were inside the range, {_coverage(total.coverage)}."
+    )
+
+
+def _summary_row(summary: Summary) -> TableRow:
+    return (
+        summary.rule or "all rules",
+        summary.source,
+        Cell(str(summary.count), summary.count),
+        Cell(str(summary.inside), summary.inside),
+        Cell(str(summary.above), summary.above),
+        Cell(str(summary.below), summary.below),
+        Cell(str(summary.undecided), summary.undecided),
+        NOT_AVAILABLE if summary.median_width is None else f"{summary.median_width:.2f}",
+        _coverage(summary.coverage),
+    )
+
+
+def _estimate_row(estimate: CheckedEstimate) -> TableRow:
+    outcome = estimate.outcome
+    gain = _ms(outcome.gain_ms)
+    if outcome.gain_low_ms is not None and outcome.gain_high_ms is not None:
+        gain += f" ({_ms(outcome.gain_low_ms)} to {_ms(outcome.gain_high_ms)})"
+    return (
+        outcome.rule,
+        outcome.source,
+        outcome.setting + (f", on top of {', '.join(outcome.on_top_of)}" if outcome.on_top_of else ""),
+        outcome.network or NOT_AVAILABLE,
+        Cell(_ms(outcome.step_ms), outcome.step_ms),
+        f"{_ms(outcome.low_ms)} to {_ms(outcome.high_ms)}",
+        Cell(gain, outcome.gain_ms),
+        outcome.method,
+        estimate.verdict,
+    )
+
+
+def _footnotes(calibration: Calibration) -> tuple[str, ...]:
+    """Return notes that explain the figures."""
+    notes = [
+        "inside: the measured gain is in the estimated range. above, below: its whole 95 % interval is outside.",
+        "width: upper end of the range divided by the lower end.",
+        (
+            "coverage: share of gains inside, of those measured with an interval and a clear verdict, with its exact "
+            "95 % interval."
+        ),
+    ]
+    without = sum(total.without_interval for total in calibration.totals)
+    if without:
+        one = without == 1
+        notes.append(
+            f"{without} {'gain comes' if one else 'gains come'} from one run of each side and "
+            f"{'has' if one else 'have'} no interval. The coverage leaves {'it' if one else 'them'} out."
+        )
+    if any(estimate.outcome.on_top_of for estimate in calibration.estimates):
+        notes.append(
+            "A gain on top of other changes cannot be compared with an estimate for the training without them."
+        )
+    return tuple(notes)
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if abs(milliseconds) >= 100 else f"{milliseconds:.3g}"
+
+
+def _coverage(coverage: Estimate) -> str:
+    if coverage.value is None:
+        return NOT_AVAILABLE
+    return f"{format_share(coverage.value)} ({format_share(coverage.low)} to {format_share(coverage.high)})"

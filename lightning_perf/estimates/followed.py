@@ -6,8 +6,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from lightning_perf.analysis.comparability import check_comparable
 from lightning_perf.analysis.model.workload import Workload
@@ -31,8 +33,7 @@ PREVIOUS_RUNS = 5
 """Earlier runs in the same log folder that are searched for a finding that a new run followed."""
 
 
-@dataclass(frozen=True)
-class ReportedRun:
+class ReportedRun(Struct, frozen=True):
     """A run with its report, its run ID or its trace files as its name, and the facts of its run record."""
 
     report: PerfReport
@@ -156,14 +157,7 @@ def check_ratio(
 
 
 def describe_outcomes(outcomes: Sequence[EstimateOutcome]) -> tuple[str, ...]:
-    """Return a sentence about each change, e.g. for a note: that of the largest estimate, if several rules advise it.
-
-    Example:
-        >>> gain = (25, None, None, "diff", "one run of each")
-        >>> one = EstimateOutcome("a", "threads 1 → 2", 100, 20, 30, "general", *gain)
-        >>> print(*describe_outcomes([one]))
-        Estimate checked: `a` predicted 20.0 to 30.0 ms per step, and threads 1 → 2 saved 25.0 ms: a good estimate.
-    """
+    """Return a sentence about each change, e.g. for a note: that of the largest estimate if several rules advise it."""
     largest: dict[str, EstimateOutcome] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.high_ms):
         largest[outcome.setting] = outcome

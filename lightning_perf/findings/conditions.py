@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Problem, SavingRange, Severity
-from lightning_perf.findings.rules import rule
+from lightning_perf.findings.finding import HIGH_SHARE, MIN_SHARE, Problem, SavingRange, Severity
+from lightning_perf.findings.rules import device_rule, rule
 from lightning_perf.findings.savings import counted, each, step_ns
+from lightning_perf.run_files.fit.gpu_health import TROUBLE, GpuHealth
 from lightning_perf.trace.description import Processor
 from lightning_perf.units import format_duration, format_share
 
@@ -219,3 +220,69 @@ def _anomaly(analysis: RankAnalysis) -> tuple[str, SavingRange | None] | None:
     )
     model = "The checks go away, and 0.1 to 1 ms per stack."
     return text, SavingRange((low_ns, high_ns), model)
+
+
+LEAST_THROTTLED = 0.05
+"""Share of the samples with a harmful reason from which a GPU counts as throttled."""
+
+LEAST_WATCHED_S = 20.0
+"""Shortest watch that is judged: ten samples."""
+
+NAMED_GPUS = 4
+"""Throttled GPUs with a sentence each."""
+
+_COOLING = "Improve the cooling: check fans, dust, airflow and the temperature of the room."
+_POWER_SUPPLY = "Check the power supply, its cables and the power brake of the server: nvidia-smi -q -d PERFORMANCE."
+_THROTTLE_FIXES = dict(zip(TROUBLE.values(), (_POWER_SUPPLY, _COOLING, _COOLING, _POWER_SUPPLY), strict=True))
+"""Fixes by reason. That of a low power limit has the default one in it."""
+
+
+@device_rule("throttled")
+def throttled(gpus: Sequence[GpuHealth]) -> Problem | None:
+    """Find GPUs with low clocks for a reason that is trouble of the machine, or a power limit below the default.
+
+    No saving is estimated: only work that the multiprocessors limit follows their clock.
+    """
+    known = [gpu for gpu in gpus if gpu.watched_s >= LEAST_WATCHED_S]
+    found = [gpu for gpu in known if (gpu.throttled_share or 0.0) >= LEAST_THROTTLED and gpu.lost >= MIN_SHARE]
+    if not found:
+        return None
+    found.sort(key=lambda gpu: -gpu.lost)
+    worst = found[0]
+    low = 1 - (worst.throttled_clock_mhz or 0.0) / (worst.clock_limit_mhz or 1.0)
+    ranks = ", ".join(str(gpu.rank) for gpu in sorted(found, key=lambda gpu: gpu.rank))
+    whose = f"GPUs of ranks {ranks}: the slowest" if len(found) > 1 else f"GPU of rank {ranks}: it"
+    cause = next(reason.reason for reason in worst.reasons if reason.harmful)
+    return Problem(
+        f"Throttled {whose} runs {format_share(low)} below its clock limit for {format_share(worst.throttled_share)} "
+        "of the time",
+        (
+            *(_throttling(gpu) for gpu in found[:NAMED_GPUS]),
+            (
+                "Kernels that wait for memory, and collectives, do not follow this clock. At most "
+                f"{format_share(worst.lost)} of the time is lost."
+            ),
+        ),
+        _THROTTLE_FIXES.get(
+            cause,
+            "Compare the power limit with the default: nvidia-smi -q -d POWER. To raise it: sudo nvidia-smi -pl "
+            f"{worst.default_limit_w or 0.0:.0f}",
+        ),
+        severity="moderate" if worst.lost >= HIGH_SHARE else "low",
+    )
+
+
+def _throttling(gpu: GpuHealth) -> str:
+    """Return the reasons for the low clocks of a GPU, with its clock, temperature and power."""
+    reasons = " and ".join(f"{each.reason}, in {format_share(each.share)}" for each in gpu.reasons if each.harmful)
+    limit = "of a set clock of" if gpu.clock_is_set else "of at most"
+    facts = [
+        f"Their median clock is {gpu.throttled_clock_mhz or 0.0:,.0f} MHz {limit} {gpu.clock_limit_mhz or 0.0:,.0f} MHz"
+    ]
+    if gpu.temperature_c is not None:
+        slows = f" (slowdown from {gpu.slowdown_c:.0f} °C)" if gpu.slowdown_c is not None else ""
+        facts.append(f"at most {gpu.temperature_c:.0f} °C{slows}")
+    if gpu.power_w is not None and gpu.power_limit_w is not None:
+        default = f" (default {gpu.default_limit_w:.0f} W)" if gpu.default_limit_w is not None else ""
+        facts.append(f"{gpu.power_w:.0f} W of a limit of {gpu.power_limit_w:.0f} W{default}")
+    return f"Rank {gpu.rank} was {reasons} of the samples. {', '.join(facts)}."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import get_args
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, HostWork, Layout
 from lightning_perf.analysis.host.pauses import PhasePause

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from lightning_perf.findings.pages import rule_page_url
 
@@ -38,8 +40,7 @@ SKIPPED_WORK = "only if you skip work that the training needs, such as an averag
 """How fixes of several rules change results."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A cause of lost time.
 
     Attributes:
@@ -78,7 +79,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Derive the page from the rule, also when a document is read: an address in it is not trusted."""
-        object.__setattr__(self, "page", rule_page_url(self.kind))
+        force_setattr(self, "page", rule_page_url(self.kind))
 
     @property
     def warning(self) -> str:
@@ -86,8 +87,7 @@ class Finding:
         return f"Changes results: {self.changes}." if self.changes else ""
 
 
-@dataclass(frozen=True)
-class SavingRange:
+class SavingRange(Struct, frozen=True):
     """A saving in nanoseconds per step, or of the fit, and how it was estimated."""
 
     ns: tuple[float, float]
@@ -95,8 +95,7 @@ class SavingRange:
     basis: Basis = "recording"
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """A cause of lost time as a rule returns it. The rule's decorator makes a `Finding` of it.
 
     Attributes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.host.loading import Loading, LoadingCost
 from lightning_perf.analysis.host.user_code import function_text
@@ -13,6 +15,7 @@ from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
+from lightning_perf.findings.worker_time import OTHER_THAN_MORE, explain_workers
 from lightning_perf.trace.description import Batch, Processor
 from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
 
@@ -27,7 +30,7 @@ BATCH_MAKERS: dict[str | None, str] = {
     "in_process": (
         "The DataLoader makes batches in the training process (num_workers=0), so loading and training alternate."
     ),
-    "workers": "The DataLoader has worker processes, but they are slower than the step.",
+    "workers": "Worker processes of the DataLoader make the batches.",
 }
 UNKNOWN_MAKER = "The recording does not show whether the loader has worker processes."
 """Who makes the batches, as a sentence. For loaders other than torch's, the advice itself says it."""
@@ -106,8 +109,7 @@ MANY_TENSORS = 8
 MEASURE = "Measure before you use worker processes"
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(Struct, frozen=True):
     """A step that waits for its batch."""
 
     analysis: RankAnalysis
@@ -168,8 +170,7 @@ def advised_workers(analysis: RankAnalysis) -> int | None:
     return _Wait(analysis, analysis.loading, wait_ns, step_ns).cost.advised
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """The change for one training, its least and most saving per step, and reasons for it or against another."""
 
     action: str
@@ -328,34 +329,51 @@ def _more_workers(wait: _Wait) -> Advice:
         best_ns = min(wait.wait_ns, wait.step_ns * (1 - workers / advised))
         model = "More workers shorten the time between batches in proportion at best, by half of that at least."
     transfer = batch_transfer(wait.analysis)
+    cause = explain_workers(wait.analysis.worker, wait.wait_ns / wait.step_ns)
     measured = transfer is not None and transfer.measured and not wait.on_device
     if transfer is not None and measured and transfer.received_ns[0] * wait.fetches >= wait.wait_ns / 2:
+        return _fewer_tensors(best_ns, transfer.text)
+    if cause is not None and cause.kind == "receiving":
+        return _fewer_tensors(best_ns, cause.text)
+    if cause is not None and cause.kind in OTHER_THAN_MORE:
         return Advice(
-            "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
-            "lightning-perf tune tries it.",
+            f"{cause.fix[0].upper()}{cause.fix[1:]}.",
             (0.0, best_ns),
-            "The wait gets shorter by as much as a batch gets cheaper to send.",
-            (f"{transfer.text} More worker processes do not shorten that.",),
+            "The wait gets shorter by as much as the workers get faster.",
+            (cause.text,),
         )
     parts, evidence = [], list[str]()
     enough = facts.workers is not None and processor.cores is not None and advised <= workers
     if facts.workers is None or processor.cores is None:
         parts.append("raise num_workers towards the number of cores")
     else:
-        evidence.append(_workers_text(processor, workers, enough))
+        evidence.append(_workers_text(processor, workers, enough) if cause is None else cause.text)
         if not enough:
             parts.append(f"raise num_workers from {workers} to {advised}")
     if not facts.persistent_workers:
         parts.append("set persistent_workers=True")
     if wait.on_device and wait.analysis.metadata.loader is not None and not facts.pin_memory:
         parts.append("set pin_memory=True")
-    if enough or not workers_wait(processor):
+    if cause is not None and cause.fix:
+        parts.insert(0, cause.fix)
+    elif enough or not workers_wait(processor):
         parts.append(f"make each batch cheaper: {CHEAPER if wait.on_device else CHEAPER_HERE}")
     text = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
-    competing = facts.workers is not None and (enough or cost.compete(advised))
-    if competing and not enough:
+    limited = enough or (cause is not None and cause.kind == "disk")  # its rate may be all that the disk has
+    competing = facts.workers is not None and (limited or cost.compete(advised))
+    if competing and not limited:
         evidence.append(_warning(processor, advised))
     return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
+
+
+def _fewer_tensors(best_ns: float, evidence: str) -> Advice:
+    return Advice(
+        "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
+        "lightning-perf tune tries it.",
+        (0.0, best_ns),
+        "The wait gets shorter by as much as a batch gets cheaper to send.",
+        (f"{evidence} More worker processes do not shorten that.",),
+    )
 
 
 def _busy_worker(processor: Processor) -> float:
@@ -435,8 +453,7 @@ ON_BUSY_CORES = 1.5
 """Factor on the upper end of a measured time: in the training, caches are cold and other threads run."""
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """The cost of sending one batch between processes, at least and at most.
 
     `sent_ns` is the time of the worker process beyond making the batch, `received_ns` that of the training thread.

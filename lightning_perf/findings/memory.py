@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
@@ -174,8 +175,7 @@ SCARCE = 0.7
 """Share of the memory in use at the peak from which on less use is worth a change."""
 
 
-@dataclass(frozen=True)
-class Scarce:
+class Scarce(Struct, frozen=True):
     """A device or host with little memory left, and the share of its memory that is in use at the peak."""
 
     memory: DeviceMemory
@@ -241,8 +241,7 @@ MIN_CHECKPOINTED = 0.1
 """Share of the activations that checkpoints have to save at least."""
 
 
-@dataclass(frozen=True)
-class _Checkpoints:
+class _Checkpoints(Struct, frozen=True):
     """Modules of one class that can be checkpointed."""
 
     class_name: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from importlib import import_module
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
@@ -15,7 +16,17 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import SIXTEEN_BITS, Finding, by_saving
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.rules import compile_rule, fit_rule, growth_rule, log_rule, rule, run_rule
+from lightning_perf.findings.rules import (
+    compile_rule,
+    device_rule,
+    fit_rule,
+    growth_rule,
+    log_rule,
+    ranks_rule,
+    rule,
+    run_rule,
+)
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
 TOPICS = (
     "compilation",
@@ -34,7 +45,9 @@ for topic in TOPICS:
     import_module(f"lightning_perf.findings.{topic}")  # adds its rules
 
 RULE_IDS = frozenset(
-    rule_id for rules in (rule, run_rule, log_rule, fit_rule, compile_rule, growth_rule) for rule_id in rules.by_id
+    rule_id
+    for rules in (rule, run_rule, ranks_rule, log_rule, fit_rule, compile_rule, growth_rule, device_rule)
+    for rule_id in rules.by_id
 )
 """The IDs of all rules."""
 
@@ -57,7 +70,11 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
 
 
 def find_in_fit(
-    fit: FitTime | None, *, compilation: CompileReport | None = None, growth: MemoryGrowth | None = None
+    fit: FitTime | None,
+    *,
+    compilation: CompileReport | None = None,
+    growth: MemoryGrowth | None = None,
+    gpus: Sequence[GpuHealth] = (),
 ) -> tuple[Finding, ...]:
     """Apply every rule about a whole fit: the most to save first. Savings are of the fit, not per step."""
     findings = compile_rule.find(compilation) if compilation is not None else []
@@ -67,6 +84,7 @@ def find_in_fit(
         findings += [found for found in fit_rule.find(fit) if found.kind != "slow-first-step" or not explained]
     if growth is not None:
         findings += growth_rule.find(growth)
+    findings += device_rule.find(gpus)
     return tuple(sorted(findings, key=by_saving))
 
 

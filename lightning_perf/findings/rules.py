@@ -6,18 +6,20 @@ makes a `Finding` of the problem: with the rank, and with the saving as a part o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Generic, Literal, ParamSpec
 
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import Finding, Problem, make_finding
 from lightning_perf.findings.savings import step_ns
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
 P = ParamSpec("P")
 
@@ -76,6 +78,11 @@ rule: Rules[[RankAnalysis]] = Rules(lambda analysis: (step_ns(analysis), analysi
 run_rule: Rules[[Distributed]] = Rules(_of_straggler)
 """Rules that compare ranks with each other."""
 
+ranks_rule: Rules[[RanksOverFit]] = Rules(
+    lambda run: (run.step_ns, run.straggler.rank if run.straggler is not None else None)
+)
+"""Rules that compare ranks with each other over the whole fit."""
+
 log_rule: Rules[[StepTimes, RankAnalysis | None, FitTime | None]] = Rules(
     lambda run, lead, _fit: (run.mean_ns, lead.rank if lead is not None else None)
 )
@@ -89,3 +96,6 @@ compile_rule: Rules[[CompileReport]] = Rules(lambda report: (report.fit_ns, repo
 
 growth_rule: Rules[[MemoryGrowth]] = Rules(lambda growth: (None, growth.rank), per="fit")
 """Rules about the memory of a whole fit over time."""
+
+device_rule: Rules[[Sequence[GpuHealth]]] = Rules(lambda _: (None, None), per="fit")
+"""Rules about the GPUs of all ranks over a whole fit."""

@@ -7,7 +7,8 @@ host. Savings of kernel time are therefore scaled to the time in which compute i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis

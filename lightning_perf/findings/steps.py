@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
@@ -77,6 +78,9 @@ def _long_step_reason(
 def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
     waited = f"{format_duration(periodic.wait_ns)} of it is the wait for their batch"
     facts = loader_of(lead) if lead is not None else DataLoading()
+    slow = lead.worker.slow if lead is not None and lead.worker is not None else None
+    if facts.workers and periodic.period == facts.workers and slow is not None:
+        return f"{waited}. The period is num_workers={facts.workers}: the batches of worker process {slow} come late."
     if facts.workers and periodic.period == facts.workers:
         return (
             f"{waited}. The period is num_workers={facts.workers}: worker processes deliver their batches together, "

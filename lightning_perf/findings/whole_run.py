@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
@@ -17,7 +20,9 @@ from lightning_perf.findings.conditions import contention, distortion, is_busy, 
 from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
+from lightning_perf.findings.rules import ranks_rule
 from lightning_perf.findings.steps import one_per_cause, without_collections
+from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -62,8 +67,7 @@ CATEGORIES = {
 """The category of the step time that each rule is about, and its steps' doing. Other rules have no single category."""
 
 
-@dataclass(frozen=True)
-class HeldBack:
+class HeldBack(Struct, frozen=True):
     """A finding of the recorded steps that the whole run does not confirm.
 
     Attributes:
@@ -75,8 +79,7 @@ class HeldBack:
     reason: str
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """How the recorded steps compare with the steps of the run that were not recorded.
 
     Attributes:
@@ -91,13 +94,11 @@ class Stretch:
     kind: str
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """The findings after the check against the whole run.
 
     Attributes:
         findings: Confirmed findings, the most to save first, with the figures of the run if it has any.
-        held_back: Findings that the run does not confirm.
         notes: Outliers: findings that come from one or two recorded steps.
         headline: A warning before the verdict: the machine was busy, or the stretch unusual. Usually empty.
     """
@@ -139,6 +140,7 @@ def check_findings(
     trusted: Trust | None = None,
     fit: FitTime | None = None,
     fit_findings: Sequence[Finding] = (),
+    over_fit: RanksOverFit | None = None,
     path: str = "PATH",
 ) -> Checked:
     """Check the findings of the recorded steps against the whole run.
@@ -153,14 +155,20 @@ def check_findings(
         lead: The rank that the report describes first.
         fit: The account of the fit, which shows the work of long steps.
         fit_findings: The findings about the whole fit. One of them may have the same cause.
+        over_fit: The step logs of all ranks, which judge stragglers better than the recorded steps.
         path: The run's folder, or the trace.
     """
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
     place = stretch(lead, usable, trusted)
-    findings: list[Finding] = []
+    findings: list[Finding] = ranks_rule.find(over_fit) if over_fit is not None else []
     held_back: list[HeldBack] = []
     notes: list[str] = []
+    if over_fit is not None and (over_fit.whole_work or findings):
+        if not findings:
+            reason = f"Over {format_count(over_fit.steps)} steps of the fit, no rank holds up the others all the time."
+            held_back += [HeldBack(finding, reason) for finding in found if finding.kind == "straggler"]
+        found = [finding for finding in found if finding.kind != "straggler"]
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
         own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
@@ -200,6 +208,8 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     processor = analysis.metadata.processor if analysis is not None else None
     if processor is None or not is_busy(processor):
         return finding
+    if workers_wait(processor) and analysis is not None and explain_workers(analysis.worker, 0.0) is not None:
+        return finding  # the time for which they wait for the training is measured
     warning = (
         "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
         if workers_wait(processor)

@@ -12,21 +12,9 @@ from lightning_perf.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.history.add import Added, add_runs
     from lightning_perf.history.document import History
-    from lightning_perf.history.entries import HistoryError
     from lightning_perf.history.gate import HistoryGate, gate_runs, judge_runs
     from lightning_perf.history.read import read_history, set_baseline
-
-_HOMES = {
-    "Added": "lightning_perf.history.add",
-    "History": "lightning_perf.history.document",
-    "HistoryError": "lightning_perf.history.entries",
-    "HistoryGate": "lightning_perf.history.gate",
-    "add_runs": "lightning_perf.history.add",
-    "gate_runs": "lightning_perf.history.gate",
-    "judge_runs": "lightning_perf.history.gate",
-    "read_history": "lightning_perf.history.read",
-    "set_baseline": "lightning_perf.history.read",
-}
+    from lightning_perf.history.store import HistoryError
 
 __all__ = [
     "Added",
@@ -40,4 +28,4 @@ __all__ = [
     "set_baseline",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -8,16 +8,16 @@ import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.results import study_arms
 from lightning_perf.compare.verdicts.facts import find_left_out
-from lightning_perf.history.entries import HistoryError, StoredRun
-from lightning_perf.history.store import open_store, read_store
-from lightning_perf.revision import commit_info
+from lightning_perf.history.store import HistoryError, StoredRun, open_store, read_store
+from lightning_perf.machine.revision import commit_info
 from lightning_perf.run_files.journal import STUDY_NAME
 
 REVISION = "code.revision"
@@ -26,8 +26,7 @@ MOST_ARCHIVE_BYTES = 2**30
 """An archive of runs may unpack to this size. It bounds the memory that a hostile archive takes."""
 
 
-@dataclass(frozen=True)
-class Added:
+class Added(Struct, frozen=True):
     """The outcome of `add_runs`.
 
     Attributes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
-from lightning_perf.history.entries import HistoryError
+from lightning_perf.history.store import HistoryError
 from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.statistics.values import Estimate
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """A commit of the repository.
 
     Attributes:
@@ -34,8 +34,7 @@ class Commit:
     subject: str | None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One commit on one machine: the mean over its runs.
 
     Attributes:
@@ -61,8 +60,7 @@ class Row:
     baselines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class LevelChange:
+class LevelChange(Struct, frozen=True):
     """A change point: the metric is at another level from one commit on.
 
     Attributes:
@@ -95,8 +93,7 @@ class LevelChange:
     confirmed: bool | None = None
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Struct, frozen=True):
     """The rows of one machine in one setting. Series are never mixed.
 
     Attributes:
@@ -125,8 +122,7 @@ class Series:
     note: str | None = None
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """A commit with a name.
 
     Attributes:
@@ -140,8 +136,7 @@ class Baseline:
     set_unix_s: float
 
 
-@dataclass(frozen=True)
-class History(TextDocument, PageDocument, SavedDocument):
+class History(TextDocument, PageDocument, SavedDocument, frozen=True):
     """The trend of one metric over the commits of a history, one series per machine and setting.
 
     Attributes:

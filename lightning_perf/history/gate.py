@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
@@ -17,7 +18,6 @@ from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult,
 from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.history.add import read_runs
-from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
 from lightning_perf.history.read import Trend, find_trends, logged_quality, matching_commits, series_name
 from lightning_perf.history.series import (
     MeasuredRow,
@@ -28,7 +28,7 @@ from lightning_perf.history.series import (
     to_scale,
     unfair_differences,
 )
-from lightning_perf.history.store import open_store, read_store
+from lightning_perf.history.store import HistoryError, StoredBaseline, StoredRun, open_store, read_store
 from lightning_perf.statistics.change_points import predict
 from lightning_perf.statistics.values import Estimate, Float64Array
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class JudgedMetric:
+class JudgedMetric(Struct, frozen=True):
     """A metric of the new runs next to the level of the history.
 
     Attributes:
@@ -61,8 +60,7 @@ class JudgedMetric:
     estimate: Estimate
 
 
-@dataclass(frozen=True)
-class HistoryGate(TextDocument, SavedDocument):
+class HistoryGate(TextDocument, SavedDocument, frozen=True):
     """The outcome of gates that compare new runs with a history.
 
     Attributes:

@@ -7,17 +7,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.compare.records.fairness import hardware_name
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
 from lightning_perf.history.document import Baseline, Commit, History, LevelChange, Row, Series
-from lightning_perf.history.entries import HistoryError, StoredBaseline, StoredRun
 from lightning_perf.history.series import (
     MeasuredRow,
     Rows,
@@ -28,8 +28,8 @@ from lightning_perf.history.series import (
     to_scale,
     unfair_differences,
 )
-from lightning_perf.history.store import Contents, open_store, read_store
-from lightning_perf.revision import commits_between
+from lightning_perf.history.store import Contents, HistoryError, StoredBaseline, StoredRun, open_store, read_store
+from lightning_perf.machine.revision import commits_between
 from lightning_perf.statistics.change_points import FEWEST_VALUES, ChangePoint, Segmentation, find_changes
 from lightning_perf.statistics.values import Float64Array
 
@@ -42,15 +42,13 @@ LEAST_PREFIX = 4
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """A series of one metric: its rows with values, and the series divided at its change points.
 
     Attributes:
         rows: The rows with a value, in order of time.
         of_runs: The values of each row's runs.
         segments: The division of the rows at change points, on the scale of the statistics.
-        missing: Number of rows without a value.
     """
 
     rows: Rows

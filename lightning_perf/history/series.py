@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.compare.records.fairness import (
     SEED_FACTS,
@@ -16,7 +16,7 @@ from lightning_perf.compare.records.fairness import (
     is_named,
 )
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
-from lightning_perf.history.entries import HistoryError, StoredRun
+from lightning_perf.history.store import HistoryError, StoredRun
 from lightning_perf.statistics.values import Float64Array
 
 CODE = ("code",)
@@ -26,8 +26,7 @@ TRENDS = tuple(name for name in METRICS if name != "time_to_accuracy")
 """Metrics with a trend. The time to accuracy needs a goal, which stored runs do not have."""
 
 
-@dataclass(frozen=True)
-class MeasuredRow:
+class MeasuredRow(Struct, frozen=True):
     """The runs of one commit on one machine in one setting, and the time of the commit, or else of the first run."""
 
     commit: str | None

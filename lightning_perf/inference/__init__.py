@@ -27,35 +27,6 @@ if TYPE_CHECKING:
     from lightning_perf.inference.variants.chains import measure_storage
     from lightning_perf.inference.variants.variant import default_variants, parse_variants
 
-_HOMES = {
-    "Artefact": "lightning_perf.inference.variants.artefact",
-    "Distillation": "lightning_perf.inference.training",
-    "Effort": "lightning_perf.inference.measurement.measure",
-    "FineTuner": "lightning_perf.inference.training",
-    "InferenceError": "lightning_perf.inference.errors",
-    "MeasureOptions": "lightning_perf.inference.run",
-    "Sweep": "lightning_perf.inference.results.sweep",
-    "Tradeoff": "lightning_perf.inference.results.tradeoff",
-    "Validation": "lightning_perf.inference.model.samples",
-    "VariantError": "lightning_perf.inference.errors",
-    "add_measuring": "lightning_perf.commands.infer",
-    "bound_latency": "lightning_perf.inference.counting.document",
-    "count_model": "lightning_perf.inference.counting.count",
-    "default_variants": "lightning_perf.inference.variants.variant",
-    "exit_code": "lightning_perf.commands.infer",
-    "find_peaks": "lightning_perf.inference.counting.peaks",
-    "load_artefact": "lightning_perf.inference.variants.artefact",
-    "measure_storage": "lightning_perf.inference.variants.chains",
-    "measure_variants": "lightning_perf.inference.run",
-    "parse_variants": "lightning_perf.inference.variants.variant",
-    "read_artefact": "lightning_perf.inference.variants.artefact",
-    "require_packages": "lightning_perf.commands.infer",
-    "save_document": "lightning_perf.inference.run",
-    "sweep_backbones": "lightning_perf.inference.backbones",
-    "usable_device": "lightning_perf.inference.model.subject",
-    "write_outputs": "lightning_perf.commands.infer",
-}
-
 __all__ = [
     "Artefact",
     "Distillation",
@@ -85,4 +56,4 @@ __all__ = [
     "write_outputs",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

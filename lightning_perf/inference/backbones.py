@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from lightning_perf import __version__

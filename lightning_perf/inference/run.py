@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -53,7 +54,7 @@ WORTH_PACKING = 0.9
 """The compressed size is shown if it is below this share of the plain size; otherwise compression has no effect."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
     """Options of `measure_variants`.
 
@@ -76,7 +77,7 @@ class MeasureOptions:
     batch_sizes: Sequence[int] = (1, 32)
     threads: Sequence[int] = (1,)
     device: torch.device | str = "cpu"
-    effort: Effort = field(default_factory=Effort)
+    effort: Effort = dataclasses.field(default_factory=Effort)
     max_latency_ms: float | None = None
     max_accuracy_drop_points: float | None = None
     name: str | None = None
@@ -152,7 +153,7 @@ def measure_variants(
     """
     on_progress = on_progress or (lambda _: None)
     options = options or MeasureOptions()
-    options = replace(options, name=options.name or type(module).__name__)
+    options = dataclasses.replace(options, name=options.name or type(module).__name__)
     device = usable_device(options.device)
     _check_settings(options, validation)
     parsed = parse_variants(options.variants or default_variants(device.type), students)

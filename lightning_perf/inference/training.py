@@ -7,11 +7,12 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from math import ceil, cos, inf, pi
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
@@ -50,15 +51,6 @@ def distillation_loss(
     Args:
         teacher: Logits, ``(n, classes)``; no gradient flows into them.
         temperature: T, above 0. The higher it is, the softer are the labels.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 0.0]])
-        >>> labels = torch.tensor([0])
-        >>> float(distillation_loss(logits, logits, labels, alpha=1.0))
-        0.0
-        >>> hard = distillation_loss(logits, -logits, labels, alpha=0.0)
-        >>> bool(hard == functional.cross_entropy(logits, labels))
-        True
     """
     soft = functional.kl_div(
         functional.log_softmax(student / temperature, dim=1),
@@ -309,8 +301,7 @@ TEMPERATURES = (1.0, 2.0, 4.0)
 """Temperatures that `FineTuner.choose_temperature` tries. Hinton et al. used 2 to 20; low ones suit small students."""
 
 
-@dataclass(frozen=True)
-class FineTuner:
+class FineTuner(Struct, frozen=True):
     """Trains changed models on real training data: ``FineTuner(loader)(module, teacher)`` returns the trained model.
 
     It trains with Lightning and `Distillation`: SGD with Nesterov momentum, a warm-up, and a rate that falls along a

@@ -6,25 +6,24 @@ import pickle
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import OTHER, StageClock, instrument
-from lightning_perf.machine.processor import usable_cores
+from lightning_perf.workers.processors import usable_cores
 
 COLLATE, TRANSFER, PIN = "collate", "transfer between processes", "pin memory"
 
 _clock: StageClock | None = None
 
 
-@dataclass(frozen=True)
-class _Timed:
+class _Timed(Struct, frozen=True):
     """A batch with the times of its stages in the worker process."""
 
     batch: Any

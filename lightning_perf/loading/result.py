@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.analysis.host.loading import MOST_WORKERS, LoadingCost
 from lightning_perf.documents import TextDocument
@@ -26,8 +27,7 @@ class LoadingError(LocatedError):
     """A data loader cannot be measured. The message says why, and how to fix it."""
 
 
-@dataclass(frozen=True)
-class StageTime:
+class StageTime(Struct, frozen=True):
     """The mean time of a stage.
 
     Attributes:
@@ -39,8 +39,7 @@ class StageTime:
     time_ns: int
 
 
-@dataclass(frozen=True)
-class WorkerRate:
+class WorkerRate(Struct, frozen=True):
     """The estimated rate of a number of worker processes.
 
     Attributes:
@@ -52,8 +51,7 @@ class WorkerRate:
     samples_per_second: float
 
 
-@dataclass(frozen=True)
-class LoadingReport(TextDocument):
+class LoadingReport(TextDocument, frozen=True):
     """The time of one worker process per batch, by stage, and the limit of loading.
 
     Attributes:

@@ -67,6 +67,8 @@ class PerfLoop:
         max_overhead: The most that the profiler may cost: a fraction of the training's time (0.02) or a
             `datetime.timedelta`. None for no limit.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
+        hang_after: Seconds without the end of a step or a batch after which a warning says where each rank is, and its
+            Python stacks go to ``hang.rank0.txt``. The training is left alone. None for no such watch.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty.
         fingerprint: ``full`` hashes the initial weights and the data sets for the run record. ``light`` skips these
@@ -105,6 +107,7 @@ class PerfLoop:
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
         ranks: Sequence[int] | None = None,
+        hang_after: float | None = None,
         dirpath: str | os.PathLike[str] = "perf",
         fingerprint: Literal["full", "light"] = "full",
         report: ReportLength = "short",
@@ -310,8 +313,9 @@ class PerfLoop:
         if self._ranks.rank == 0:
             leave_note(OwnMeasurement("PerfLoop"))
         self._record = LoopRecord(
-            self._folder if self._ranks.rank == 0 else None,
+            self._folder,
             self._errors,
+            rank=self._ranks.rank,
             device=device,
             uuids=functools.partial(device_uuids, [device]),
             world_size=self._ranks.world_size,
@@ -366,6 +370,8 @@ class PerfLoop:
         self._complete_epoch()
         self._iterating = True
         iterator = iter(loader)
+        if self._loop is not None:
+            self._loop.iterator = iterator
         observers = self._observers
         try:
             while True:
@@ -382,6 +388,8 @@ class PerfLoop:
         finally:
             self._end_batch()
             observers.on_action_end(Signal.EPOCH)
+            if self._loop is not None:
+                self._loop.iterator = None  # otherwise its workers would stay
             self._iterating = False
             self._epoch_ended = True
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import distributed
 
 from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
@@ -17,8 +17,7 @@ from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(Struct, frozen=True):
     """The processes of a training."""
 
     rank: int
@@ -61,9 +60,13 @@ class PlainLoop:
         optimizers: Sequence[Any],
     ) -> None:
         self.global_step = 0
+        self.other_batches = 0
+        self.iterator: Any = None
         self.automatic = True
         self.rank = ranks.rank
         self.world_size = ranks.world_size
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
+        self.nodes = ranks.world_size // int(local) if local.isdecimal() and int(local) else None
         self.device = device
         self._loader = loader
         self.model = model
@@ -73,6 +76,14 @@ class PlainLoop:
     def step_number(self) -> int:
         """Return the number of the current step."""
         return self.global_step
+
+    def validation_batches(self) -> int:
+        """Return the batches of evaluations so far, as far as the loop sees them."""
+        return self.other_batches
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterator of the loader."""
+        return (self.iterator,)
 
     def loader_facts(self) -> Facts:
         """Return how batches are made."""

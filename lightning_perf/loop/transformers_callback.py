@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
+
+from msgspec import Struct
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
@@ -45,6 +46,8 @@ class PerfTrainerCallback(TrainerCallback):
         repeat: Number of cycles; 0 to repeat until the training ends.
         capture_slow_steps: Record more steps when steps become slow, or on demand.
         max_overhead: The most that the profiler may cost: a fraction of the training's time or a `datetime.timedelta`.
+        hang_after: Seconds without the end of a step or a batch after which a warning says where each rank is, and its
+            Python stacks go to ``hang.rank0.txt``. The training is left alone. None for no such watch.
         report: How much to print at the end: ``short``, ``full`` or ``none``.
 
     Raises:
@@ -67,6 +70,7 @@ class PerfTrainerCallback(TrainerCallback):
         repeat: int = Recording.repeat,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
+        hang_after: float | None = None,
         report: ReportLength = "short",
     ) -> None:
         import_extra("transformers", "transformers")
@@ -133,8 +137,7 @@ class PerfTrainerCallback(TrainerCallback):
             loop.end()
 
 
-@dataclass(frozen=True)
-class _Samples:
+class _Samples(Struct, frozen=True):
     """Stands for batches that the callback does not get: the step timer counts samples by the first dimension."""
 
     shape: tuple[int, ...]
@@ -156,8 +159,14 @@ class _EventLoop(PerfLoop):
                 dataset,
                 partial(self._observers.on_action_start, Signal.FETCH),
                 self._fetch_ends,
-                partial(self._observers.on_action_start, Signal.VALIDATION),  # of another loader: an evaluation
+                self._other_fetch_starts,
             )
+
+    def _other_fetch_starts(self) -> None:
+        """Pause: another loader fetches, for an evaluation."""
+        if self._loop is not None:
+            self._loop.other_batches += 1
+        self._observers.on_action_start(Signal.VALIDATION)
 
     def end(self) -> None:
         if self._fetches is not None:

@@ -14,6 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_perf.workers.processors import usable_cpus
+
 if TYPE_CHECKING:
     import torch
 
@@ -56,12 +58,7 @@ PACKAGES = (
 
 
 def version_facts() -> Facts:
-    """Return versions of Python and of the installed libraries that affect a training's speed and result.
-
-    Example:
-        >>> {"version.python", "version.lightning-perf"} <= version_facts().keys()
-        True
-    """
+    """Return versions of Python and of the installed libraries that affect a training's speed and result."""
     facts: Facts = {"version.python": platform.python_version()}
     return facts | {f"version.{package}": _version(package) for package in PACKAGES}
 
@@ -84,7 +81,7 @@ def device_facts(device: torch.device) -> Facts:
     """
     import torch
 
-    facts: Facts = {"device.type": device.type, "device.host_cpus": _usable_cpus()}
+    facts: Facts = {"device.type": device.type, "device.host_cpus": usable_cpus()}
     if device.type != "cuda":
         mkldnn: Any = torch.backends.mkldnn
         return facts | {
@@ -176,7 +173,7 @@ def host_facts() -> Facts:
 
 def host_notes() -> Facts:
     """Return facts about the host that are worth knowing and may differ between runs."""
-    return {"host": platform.node(), "platform": _platform(), "cpus": _usable_cpus(), "load_1min": load_average()}
+    return {"host": platform.node(), "platform": _platform(), "cpus": usable_cpus(), "load_1min": load_average()}
 
 
 def load_average() -> float | None:
@@ -234,13 +231,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
 
 
 def _ask_nvml(question: Callable[[Any], str | float]) -> str | float | None:

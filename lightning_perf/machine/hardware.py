@@ -9,11 +9,11 @@ were checked against a second source.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class DevicePeak:
+class DevicePeak(Struct, frozen=True):
     """Peak rates of one device, as the framework sees it (an MI250's two dies are two devices).
 
     Attributes:
@@ -175,14 +175,6 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
 
     Returns:
         The row, or ``None`` for a device that is not in the table and for a slice of one (MIG).
-
-    Example:
-        >>> find_device("NVIDIA H200").name, find_device("NVIDIA H200 NVL").name
-        ('H200 SXM5', 'H200 NVL')
-        >>> find_device("NVIDIA A100-SXM4-40GB").bandwidth_bytes_per_s / 1e9
-        1555.0
-        >>> find_device("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None
-        True
     """
     if not name or re.search(r"\bMIG\b|Laptop|Max-Q", name):
         return None
@@ -191,6 +183,45 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
         if memory_gb >= device.min_memory_gb and re.search(device.pattern, name, re.IGNORECASE):
             return device
     return None
+
+
+class DeviceLink(Struct, frozen=True):
+    """The link of a device to those next to it.
+
+    Attributes:
+        bytes_per_s: Peak bandwidth of all its lanes in one direction. Vendors quote twice that, for both directions.
+    """
+
+    name: str
+    bytes_per_s: float
+
+
+_LINKS = (
+    (r"P100-SXM", "NVLink", 80),
+    (r"V100-SXM", "NVLink 2", 150),
+    (r"A100-SXM", "NVLink 3", 300),
+    (r"A800-SXM|H800$", "NVLink", 200),
+    (r"H100 (80GB HBM3|SXM)|\bH20$|\bH200$|GH200", "NVLink 4", 450),
+    (r"\bG?B[123]00\b", "NVLink 5", 900),
+    (r"[PV]100S?-PCIE|\bT4\b", "PCIe 3 ×16", 16),
+    (r"\bA10G?\b|\bL4(0S?)?\b|RTX 40[789]0|RTX 6000 Ada", "PCIe 4 ×16", 32),
+    (r"RTX 50[789]0|RTX PRO 6000", "PCIe 5 ×16", 64),
+)
+"""GB/s in one direction by a pattern in the device's name, from the sources of `DEVICES`. Absent are PCIe cards
+that can have a bridge of NVLink, and AMD's devices, with links to one other device each."""
+
+
+def find_link(name: str | None) -> DeviceLink | None:
+    """Find the link of a device inside of its machine, by the name that the framework gives it; None if unknown.
+
+    Example:
+        >>> find_link("NVIDIA H100 80GB HBM3"), find_link("NVIDIA H100 PCIe")
+        (DeviceLink(name='NVLink 4', bytes_per_s=450000000000.0), None)
+    """
+    if not name or re.search(r"\bMIG\b|Laptop|Max-Q", name):
+        return None
+    found = next((row for row in _LINKS if re.search(row[0], name)), None)
+    return None if found is None else DeviceLink(found[1], found[2] * 1e9)
 
 
 def is_amd(name: str | None) -> bool:

@@ -1,17 +1,15 @@
-"""The native arithmetic of this machine's processor, and how many of its cores this process may use."""
+"""The native arithmetic of this machine's processor, and the time that programs take on it."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from pathlib import Path
 
 from lightning_perf.machine.environment import cpu_info, cpu_name, load_average
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
+from lightning_perf.workers.processors import usable_cores, usable_cpus
 
-TOPOLOGY = Path("/sys/devices/system/cpu")
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
 STATISTICS = Path("/proc/stat")
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -26,30 +24,6 @@ def cpu_flags() -> frozenset[str] | None:
     info = cpu_info()
     flags = info.get("flags", info.get("Features"))
     return None if flags is None else frozenset(flags.split())
-
-
-def usable_cores() -> int | None:
-    """Return the cores that this process may keep busy, however many threads each runs; None if unknown.
-
-    Its affinity may give it only some of the machine's cores, and a container's quota even fewer.
-    """
-    try:
-        siblings = {
-            (TOPOLOGY / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")
-            for cpu in os.sched_getaffinity(0)
-        }
-    except (AttributeError, OSError):  # not Linux, or a sandbox without this folder
-        return None
-    return min(len(siblings), _quota() or len(siblings))
-
-
-def usable_cpus() -> int | None:
-    """Return the logical processors that this process may keep busy, by its affinity and its container's quota."""
-    try:
-        number = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # not Linux
-        return os.cpu_count()
-    return min(number, _quota() or number)
 
 
 def busy_s(statistics: Path | None = None, *, stolen: bool = False) -> float | None:
@@ -119,12 +93,3 @@ def processor_facts(
         "page_fault_ns": page_fault_ns() if page_faults else None,
         "allocator": allocator_name() if page_faults else None,
     }
-
-
-def _quota() -> int | None:
-    """Return the processors' time that the control group may use (version 2), or None without a limit."""
-    try:
-        limit, period = QUOTA.read_text(encoding="ascii").split()
-        return max(1, math.ceil(int(limit) / int(period)))
-    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
-        return None

@@ -34,9 +34,6 @@ KEPT_ANSWERS = 16
 KEPT_BYTES = 64 << 20
 """Answers that the server keeps for `more`, and their bytes."""
 
-FAILURES = frozenset({"error"})
-"""Outcomes that are errors of a call. Refusals and missing findings are results."""
-
 INSTRUCTIONS = f"""\
 lightning_perf measures where the step time of a PyTorch training goes, what to change, and whether a change helped.
 1. list_runs finds traces and runs. 2. analyze returns findings with evidence, the fix and an estimated range.
@@ -255,7 +252,9 @@ def make_server(tools: ToolServer, progress_s: float = PROGRESS_S) -> Server[Any
         finally:
             stopped.set()  # a call that the client cancelled ends its worker process
         text = msgspec.json.encode(answer).decode()
-        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=answer.get("outcome") in FAILURES)
+        # Refusals and missing findings are results.
+        failed = answer.get("outcome") == "error"
+        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
 
     return Server(
         "lightning_perf",

@@ -9,12 +9,11 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from lightning_perf.errors import LocatedError
 from lightning_perf.lazy_imports import import_extra
@@ -35,8 +34,7 @@ MORE = "more"
 """Name of the tool for the next part of an answer."""
 
 
-@dataclass(frozen=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A tool of the server.
 
     Attributes:

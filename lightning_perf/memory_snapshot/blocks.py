@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_perf.memory_snapshot.stacks import name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
@@ -26,8 +27,7 @@ SCHEMA_VERSION = 1
 _NUMBERED = re.compile(r"^(?P<file>.*):\d+ (?P<function>.*)$")
 
 
-@dataclass(frozen=True)
-class BytesChange:
+class BytesChange(Struct, frozen=True):
     """A number of bytes in both snapshots.
 
     Attributes:
@@ -41,8 +41,7 @@ class BytesChange:
     after_bytes: int
 
 
-@dataclass(frozen=True)
-class LineChange:
+class LineChange(Struct, frozen=True):
     """The memory of a line in both snapshots.
 
     Attributes:
@@ -64,8 +63,7 @@ class LineChange:
     after_end_bytes: int
 
 
-@dataclass(frozen=True)
-class DeviceChange:
+class DeviceChange(Struct, frozen=True):
     """The changes of a device.
 
     Attributes:
@@ -81,8 +79,7 @@ class DeviceChange:
     lines: tuple[LineChange, ...]
 
 
-@dataclass(frozen=True)
-class MemoryDiff(LongDocument, PageDocument, SavedDocument):
+class MemoryDiff(LongDocument, PageDocument, SavedDocument, frozen=True):
     """The changes from one memory snapshot to another.
 
     Attributes:

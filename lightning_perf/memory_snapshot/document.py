@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
 from lightning_perf.errors import UserError
@@ -25,8 +26,7 @@ class SnapshotError(UserError):
     """A saved report of a snapshot cannot be read. The message says why."""
 
 
-@dataclass(frozen=True)
-class CategoryBytes:
+class CategoryBytes(Struct, frozen=True):
     """The bytes of one category.
 
     Attributes:
@@ -39,8 +39,7 @@ class CategoryBytes:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """The memory at one moment.
 
     Attributes:
@@ -60,8 +59,7 @@ class Moment:
     categories: tuple[CategoryBytes, ...]
 
 
-@dataclass(frozen=True)
-class History:
+class History(Struct, frozen=True):
     """How much of the life of the process the events cover.
 
     Attributes:
@@ -83,8 +81,7 @@ class History:
     conflicts: int
 
 
-@dataclass(frozen=True)
-class MemoryGroup:
+class MemoryGroup(Struct, frozen=True):
     """The allocations of one line.
 
     Attributes:
@@ -117,8 +114,7 @@ class MemoryGroup:
     allocated_bytes: int
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """The segments at the end that can serve the same allocations.
 
     Attributes:
@@ -146,8 +142,7 @@ class Pool:
     fragmented_bytes: int
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """A part of a segment with one use.
 
     Attributes:
@@ -159,8 +154,7 @@ class Run:
     bytes: int
 
 
-@dataclass(frozen=True)
-class SegmentMap:
+class SegmentMap(Struct, frozen=True):
     """A segment at the end and its contents.
 
     Attributes:
@@ -186,8 +180,7 @@ class SegmentMap:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemory(Struct, frozen=True):
     """An out-of-memory error in the history.
 
     Attributes:
@@ -220,8 +213,7 @@ class OutOfMemory:
     fragmented: bool
 
 
-@dataclass(frozen=True)
-class GrowthRow:
+class GrowthRow(Struct, frozen=True):
     """A group that grew from step to step.
 
     Attributes:
@@ -235,8 +227,7 @@ class GrowthRow:
     growth_bytes: int
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """Memory that grows over the steps and never falls, which hints at a leak.
 
     Attributes:
@@ -250,8 +241,7 @@ class Growth:
     rows: tuple[GrowthRow, ...]
 
 
-@dataclass(frozen=True)
-class CurveArea:
+class CurveArea(Struct, frozen=True):
     """One area of the curve.
 
     Attributes:
@@ -263,8 +253,7 @@ class CurveArea:
     bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """The memory over time, at a few hundred points. Each point is the highest one of its stretch of events.
 
     Attributes:
@@ -282,8 +271,7 @@ class Curve:
     lines: tuple[CurveArea, ...]
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """The memory of one device.
 
     Attributes:
@@ -326,8 +314,7 @@ class DeviceMemory:
     curve: Curve | None
 
 
-@dataclass(frozen=True)
-class MemoryReport(LongDocument, PageDocument, SavedDocument):
+class MemoryReport(LongDocument, PageDocument, SavedDocument, frozen=True):
     """The memory of a process, from a snapshot of its CUDA allocator.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, NO_STACK, Action, Snapshot
@@ -15,8 +14,7 @@ BEFORE = -1
 """Start of an allocation that is older than the history."""
 
 
-@dataclass(frozen=True)
-class Lifetimes:
+class Lifetimes(Struct, frozen=True):
     """The lifetime of each allocation of a device.
 
     An allocation is alive after event ``start`` and until event ``end``. So after event k, the allocations with

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 from pathlib import Path
@@ -101,8 +100,7 @@ class Frame(Struct, frozen=True):
             msgspec.structs.force_setattr(self, "file", self.file.replace("\\", "/"))
 
 
-@dataclass(frozen=True)
-class Events:
+class Events(Struct, frozen=True):
     """The events of the allocator of one device, in order.
 
     Attributes:
@@ -128,15 +126,12 @@ NO_EVENTS = Events(np.empty(0, np.int8), _EMPTY, _EMPTY, _EMPTY, _EMPTY, None)
 """The events of a device without a history."""
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """The memory that the allocator took from the devices, at the end.
 
     Attributes:
-        stream: The stream that it belongs to.
         is_large: Whether it is for allocations over 1 MiB.
         pool: Its memory pool; ``0, 0`` for the common one.
-        is_expandable: Whether it can grow.
     """
 
     device: Integers
@@ -148,8 +143,7 @@ class Segments:
     is_expandable: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """The parts of all segments, at the end.
 
     Attributes:
@@ -179,8 +173,7 @@ class Annotation(Struct, frozen=True):
     end_us: int | None
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A memory snapshot.
 
     Attributes:

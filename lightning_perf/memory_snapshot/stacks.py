@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.memory_snapshot.snapshot import Frame
 
@@ -34,8 +35,7 @@ _TRANSFER_NAMES = ("move_data_to_device", "batch_to", "transfer_batch_to_device"
 NO_LINE = "(no stack)"
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """The facts that a stack shows about an allocation.
 
     Attributes:

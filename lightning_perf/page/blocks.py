@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from lightning_perf.show.blocks import Block, Cell, Column, Figure, Part, Span
 
@@ -15,13 +15,7 @@ Parts: TypeAlias = Mapping[str, Iterable[Block]]
 
 
 def add_parts(document_json: bytes, parts: Parts) -> bytes:
-    """Return the JSON of a document with a further member ``parts``: lists of blocks by the name of their part.
-
-    Example:
-        >>> from lightning_perf.show.blocks import Line
-        >>> add_parts(b'{"verdict": "good"}', {"why": [Line("No reason")]})
-        b'{"verdict": "good","parts":{"why":[{"block":"line","text":"No reason"}]}}'
-    """
+    """Return the JSON of a document with a further member ``parts``: lists of blocks by the name of their part."""
     plain = {name: [_plain(block) for block in blocks] for name, blocks in parts.items()}
     found = msgspec.json.encode({name: blocks for name, blocks in plain.items() if blocks})
     return document_json[:-1] + b',"parts":' + found + b"}"
@@ -31,10 +25,12 @@ def _plain(value: Any) -> Any:
     """Return a block, or a part of one, as JSON values without the fields that have their default."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if not is_dataclass(value):
+    if not isinstance(value, Struct):
         return value
-    members = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
-    found = {name: _plain(member) for name, member, default in members if member != default}
+    names, defaults = value.__struct_fields__, value.__struct_defaults__
+    given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    members = ((name, getattr(value, name)) for name in names)
+    found = {name: _plain(member) for name, member in members if name not in given or member != given[name]}
     if isinstance(value, Cell) and found.keys() <= {"text"}:
         return value.text
     return (

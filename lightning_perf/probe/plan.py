@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
@@ -18,11 +18,12 @@ from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES
 from lightning_perf.findings.kernels import FUSED_OPTIMIZERS
-from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags, usable_cores
+from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.trace.trace import Trace
 from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.processors import usable_cores
 
 FUSABLE = ("loop", "foreach")
 
@@ -35,8 +36,7 @@ MEMORY_SHARE = 0.25
 MOST_MEMORY_BYTES = 4 << 30
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A probe of a recording.
 
     Attributes:

@@ -6,9 +6,11 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
@@ -17,6 +19,8 @@ from lightning_perf.analysis.precision.scales import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
+from lightning_perf.analysis.ranks.links import link_use
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
@@ -28,12 +32,12 @@ from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
-from lightning_perf.report.sentences import who_waits
-from lightning_perf.report.slow_stretch import slowness_notes
+from lightning_perf.report.sentences import slowness_notes, who_waits
 from lightning_perf.report.verdict import drives_device, judge
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
-from lightning_perf.run_files.fit.account import account_paths, read_account
+from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
+from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.jsonl import RankLog
@@ -53,12 +57,14 @@ MISSING_NAMED = 8
 """Missing ranks that a note names."""
 
 
+MAX_COMPARED = 5_000_000
+"""Steps of all ranks together that are compared at most. In longer fits, every n-th step of a rank is."""
+
 EARLY_SHARE = 0.01
 """From this share of device work that begins before its launch on, a note says that the clocks disagree."""
 
 
-@dataclass(frozen=True)
-class LiveFit:
+class LiveFit(Struct, frozen=True):
     """Facts of a fit that has just ended, beyond the files in its folder.
 
     Attributes:
@@ -76,6 +82,7 @@ def analyze(
     path: str | os.PathLike[str],
     *,
     by_shape: bool = False,
+    link_bytes_per_s: float | None = None,
     executor: RecordingExecutor = analyze_recordings,
     live: LiveFit | None = None,
     probe: Probe | None = None,
@@ -86,6 +93,8 @@ def analyze(
         path: A trace file (``.json`` or ``.json.gz``), or the folder of one run. For a folder, the ranks are compared,
             the windows of each rank are analyzed together, and the step times that `PerfCallback` left are included.
         by_shape: Whether operators with different input shapes get rows of their own.
+        link_bytes_per_s: Peak bandwidth of the link between the devices in one direction; by default that of NVLink or
+            PCIe if the run is known to be on one machine.
         executor: Where to analyze the recordings of the ranks: in processes of this machine, or on a Ray cluster with
             `lightning_perf.compare.RayRecordings`.
         live: Facts that `PerfCallback` knows at the end of its fit. With them, a report is made even if no trace can
@@ -132,6 +141,7 @@ def analyze(
         samples=samples,
         precision=precision,
         by_shape=by_shape,
+        link_bytes_per_s=link_bytes_per_s,
         folder=run.folder,
         executor=executor,
         probe=probe,
@@ -179,6 +189,7 @@ def build_report(
     notes: Sequence[str] = (),
     precision: RunPrecision | None = None,
     by_shape: bool = False,
+    link_bytes_per_s: float | None = None,
     folder: Path | None = None,
     executor: RecordingExecutor = analyze_recordings,
     probe: Probe | None = None,
@@ -199,15 +210,22 @@ def build_report(
     run = _RunFiles(folder)
     _attach_probe(run, ranks, probe)
     compared = distributed([times for result in results for times in result.times])
+    ranks[:] = [
+        replace(each, link=link_use(each.communication.collectives, each.metadata, compared, link_bytes_per_s))
+        if each.communication is not None
+        else each
+        for each in ranks
+    ]
     logged = _logged_rank(folder)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
-    lead = lead_rank(ranks, compared)
-    windows = _windows(run)
-    captures, left_out = captured(folder, ranks) if folder is not None else ((), [])
-    run.notes += left_out
-    forecasted = _forecast(run, precision, lead)
     accounts = account_paths(folder) if folder is not None else ()
     account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
+    over_fit = _over_fit(run, samples, account)
+    lead = lead_rank(ranks, compared, over_fit)
+    windows = _windows(run)
+    captures, left_out = captured(folder, ranks, executor) if folder is not None else ((), [])
+    run.notes += left_out
+    forecasted = _forecast(run, precision, lead)
     fit_time = summarize_account(account) if account is not None else None
     memory = run.read("The memory over time is", read_growth, folder)
     growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
@@ -215,11 +233,12 @@ def build_report(
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
     failures = run.read("The report on missing memory is", read_out_of_memory, folder) or ()
-    fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth)
+    gpus = _gpu_health(run, logged, samples)
+    fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth, gpus=gpus)
     trusted = trust(ranks, samples, windows)
     if growth is not None:
         ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
-        lead = lead_rank(ranks, compared)
+        lead = lead_rank(ranks, compared, over_fit)
     found = find(ranks, compared)
     checked = check_findings(
         found,
@@ -231,6 +250,7 @@ def build_report(
         trusted=trusted,
         fit=fit_time,
         fit_findings=fit_findings,
+        over_fit=over_fit,
         path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(
@@ -251,6 +271,12 @@ def build_report(
             *_notes(ranks, errors),
             *checked.notes,
             *slowness_notes(lead, step_times, trusted),
+            *(
+                f"The GPU of rank {gpu.rank} counted {count_of(gpu.uncorrected_errors, 'uncorrected memory error')} "
+                "during the training, so its results may be wrong. See nvidia-smi -q -d ECC,ROW_REMAPPER."
+                for gpu in gpus
+                if gpu.uncorrected_errors
+            ),
             *run.notes,
         ),
         findings=checked.findings,
@@ -271,13 +297,45 @@ def build_report(
         out_of_memory=failures,
         memory_growth=growth,
         compilation=compilation,
+        gpu_health=gpus,
+        over_fit=over_fit,
     )
+
+
+def _gpu_health(run: _RunFiles, logged: int | None, samples: Sequence[StepSample]) -> tuple[GpuHealth, ...]:
+    """Read the health of each rank's GPU. For the rank with the step log, the energy per sample is known."""
+    gpus = run.read("The health of the GPUs is", GPU_HEALTH.read_all, run.folder) or ()
+    counts = StepSamples.of(samples).samples[1:]  # the watch starts after the first batch
+    trained = int(counts.sum()) if len(counts) and counts.min() >= 0 else 0
+    with_energy = (
+        replace(gpu, sample_energy_j=gpu.energy_j / trained)
+        if trained and gpu.rank == logged and gpu.energy_j is not None
+        else gpu
+        for gpu in gpus
+    )
+    return tuple(sorted(with_energy, key=lambda gpu: gpu.rank))
 
 
 def _logged_rank(folder: Path | None) -> int | None:
     """Return the rank of the step log that is read: the first one in the folder."""
     logs = STEPS.paths(folder) if folder is not None else []
     return rank_in_name(logs[0].name) if logs else None
+
+
+def _over_fit(run: _RunFiles, samples: Sequence[StepSample], account: FitAccount | None) -> RanksOverFit | None:
+    """Compare the step logs of all ranks: the samples of the first one, and those of the others that can be read."""
+    paths = STEPS.paths(run.folder) if run.folder is not None else []
+    if len(paths) < 2 or not samples:
+        return None
+    every = len(samples) * len(paths) // MAX_COMPARED | 1
+    logs = {}
+    for path in paths:
+        log = run.read(f"Step times of {path.name} are", STEPS.read, path) if path != paths[0] else samples
+        if log:
+            columns = StepSamples.of(log)
+            logs[rank_in_name(path.name) or 0] = columns[columns.step % every == 0]
+    read = [account, *(run.read(f"{path.name} is", read_account, path) for path in account_paths(paths[0].parent)[1:])]
+    return compare_step_logs(logs, [each for each in read if each is not None])
 
 
 def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int, StepTimes]:
@@ -351,15 +409,19 @@ def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
         return analysis
     known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
     processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])
-    return replace(analysis, metadata=replace(analysis.metadata, processor=processor))
+    return replace(analysis, metadata=replace(analysis.metadata, processor=processor), worker=worker)
 
 
-def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
+def lead_rank(
+    ranks: Sequence[RankAnalysis], compared: Distributed | None, over_fit: RanksOverFit | None = None
+) -> RankAnalysis | None:
     """Return the rank that a report describes first: the one that others wait for, or that with the longest steps."""
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
-    if compared is not None and compared.straggler is not None:
-        sound = [analysis for analysis in sound if analysis.rank == compared.straggler.rank] or sound
-    return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
+    stragglers = [each.straggler for each in (compared, over_fit) if each is not None and each.straggler is not None]
+    chosen = sound
+    for straggler in stragglers:  # that of the whole fit counts, if its rank was recorded
+        chosen = [analysis for analysis in sound if analysis.rank == straggler.rank] or chosen
+    return max(chosen, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
 
 
 def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[str]:

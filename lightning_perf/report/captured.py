@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
 from lightning_perf.analysis.rank import RankAnalysis
@@ -12,7 +13,7 @@ from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.errors import TraceError
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.report.recording import Recording
-from lightning_perf.report.recordings import analyze_recordings
+from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, is_capture_name
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
@@ -26,8 +27,7 @@ AS_USUAL = 1.1
 """A captured step within a tenth of the usual one is no longer slow."""
 
 
-@dataclass(frozen=True)
-class Captured:
+class Captured(Struct, frozen=True):
     """One capture.
 
     Attributes:
@@ -57,7 +57,9 @@ class Captured:
     evidence: tuple[str, ...]
 
 
-def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Captured, ...], list[str]]:
+def captured(
+    folder: Path, ranks: Sequence[RankAnalysis], executor: RecordingExecutor = analyze_recordings
+) -> tuple[tuple[Captured, ...], list[str]]:
     """Analyze the captures of a run.
 
     Returns:
@@ -77,7 +79,7 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
     found = []
     for name, of_ranks in records.items():
         try:
-            results = analyze_recordings(group_windows(find_traces(folder / name)))
+            results = executor(group_windows(find_traces(folder / name)))
         except TraceError:
             results = []  # it ended before its first whole step, as the evidence says
         notes += [f"Left out, unreadable: {error}" for result in results for error in result.errors]

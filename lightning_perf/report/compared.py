@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import field
 
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
-from lightning_perf.analysis.compilation.summary import CompileDiff, diff_compilations
-from lightning_perf.analysis.diff import Diff, DiffRow, FitDiff, MemoryDiff, diff, diff_fits, diff_memory, diff_steps
+from lightning_perf.analysis.diff import (
+    CompileDiff,
+    Diff,
+    DiffRow,
+    FitDiff,
+    MemoryDiff,
+    diff,
+    diff_compilations,
+    diff_fits,
+    diff_memory,
+    diff_steps,
+)
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -33,8 +43,7 @@ MIXED_SHARE = 0.10
 """From this share of 16-bit compute on, the second recording counts as one of mixed precision."""
 
 
-@dataclass(frozen=True)
-class Compared(LongDocument, PageDocument, SavedDocument):
+class Compared(LongDocument, PageDocument, SavedDocument, frozen=True):
     """The changes from one recording to another.
 
     Attributes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
@@ -16,6 +16,7 @@ from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -27,10 +28,12 @@ from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, run_name
 from lightning_perf.report.verdict import Verdict
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
 from lightning_perf.show.terminal_text import safe
+from lightning_perf.units import format_duration, format_rate, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.page.blocks import Parts
@@ -42,8 +45,7 @@ SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
 
 
-@dataclass(frozen=True)
-class PerfReport(LongDocument, PageDocument, SavedDocument):
+class PerfReport(LongDocument, PageDocument, SavedDocument, frozen=True):
     """The report of one run: verdict, findings, and the analyses of every rank.
 
     Attributes:
@@ -72,6 +74,8 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
         memory_growth: The memory of the fit at the ends of steps, of its first rank; ``None`` in short fits.
         compilation: Compilations by ``torch.compile``; ``None`` if nothing was compiled, and in reports of older
             versions.
+        gpu_health: The GPU of each rank over the fit, by NVML; empty if no GPU was watched.
+        over_fit: The comparison of the ranks over the whole fit, by their step logs; ``None`` for a run of one.
 
     Example:
         >>> import lightning_perf
@@ -104,6 +108,8 @@ class PerfReport(LongDocument, PageDocument, SavedDocument):
     out_of_memory: tuple[OutOfMemory, ...] = ()
     memory_growth: MemoryGrowth | None = None
     compilation: CompileReport | None = None
+    gpu_health: tuple[GpuHealth, ...] = ()
+    over_fit: RanksOverFit | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 
@@ -174,3 +180,45 @@ def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
         return None
     gain = report.ranks[report.lead].amp_gain
     return gain.speedup if gain is not None and gain.step_ns > gain.most_saving_ns else None
+
+
+class KeyFigure(Struct, frozen=True):
+    """One key figure.
+
+    Attributes:
+        value: Its value in the unit that `logged_as` ends with.
+        logged_as: Its name in a logger, e.g. ``step_time_ms``.
+    """
+
+    title: str
+    value: float
+    text: str
+    logged_as: str
+
+
+def key_figures(report: PerfReport) -> tuple[KeyFigure, ...]:
+    """Return the key figures that a report has. docs/definitions.md defines them. The number of findings is last."""
+    found = []
+    times = report.step_times
+    if times is not None:
+        found += [
+            _duration("step_time", "mean step time", times.mean_ns),
+            _duration("step_time_p90", "p90 step time", times.p90_ns),
+        ]
+        if times.samples_per_second is not None:
+            text = format_rate(times.samples_per_second, "samples")
+            found.append(KeyFigure("throughput", times.samples_per_second, text, "samples_per_s"))
+        found.append(_share("data_wait", "wait for data", times.data_wait_share))
+    efficiency = report.ranks[report.lead].efficiency if report.lead is not None else None
+    if efficiency is not None and len(efficiency.devices) == 1:
+        found.append(_share("device_busy", "device busy", efficiency.devices[0].busy))
+    findings = len(report.findings) + len(report.fit_findings)
+    return (*found, KeyFigure("findings", findings, str(findings), "findings"))
+
+
+def _duration(name: str, title: str, value_ns: float) -> KeyFigure:
+    return KeyFigure(title, value_ns / 1e6, format_duration(value_ns), f"{name}_ms")
+
+
+def _share(name: str, title: str, share: float) -> KeyFigure:
+    return KeyFigure(title, share, format_share(share), f"{name}_share")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.documents import TextDocument
@@ -16,8 +15,7 @@ HEALTHY = "No step of this run had a loss of NaN or infinity, as far as it was c
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class NanDiagnosis(TextDocument):
+class NanDiagnosis(TextDocument, frozen=True):
     """The diagnosis of a loss that turned NaN or infinite.
 
     Attributes:

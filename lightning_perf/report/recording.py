@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.averaged_steps import without_tails
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
@@ -19,8 +20,7 @@ from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """The analyses of the files of one process.
 
     Attributes:
@@ -35,13 +35,17 @@ class Recording:
     errors: tuple[TraceError, ...]
 
 
-def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recording:
-    """Read the windows of one process, and analyze them together."""
+def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False, processes: int = 1) -> Recording:
+    """Read the windows of one process, and analyze them together.
+
+    Args:
+        processes: Worker processes that share the decoding of a large file.
+    """
     traces: list[Trace] = []
     errors: list[TraceError] = []
     for path in paths:
         try:
-            traces.append(read_trace(path))
+            traces.append(read_trace(path, processes=processes))
         except TraceError as error:  # noqa: PERF203  (one file must not cost the others)
             errors.append(error)
     parts = [concatenate(traces)] if traces and not _overlap(traces) else traces

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
@@ -31,8 +32,7 @@ BUSY_SHARE = 0.80
 """From this share of device compute on, only faster or less arithmetic can save time."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer in three parts, one or two sentences each.
 
     Attributes:
@@ -61,7 +61,7 @@ def judge(
         findings: Causes of lost time, the most to save first.
     """
     if lead is None:
-        return _unrecorded(step_times)
+        return _unrecorded(step_times, findings)
     where = f"{headline} {_where(lead, step_times)}".strip()
     if lead.metadata.device_stopped:
         return Verdict(
@@ -238,7 +238,7 @@ def _costliest(lead: RankAnalysis) -> tuple[str, float] | None:
     return (row.name, time_ns / max(operators.steps, 1)) if time_ns else None
 
 
-def _unrecorded(step_times: StepTimes | None) -> Verdict:
+def _unrecorded(step_times: StepTimes | None, findings: Sequence[Finding]) -> Verdict:
     if step_times is None:
         return Verdict(
             where="Nothing was recorded.",
@@ -246,11 +246,15 @@ def _unrecorded(step_times: StepTimes | None) -> Verdict:
             next="Train for a few more steps.",
         )
     rate = f", {format_rate(step_times.samples_per_second, 'samples')}" if step_times.samples_per_second else ""
+    where = (
+        f"A step takes {format_duration(step_times.p50_ns)} (median of {step_times.steps}{rate}), "
+        f"{format_share(step_times.data_wait_share)} of it waiting for the next batch."
+    )
+    if findings:
+        top = findings[0]
+        return Verdict(where, f"{top.title}. {top.evidence[0]}", f"{fix_text(top)} {saving_text(top, None)}".strip())
     return Verdict(
-        where=(
-            f"A step takes {format_duration(step_times.p50_ns)} (median of {step_times.steps}{rate}), "
-            f"{format_share(step_times.data_wait_share)} of it waiting for the next batch."
-        ),
+        where=where,
         why="No step was profiled, so where the rest of the time goes is unknown.",
         next=(
             "Train for more steps, let PerfCallback skip fewer of them (skip_first, wait, warmup), or remove the cause "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,6 +18,7 @@ class Analyze(Message, frozen=True):
 
     paths: tuple[str, ...]
     by_shape: bool
+    processes: int
 
 
 class Analyzed(Message, frozen=True):
@@ -30,14 +31,26 @@ def main(channel: Channel) -> None:
     """Analyze recordings until the supervisor asks to stop."""
     while True:
         task = channel.receive(Analyze)
-        recording = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
+        paths = [Path(path) for path in task.paths]
+        recording = analyze_recording(paths, by_shape=task.by_shape, processes=task.processes)
         channel.send(Analyzed(encode_recording(recording)))
 
 
 def analyze_in_workers(
-    groups: Sequence[Sequence[Path]], order: Sequence[int], workers: int, *, by_shape: bool
+    groups: Sequence[Sequence[Path]],
+    order: Sequence[int],
+    workers: int,
+    *,
+    by_shape: bool,
+    processes: int,
+    on_result: Callable[[int], None],
 ) -> list[Recording]:
-    """Analyze recordings in so many worker processes, which take the recordings in the given order."""
+    """Analyze recordings in so many worker processes, which take the recordings in the given order.
+
+    Args:
+        processes: Processes that each of them may use to decode.
+        on_result: Called with the number of each recording when it is analyzed.
+    """
     waiting = deque(order)
     results: dict[int, Recording] = {}
     running: dict[WorkerProcess, int] = {}
@@ -46,7 +59,7 @@ def analyze_in_workers(
         while waiting or running:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.popleft()
-                task = Analyze(tuple(map(str, groups[number])), by_shape)
+                task = Analyze(tuple(map(str, groups[number])), by_shape, processes)
                 try:
                     if worker is None:
                         worker = stack.enter_context(WorkerProcess(f"{__name__}:main", task))
@@ -64,6 +77,7 @@ def analyze_in_workers(
                 except WorkerError as error:
                     results[number] = _analyze_here(groups[number], by_shape, error)
                     idle.append(None)
+                on_result(number)
     return [results[number] for number in range(len(groups))]
 
 

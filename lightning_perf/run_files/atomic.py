@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 
 @contextmanager
-def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, *, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends.
 
-    If the block fails, the temporary file is removed and `path` stays unchanged.
+    If the block fails, the temporary file is removed and `path` stays unchanged. Without `durable`, `path` may have a
+    part of the content after a crash of the machine.
 
     Example:
         >>> import tempfile
@@ -41,8 +42,9 @@ def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
     try:
         with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine may leave the new name with an empty file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())  # else a crash of the machine may leave the new name with an empty file
         if mode is not None:
             partial.chmod(mode)
         partial.replace(path)

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
@@ -23,8 +24,7 @@ class CaptureTrigger(Enum):
     FILE = "file"
 
 
-@dataclass(frozen=True)
-class Slowdown:
+class Slowdown(Struct, frozen=True):
     """Consecutive steps that were slower than usual.
 
     Attributes:
@@ -38,8 +38,7 @@ class Slowdown:
     step_ns: tuple[Count, ...]
 
 
-@dataclass(frozen=True)
-class CaptureRecord:
+class CaptureRecord(Struct, frozen=True):
     """The reason for a capture.
 
     Attributes:
@@ -82,8 +81,7 @@ def is_capture_folder(folder: Path) -> bool:
     return is_capture_name(folder.name) and bool(CAPTURES.paths(folder.parent))
 
 
-@dataclass(frozen=True)
-class RecordedWindow:
+class RecordedWindow(Struct, frozen=True):
     """One window of the profiler: its steps, and its cost between them.
 
     Its cost within the steps is in the step samples of the same run.

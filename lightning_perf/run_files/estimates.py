@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from lightning_perf.run_files.jsonl import JsonLines
 
@@ -27,8 +27,7 @@ Method = Literal["tune", "diff", "compare", "study", "second fit", "benchmark"]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
-@dataclass(frozen=True)
-class EstimateOutcome:
+class EstimateOutcome(Struct, frozen=True):
     """One estimate and the gain that was measured after its advice was followed.
 
     Attributes:

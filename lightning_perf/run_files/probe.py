@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from lightning_perf.run_files.atomic import JsonFile
 
@@ -14,8 +14,7 @@ DEFAULT_SECONDS = 5.0
 """Time for a probe, the start of its worker process included."""
 
 
-@dataclass(frozen=True)
-class ProbedChange:
+class ProbedChange(Struct, frozen=True):
     """The effect of one change on the step time.
 
     Attributes:
@@ -45,8 +44,7 @@ class ProbedChange:
     faults_ns: float = 0.0
 
 
-@dataclass(frozen=True)
-class ProbedCall:
+class ProbedCall(Struct, frozen=True):
     """One recorded operator call and its times in all settings.
 
     Attributes:
@@ -66,8 +64,7 @@ class ProbedCall:
     changed_ns: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ProbedTransfer:
+class ProbedTransfer(Struct, frozen=True):
     """The way of a batch like the recorded one from a worker process to the process that trains, per batch.
 
     The ends are the quartiles of the batches that were sent.
@@ -87,8 +84,7 @@ class ProbedTransfer:
     batches: int
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """The result of a probe.
 
     Attributes:

@@ -103,6 +103,11 @@ class RankMarkers:
             return False
         return False
 
+    def dead(self) -> list[int]:
+        """Return the ranks that did not end, and have no process on this machine any more."""
+        names = [path.name.split(".")[1] for path in self._folder.glob(".rank*.running")]
+        return sorted(rank for name in names if name[4:].isdecimal() and self.is_dead(rank := int(name[4:])))
+
     def remove(self, rank: int) -> None:
         """Remove the marker of a rank, as far as that is possible."""
         with suppress(OSError):

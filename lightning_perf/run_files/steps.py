@@ -22,7 +22,7 @@ WARMUP_STEPS = 5
 BLOCK_STEPS = 1000
 """Steps in a line at most."""
 
-COLUMNS = ("step", "step_ns", "data_wait_ns", "device_ns", "samples", "tokens")
+COLUMNS = ("step", "step_ns", "data_wait_ns", "device_ns", "samples", "tokens", "compute_ns", "wait_ns")
 """The columns of integers."""
 
 UNKNOWN = -1
@@ -42,6 +42,9 @@ class StepSample(NamedTuple):
         samples: Samples trained on in the step, or None when the batch does not show it.
         profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
         tokens: Tokens trained on in the step, padding included, or None when the batches hold no token sequences.
+        compute_ns: Time of transfer, forward pass and optimizer. Known for ranks of a Trainer on processors only.
+        wait_ns: Time of the phases that contain the waits for other ranks: backward passes, and Lightning's stop flag.
+            Known where ``compute_ns`` is.
     """
 
     step: Count
@@ -51,10 +54,12 @@ class StepSample(NamedTuple):
     samples: Count | None
     profiled: bool
     tokens: Count | None = None
+    compute_ns: Count | None = None
+    wait_ns: Count | None = None
 
 
 class StepSamples(Sequence[StepSample]):
-    """Many step samples in columns: 49 bytes each, where an object takes some 250.
+    """Many step samples in columns: 65 bytes each, where an object takes some 250.
 
     The columns have the names of `StepSample`, and an array each. An unknown count is -1.
 
@@ -65,7 +70,8 @@ class StepSamples(Sequence[StepSample]):
     """
 
     def __init__(self, *columns: npt.NDArray[Any]) -> None:
-        self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.tokens, self.profiled = columns
+        self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.tokens = columns[:6]
+        self.compute_ns, self.wait_ns, self.profiled = columns[6:]
 
     @classmethod
     def of(cls, samples: Iterable[StepSample]) -> StepSamples:
@@ -102,7 +108,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     """A block of consecutive steps, with a list for each column.
 
     ``step`` is the first step's number. A column of equal values may be stored as that one value, and ``profiled`` may
-    list the profiled rows. ``tokens`` is absent where no step has any.
+    list the profiled rows. ``tokens``, ``compute_ns`` and ``wait_ns`` are absent where no step has any.
     """
 
     step: Count
@@ -112,6 +118,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
     samples: Count | list[Count | None] | None
     profiled: bool | list[Count]
     tokens: Count | list[Count | None] | None = None
+    compute_ns: Count | list[Count | None] | None = None
+    wait_ns: Count | list[Count | None] | None = None
 
 
 class StepsLog(RankLog[Any]):
@@ -184,8 +192,8 @@ class _Columns:
         count = len(line.step_ns)
         step, *others = self._numbers
         step.extend(range(line.step, line.step + count))
-        read = (line.step_ns, line.data_wait_ns, line.device_ns, line.samples, line.tokens)
-        for column, values in zip(others, read, strict=True):
+        for column, name in zip(others, COLUMNS[1:], strict=True):
+            values = getattr(line, name)
             if not isinstance(values, list):
                 values = [values] * count
             # A list of another length cannot come from `encode`; the columns must stay equally long all the same.
@@ -223,7 +231,7 @@ def _block(samples: Sequence[StepSample]) -> _Line:
         _constant([sample.device_ns for sample in samples]),
         _constant([sample.samples for sample in samples]),
         len(profiled) == len(samples) if len(profiled) in (0, len(samples)) else profiled,
-        _constant([sample.tokens for sample in samples]),
+        *(_constant([getattr(sample, name) for sample in samples]) for name in ("tokens", "compute_ns", "wait_ns")),
     )
 
 

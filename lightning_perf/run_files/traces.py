@@ -34,13 +34,16 @@ _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
 _STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
 
 
-def export_trace(stopped: Any, folder: Path, rank: int, unix_ns: int) -> Path:
-    """Write the recording of torch's profiler to a packed trace file, completely or not at all."""
+def export_trace(stopped: Any, folder: Path, rank: int, unix_ns: int, **options: Any) -> Path:
+    """Write the recording of torch's profiler to a packed trace file, completely or not at all.
+
+    The options are those of its ``export_chrome_trace``.
+    """
     name = f"rank{rank}.{unix_ns}"
     path = folder / f"{name}.pt.trace.json.gz"
     plain = folder / f".{name}.partial.json"
     try:
-        stopped.export_chrome_trace(str(plain))
+        stopped.export_chrome_trace(str(plain), **options)
         if not plain.exists():
             raise OSError(f"torch could not write to {folder}: its disk may be full")
         # torch itself would pack it at the highest level, which takes ten times as long as everything else here.

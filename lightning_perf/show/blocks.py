@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.units import (
     NOT_AVAILABLE,
@@ -31,8 +33,7 @@ Kind: TypeAlias = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """A part of a text with a style of its own, or with a link: an address, or on pages ``#`` with a state of the page.
 
     An outcome is set apart on pages.
@@ -44,8 +45,7 @@ class Span:
     outcome: bool = False
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """A paragraph.
 
     Attributes:
@@ -73,8 +73,7 @@ class Line:
         return tuple(replace(span, style=self.style) if span.style == "plain" else span for span in spans)
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """Lines of a list.
 
     Attributes:
@@ -87,8 +86,7 @@ class Listing:
     marker: str = ""
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """The title of the blocks that follow, with a remark and, on pages, a definition. Level 4 is a part of level 3."""
 
     text: str
@@ -102,8 +100,7 @@ class Heading:
         return f"{self.text}: {self.aside}" if self.aside else self.text
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a table.
 
     Attributes:
@@ -123,8 +120,7 @@ class Column:
         return self.kind not in ("name", "code", "text")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A cell of a table.
 
     Attributes:
@@ -148,14 +144,12 @@ class Cell:
     link: str = ""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table.
 
     Attributes:
         columns: Its columns. The first one has names.
         rows: Rows with a cell for each column.
-        title: Its title. A table without one belongs to the heading above it.
         definition: Definition of its title in docs/definitions.md, for pages.
     """
 
@@ -171,15 +165,14 @@ class Table:
         return replace(self, columns=columns, rows=tuple(tuple(row[place] for place in kept) for row in self.rows))
 
 
-@dataclass(frozen=True)
-class Code:
-    """Lines of Python to copy."""
+class Code(Struct, frozen=True):
+    """Lines to copy, of Python or another language."""
 
     lines: tuple[str, ...]
+    language: str = "py"
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """Points in order, with the level around them.
 
     Attributes:
@@ -197,8 +190,7 @@ class Chart:
     ends: tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A key figure, with a remark below it."""
 
     label: str
@@ -207,8 +199,7 @@ class Figure:
     definition: str = ""
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """Key figures. Those without a value are left out."""
 
     figures: tuple[Figure, ...]
@@ -224,8 +215,7 @@ class Figures:
         return Line(" · ".join(texts))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a bar, with its figure and the name of its colour."""
 
     label: str
@@ -235,8 +225,7 @@ class Part:
     definition: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A bar of parts of a total, by default their sum, with a legend if it has one.
 
     Attributes:
@@ -257,8 +246,7 @@ class Bar:
         return table(("", ""), rows, kinds="name share")
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """A chart of pages and pictures: traces and layout of Plotly (https://plotly.com/javascript/reference).
 
     Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
@@ -278,8 +266,7 @@ class Plot:
     legend: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Struct, frozen=True):
     """A finding or the like on a page: a title with a mark, and blocks that are folded away if there is a summary."""
 
     title: str
@@ -290,16 +277,14 @@ class Card:
     summary: str = ""
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(Struct, frozen=True):
     """Blocks that Markdown folds away below a summary."""
 
     summary: str
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """Title and origin, for readers who did not run the command. The console leaves them out."""
 
     blocks: tuple[Block, ...]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from itertools import pairwise
+from typing import IO, Any, TypeAlias, cast
 
+from msgspec import Struct
 from rich import box
 from rich.bar import Bar
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -32,9 +35,8 @@ from lightning_perf.show.blocks import (
     Table,
     as_text,
 )
-from lightning_perf.show.chart import draw_chart
-from lightning_perf.show.folding import fit
 from lightning_perf.show.terminal_text import UNBREAKABLE, ascii_fallback, plain, prose, shorten
+from lightning_perf.units import column_format
 
 STYLES = {
     "plain": "",
@@ -219,8 +221,7 @@ def _cell(cell: Cell, column: Column) -> RenderableType:
     return _Name(text) if column.kind in NAMES else text
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(Struct, frozen=True):
     """A name in a table: one line, cut in the middle to the available width."""
 
     text: Text
@@ -235,3 +236,111 @@ class _Name:
         else:
             short = shorten(self.text.plain, options.max_width)
             yield Text(short, self.text.style, no_wrap=True, overflow="ellipsis")
+
+
+HEIGHT = 9
+MOST_COLUMNS = 110
+
+
+def draw_chart(chart: Chart, width: int) -> list[str]:
+    """Return the lines of a chart with an axis on its left, at most as wide as the terminal."""
+    low, high = min(chart.values), max(chart.values)
+    figures = column_format(chart.unit, [low, high])
+    room = high - low or abs(high) or 1.0
+    labels = [figures.value(high - room * line / (HEIGHT - 1)) for line in range(HEIGHT)]
+    margin = max(map(len, labels))
+    available = min(width, MOST_COLUMNS) - margin - 1
+    last = len(chart.values) - 1
+    # The same distance between all points; more points than columns share columns.
+    columns = last * min(6, (available - 1) // last) + 1
+    columns = columns if columns > 1 else available
+    grid = [[" "] * columns for _ in range(HEIGHT)]
+
+    def column(number: int) -> int:
+        return round(number * (columns - 1) / last)
+
+    def line(value: float) -> int:
+        return min(HEIGHT - 1, max(0, round((high - value) / room * (HEIGHT - 1))))
+
+    for start, end in pairwise([0, *chart.breaks, len(chart.values)]):
+        for place in range(column(start), column(end - 1) + 1):
+            grid[line(chart.levels[start])][place] = "─"
+    for start in chart.breaks:
+        place = (column(start - 1) + column(start)) // 2
+        for row in grid:
+            row[place] = "│"
+    for number, value in enumerate(chart.values):
+        grid[line(value)][column(number)] = "•"
+    lines = [f"{label:>{margin}} {''.join(cells).rstrip()}" for label, cells in zip(labels, grid, strict=True)]
+    first, end_label = chart.ends
+    gap = max(1, columns - len(first) - len(end_label))
+    head = f"{chart.title}{f' ({figures.unit})' if figures.unit else ''}"
+    return [head, *lines, f"{'':>{margin}} {first}{' ' * gap}{end_label}"]
+
+
+Rows: TypeAlias = list[tuple[str, ...]]
+"""Rows of equal length. The first one has the heads."""
+
+_WORD = re.compile(r"\s*(\S+(?: (?:%|pt)(?=\W|$)\S*)?)")
+"""A word, or a figure with its unit, which stay on one line."""
+
+
+def fold(text: str, width: int) -> str:
+    r"""Break a cell into lines of at most this width, or of its longest word, figures kept with their units.
+
+    Example:
+        >>> fold("−53.1 % to +44.7 %", 12)
+        '−53.1 % to\n+44.7 %'
+    """
+    indent = text[: len(text) - len(text.lstrip())]
+    lines = [""]
+    for word in _WORD.findall(text):
+        longer = f"{lines[-1]} {word}" if lines[-1] else f"{indent if len(lines) == 1 else ''}{word}"
+        if cell_len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int, ...] | None:
+    """Divide the width of a line among columns; None if not even the longest words fit.
+
+    Example:
+        >>> column_widths([["step time, fp32"], ["12.5", "9.25"]], 14)
+        (10, 4)
+        >>> column_widths([["step time, fp32"], ["12.5", "9.25"]], 8) is None
+        True
+    """
+    whole = [max(map(cell_len, cells)) for cells in columns]
+    widths = [max(map(_least_width, cells)) for cells in columns]
+    if sum(widths) > available:
+        return None
+    for _ in range(min(available, sum(whole)) - sum(widths)):
+        # To the column that lacks most.
+        neediest = max(range(len(widths)), key=lambda number: whole[number] - widths[number])
+        widths[neediest] += 1
+    return tuple(widths)
+
+
+def fit(rows: Rows, width: int, padding: int) -> list[Rows]:
+    """Make a table fit: break cells into lines and, if necessary, the columns into several tables below each other.
+
+    Each table begins with the first column. A table of two columns is not split further.
+    """
+    columns = list(zip(*rows, strict=True))
+    widths = column_widths(columns, width - padding * len(columns))
+    if widths is not None:
+        folded = [[fold(cell, room) for cell in cells] for cells, room in zip(columns, widths, strict=True)]
+        return [list(zip(*folded, strict=True))]
+    if len(columns) <= 2:
+        return [rows]
+    middle = 1 + len(columns) // 2
+    halves = (columns[:middle], [columns[0], *columns[middle:]])
+    return [part for half in halves for part in fit(list(zip(*half, strict=True)), width, padding)]
+
+
+def _least_width(cell: str) -> int:
+    words: list[str] = _WORD.findall(cell)
+    indent = len(cell) - len(cell.lstrip())
+    return max((cell_len(word) for word in words), default=0) + (indent if len(words) == 1 else 0)

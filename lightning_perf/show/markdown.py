@@ -47,7 +47,7 @@ def _parts(blocks: Iterable[Block]) -> Iterator[str]:
             yield from [f"### {escape(block.title)}"] if block.title else []
             yield markdown_table(block)
         elif isinstance(block, Code):
-            yield "```py\n" + "\n".join(line.replace("```", "'''") for line in block.lines) + "\n```"
+            yield f"```{block.language}\n" + "\n".join(line.replace("```", "'''") for line in block.lines) + "\n```"
         elif isinstance(block, Details):
             folded = list(_parts(block.blocks))
             yield from [f"<details><summary>{escape(block.summary)}</summary>", *folded, "</details>"] if folded else []

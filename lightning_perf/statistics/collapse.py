@@ -6,9 +6,9 @@ A run that ended before it reached the goal is censored: it is not slow, and it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Estimate, Numbers, Probability, finite
@@ -24,8 +24,7 @@ LEAST_SHARE = 0.5
 """A loss or score that is worse than the baseline's median by at least this share makes a run diverged."""
 
 
-@dataclass(frozen=True)
-class CollapseCounts:
+class CollapseCounts(Struct, frozen=True):
     """Runs of two arms that collapsed, or that did not finish.
 
     Attributes:
@@ -65,11 +64,6 @@ def collapse_limit(accuracies: Numbers) -> float | None:
 
     Args:
         accuracies: The runs of all arms together, as shares of 1, so that a collapsed arm cannot set its own measure.
-
-    Example:
-        >>> limit = collapse_limit([0.86, 0.88, 0.91, 0.66, 0.89, 0.90])
-        >>> round(limit, 3)
-        0.737
     """
     return baseline_limit(accuracies, least=LEAST_DROP) if len(finite(accuracies)) >= 4 else None
 
@@ -93,13 +87,7 @@ def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: flo
 
 
 def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
-    """Return a share of runs with its exact interval (Clopper & Pearson, 1934).
-
-    Example:
-        >>> none_of_six = clopper_pearson(0, 6)
-        >>> none_of_six.value, round(none_of_six.high, 2)
-        (0.0, 0.46)
-    """
+    """Return a share of runs with its exact interval (Clopper & Pearson, 1934)."""
     if not 0 <= count <= n:
         raise ValueError(f"{count} of {n} runs is not a share")
     if n == 0:
@@ -108,8 +96,7 @@ def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
     return Estimate(count / n, float(ends.low), float(ends.high), confidence, n, "Clopper–Pearson")
 
 
-@dataclass(frozen=True)
-class ReachTime:
+class ReachTime(Struct, frozen=True):
     """The time at which one run reached the goal.
 
     Attributes:
@@ -125,10 +112,6 @@ def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
 
     Returns:
         Seconds, or None if too few runs reached it for a median.
-
-    Example:
-        >>> kaplan_meier_median([ReachTime(30, True), ReachTime(40, True), ReachTime(60, False)])
-        40
     """
     share = 1.0
     for time in sorted({run.time_s for run in runs if run.reached}):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.statistics.values import Numbers, finite
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The measurements of one arm's runs. With few runs the percentiles describe these runs and estimate nothing.
 
     Attributes:
@@ -50,11 +48,6 @@ def describe(values: Numbers) -> Summary:
 
     Args:
         values: The numbers; None for a run without one.
-
-    Example:
-        >>> summary = describe([61.0, 60.0, None, 62.0, 65.0])
-        >>> summary.n, summary.missing, summary.mean, summary.median
-        (4, 1, 62.0, 61.5)
     """
     kept = finite(values)
     missing = len(values) - len(kept)

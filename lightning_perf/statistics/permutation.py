@@ -35,10 +35,6 @@ def sign_flip_test(differences: Numbers) -> Probability:
 
     Returns:
         The p-value; None without differences, or if all are zero.
-
-    Example:
-        >>> sign_flip_test([0.06, 0.05, 0.07, 0.04, 0.06, 0.05]).p
-        0.03125
     """
     values = finite(differences)
     n = len(values)

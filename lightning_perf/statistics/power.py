@@ -70,10 +70,6 @@ def blocks_needed(effect: float, power: float = 0.8, confidence: float = 0.95) -
 
     Returns:
         The number, at least 2; None above 1000 or for no effect at all.
-
-    Example:
-        >>> blocks_needed(1.0)
-        10
     """
     if effect == 0 or paired_power(effect, MAX_BLOCKS, confidence) < power:
         return None

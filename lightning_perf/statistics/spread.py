@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_left
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.statistics.distributions import f_quantile, scipy_stats, t_quantile
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
@@ -19,8 +19,7 @@ MAX_RUNS = 200
 SIMULATIONS = 2000
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """The ratio of two arms' standard deviations, and the power of the comparison.
 
     Attributes:

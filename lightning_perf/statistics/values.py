@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 Float64Array = NDArray[np.float64]
@@ -16,8 +17,7 @@ Numbers: TypeAlias = "Sequence[float | None] | Float64Array"
 """One number per run, None for a run without one."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A number with its interval.
 
     Attributes:
@@ -39,12 +39,7 @@ class Estimate:
     reason: str | None = None
 
     def map(self, function: Callable[[float], float]) -> Estimate:
-        """Apply a monotonic function, e.g. `math.exp` after logarithms. A falling one swaps the ends.
-
-        Example:
-            >>> round(Estimate(0.5, 0.25, 0.8, 0.95, 6, "t").map(lambda ratio: 1 / ratio).high, 2)
-            4.0
-        """
+        """Apply a monotonic function, e.g. `math.exp` after logarithms. A falling one swaps the ends."""
 
         def image(value: float | None) -> float | None:
             if value is None:
@@ -61,8 +56,7 @@ class Estimate:
         return replace(self, value=image(self.value), low=min(low, high), high=max(low, high))
 
 
-@dataclass(frozen=True)
-class Probability:
+class Probability(Struct, frozen=True):
     """A p-value.
 
     Attributes:

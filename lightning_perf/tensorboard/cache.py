@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import stat
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,13 +21,11 @@ from lightning_perf import __version__
 from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.user_cache import bound_folder, cache_root, file_status, is_own_folder, temporary_root
 from lightning_perf.saved_json import decode_json
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.jobs import Task
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
-
-CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
-"""Environment variable that names the user's cache folder."""
 
 BESIDE = ".lightning_perf_cache"
 """The folder next to the data. Its name must differ from that of the marker file of `PerfCallback`."""
@@ -76,7 +71,7 @@ def _content(file: StoredFile, run: Run, ended: bool, now_s: float) -> tuple[int
 def places_of(run: Run) -> tuple[Path, ...]:
     """Return the folders that may keep a run's documents, the preferred one first."""
     name = hashlib.sha256(f"{run.storage.location}\n{run.folder}\n{run.kind}".encode()).hexdigest()[:24]
-    places = [cache_root() / "documents" / name, _temporary() / "documents" / name]
+    places = [cache_root() / "documents" / name, temporary_root() / "documents" / name]
     with suppress(StorageError):
         if not run.storage.is_remote:
             places.insert(0, run.storage.local_path(run.folder) / BESIDE)
@@ -88,19 +83,10 @@ def make_task(run: Run, key: str) -> Task:
     return Task(run, key, tuple(map(str, places_of(run))), str(cache_root() / "fetched"))
 
 
-def cache_root() -> Path:
-    """Return the user's cache folder: ``$LIGHTNING_PERF_CACHE``, or that of the XDG base directory specification."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else _home() / ".cache") / "lightning_perf"
-
-
 def find(run: Run, key: str, document: Document) -> Path | None:
     """Return the path of a finished document, or None if no folder of the run has it."""
     paths = (place / f"{key}.{document}" for place in places_of(run) if _is_own_folder(place))
-    return next((path for path in paths if _status(path) is not None), None)
+    return next((path for path in paths if file_status(path) is not None), None)
 
 
 def is_intact(data: bytes, document: Document) -> bool:
@@ -144,31 +130,6 @@ def write(places: Sequence[Path], key: str, documents: Mapping[Document, bytes])
     raise fault or OSError("no folder can be written")
 
 
-def bound_folder(folder: Path, most_bytes: int) -> None:
-    """Remove the least recently used files below a folder until the others take at most so many bytes."""
-    stats = ((_status(path), path) for path in folder.rglob("*"))
-    files = sorted(((status.st_mtime, status.st_size, path) for status, path in stats if status), reverse=True)
-    total = 0
-    for _, size, path in files:
-        total += size
-        if total > most_bytes:
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # the folder has other files
-                path.parent.rmdir()
-
-
-def _is_own_folder(path: Path) -> bool:
-    """Whether a path is a real folder of this user. A link could lead anywhere, and in ``/tmp`` anybody can make one.
-
-    The folder next to the data may belong to anyone who can write there.
-    """
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and (path.name == BESIDE or status.st_uid == os.getuid())
-
-
 def _is_writable(folder: Path) -> bool:
     """Whether anyone has write permission for a folder. Root does not ignore that a folder is read-only."""
     try:
@@ -177,21 +138,6 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _status(path: Path) -> os.stat_result | None:
-    """Return the status of a regular file, or None for anything else."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status if stat.S_ISREG(status.st_mode) else None
-
-
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError:  # a user without a home folder, e.g. in a container
-        return _temporary()
-
-
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir()) / f"lightning_perf-{os.getuid()}"
+def _is_own_folder(path: Path) -> bool:
+    """Whether documents in a folder can be trusted. The one next to the data belongs to anyone who can write there."""
+    return is_own_folder(path) or (path.name == BESIDE and path.is_dir() and not path.is_symlink())

@@ -8,8 +8,10 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from lightning_perf.run_files.captures import is_capture_name
 from lightning_perf.run_files.journal import STUDY_NAME
@@ -24,12 +26,7 @@ Root: TypeAlias = tuple[str, Storage]
 
 
 def read_roots(logdir: str | None, logdir_spec: str | None) -> tuple[Root, ...]:
-    """Read TensorBoard's ``--logdir``, and ``--logdir_spec`` with several folders and optional names.
-
-    Example:
-        >>> [(group, storage.location) for group, storage in read_roots(None, "a:/logs/x,s3://bucket/y,/logs/q:r")]
-        [('a', '/logs/x'), ('', 's3://bucket/y'), ('', '/logs/q:r')]
-    """
+    """Read TensorBoard's ``--logdir``, and ``--logdir_spec`` with several folders and optional names."""
     if logdir:
         return (("", storage_at(logdir)),)
     roots = []
@@ -60,8 +57,7 @@ MOST_SNIFFED = 2000
 """Maximum number of files that one scan opens, because other tools write thousands of JSON files."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """A run, trace, study or trade-off that the tab can show.
 
     Attributes:
@@ -94,8 +90,7 @@ class Run:
         return max((file.updated_s for file in self.files), default=0.0)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """All runs by name, sorted, and notes about the folders for the reader."""
 
     runs: Mapping[str, Run] = field(default_factory=dict)

@@ -6,11 +6,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+from msgspec import Struct
 
 from lightning_perf.project import install_command
 
@@ -36,8 +37,7 @@ class StorageError(Exception):
     """A storage cannot be read. The message says where, why, and how to fix it."""
 
 
-@dataclass(frozen=True)
-class StoredFile:
+class StoredFile(Struct, frozen=True):
     """A file below a storage's root.
 
     Attributes:
@@ -68,8 +68,7 @@ def storage_at(address: str) -> Storage:
     return Storage(address if URL.match(address) else str(Path(address).expanduser().absolute()))
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """A root folder with everything below it.
 
     Links to files on this machine are followed if they stay below the root. Links to folders are not followed, because

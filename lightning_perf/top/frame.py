@@ -43,6 +43,7 @@ def _parts(state: RunState) -> Iterator[RenderableType]:
         yield plain("  ".join([f"epoch {state.epoch.epoch} ended", *values]))
     for problem in state.problems:
         yield plain(problem, "red")
+    yield from _hangs(state)
     if not state.ranks:
         yield Text("No step yet. Step times appear after 50 steps or 5 seconds.", style="dim")
         return
@@ -64,6 +65,20 @@ def _status(state: RunState) -> Text:
         return Text(f"finished after {format_duration(1e9 * ended.train_time_s)}", style="green")
     detail = f": {ended.error}" if ended.error else ""
     return plain(f"{ended.outcome.value} after {format_duration(1e9 * ended.train_time_s)}{detail}", "red")
+
+
+def _hangs(state: RunState) -> Iterator[RenderableType]:
+    """Two lines per rank in which no step or batch has ended for long: its step and phase, and its place."""
+    for report in state.hangs[:MAX_RANKS]:
+        # When the run has ended, nobody knows how long it would have lasted.
+        seconds = report.seconds if state.ended is not None else state.now_s - report.since_s
+        age = format_duration(1e9 * round(seconds))
+        yield plain(f"rank {report.rank}: no step ended for {age}, step {report.step}, {report.phase}", "red")
+        yield plain("  " + ", last collective ".join(filter(None, (report.place, report.collective))))
+    if len(state.hangs) > MAX_RANKS:
+        yield Text(f"and {len(state.hangs) - MAX_RANKS} more ranks", style="red")
+    for rank in state.gone[:MAX_RANKS]:
+        yield Text(f"rank {rank}: its process is gone", style="red")
 
 
 def _ranks(ranks: Sequence[RankState], *, running: bool) -> Iterator[RenderableType]:

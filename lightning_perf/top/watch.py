@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.captures import CAPTURES
+from lightning_perf.run_files.hangs import HangReport, open_hangs
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
+from lightning_perf.run_files.run_folder import RankMarkers
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples, StepsTail
 
@@ -26,8 +28,7 @@ KEPT_STEPS = 5_000
 _RANK = re.compile(r"\.rank(\d+)\.jsonl$")
 
 
-@dataclass(frozen=True)
-class RankState:
+class RankState(Struct, frozen=True):
     """The state of one rank.
 
     Attributes:
@@ -55,8 +56,7 @@ class RankState:
     latest_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """The state of a run.
 
     Attributes:
@@ -64,6 +64,9 @@ class RunState:
         epoch: The last epoch that has ended, with its metrics; None before the first.
         ended: How the run ended; None while it trains, or without a run record.
         problems: Files that could not be read.
+        hangs: Reports of ranks in which no step or batch has ended for long; of each rank the last one.
+        gone: Ranks that did not end, and have no process any more.
+        now_s: Unix time at which the logs were read.
     """
 
     folder: Path
@@ -71,6 +74,9 @@ class RunState:
     epoch: EpochEnded | None
     ended: RunEnded | None
     problems: tuple[str, ...]
+    hangs: tuple[HangReport, ...] = ()
+    gone: tuple[int, ...] = ()
+    now_s: float = 0.0
 
 
 class RunWatch:
@@ -106,7 +112,13 @@ class RunWatch:
                     ended = line if isinstance(line, RunEnded) else ended
             except TraceError as error:
                 problems.append(str(error))
-        return RunState(self._folder, tuple(states), epoch, ended, tuple(problems))
+        hangs: tuple[HangReport, ...] = ()
+        try:
+            hangs = open_hangs(self._folder)
+        except TraceError as error:
+            problems.append(str(error))
+        gone = tuple(RankMarkers(self._folder).dead()) if ended is None else ()
+        return RunState(self._folder, tuple(states), epoch, ended, tuple(problems), hangs, gone, self._now_s())
 
 
 class _RankLogs:
@@ -170,7 +182,7 @@ def _usual(samples: StepSamples, *, whole: bool) -> StepTimes:
 def find_newest_log(folder: Path) -> Path | None:
     """Find the run below a folder with the step times that were written last."""
     newest: tuple[float, Path] | None = None
-    for path in folder.rglob("steps.rank*.jsonl"):
+    for path in (*folder.rglob("steps.rank*.jsonl"), *folder.rglob("hang.rank*.jsonl")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
         try:

@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from lightning_perf.trace.column_builders import (
     FLOAT_EXACT_BELOW_US,
@@ -152,6 +153,34 @@ def _stream(event: Complete) -> Label:
     return event.tid if args.stream is None else args.stream
 
 
+_CODED = {
+    "name": "names",
+    "thread": "threads",
+    "input_types": "types",
+    "input_shapes": "shapes",
+    "input_strides": "strides",
+    "input_values": "values",
+    "grid": "sizes",
+    "block": "sizes",
+    "direction": "directions",
+}
+"""Columns of codes, and the list that has the meaning of each code."""
+
+_TABLES = ("operators", "annotations", "python", "runtime", "device", "memory", "counters")
+
+
+class AssemblyPart(msgspec.Struct):
+    """The rows of some successive pieces, from another process."""
+
+    tables: dict[str, dict[str, bytes]]
+    lists: dict[str, list[Any]]
+    thread_names: list[tuple[str, str, str]]
+    collectives: list[tuple[int, list[bytes]]]
+    regions: list[tuple[int, int, bool]]
+    others: list[tuple[str, Any, int]]
+    processes: list[tuple[Any, str]]
+
+
 class Assembly:
     """Collects a recording's events, piece by piece.
 
@@ -245,6 +274,32 @@ class Assembly:
                 self._add_group(target, group)
             elif category != "other" and category.lower() not in _NO_WORK:
                 self._others.update((category.lower(), event.pid) for event in group)
+
+    def part(self) -> AssemblyPart:
+        """Return everything that was collected, for `extend` in another process."""
+        return AssemblyPart(
+            tables={name: getattr(self, name).encoded() for name in _TABLES if len(getattr(self, name))},
+            lists={name: list(getattr(self, name).strings()) for name in sorted(set(_CODED.values()))},
+            thread_names=self.threads.names(),
+            collectives=self.collectives,
+            regions=self.regions,
+            others=[(category, process, count) for (category, process), count in self._others.items()],
+            processes=list(self._processes.items()),
+        )
+
+    def extend(self, part: AssemblyPart) -> None:
+        """Add the rows of the pieces that follow, as if this had collected them itself."""
+        first_row = len(self.device)
+        codes = {name: np.array(getattr(self, name).codes(found), np.int32) for name, found in part.lists.items()}
+        of_column = {column: codes[name] for column, name in _CODED.items()}
+        for name, columns in part.tables.items():
+            getattr(self, name).extend(columns, of_column)
+        for named in part.thread_names:
+            self.threads.name(*named)
+        self.collectives += [(first_row + row, args) for row, args in part.collectives]
+        self.regions += [(first_row + row, int(codes["names"][name]), back) for row, name, back in part.regions]
+        self._others.update({(category, process): count for category, process, count in part.others})
+        self._processes.update(part.processes)
 
     def unread(self) -> dict[str, Any]:
         """Return the fields of `Problems` about events of unknown categories.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ with suppress(ImportError):
 
     _inflater = isal_zlib  # two to three times faster, the same results
 
+crc32: Callable[[Any], int] = _inflater.crc32
+
 _FAULTS: tuple[type[Exception], ...] = (zlib.error, _inflater.error)
 
 READ_BYTES = 1 << 18
 """Bytes per read of the file or of the decompressor."""
 
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "compressed with zstd",
@@ -45,6 +47,7 @@ class ByteStream:
 
     Attributes:
         truncated: Whether the compressed data ended early or was damaged; known after the last chunk.
+        size_bytes: Size of the file.
 
     Raises:
         TraceError: The path is missing, a folder, empty, unreadable or in another format.
@@ -61,7 +64,7 @@ class ByteStream:
         try:
             with path.open("rb") as file:
                 magic = file.read(16)
-                self._size_bytes = file.seek(0, os.SEEK_END)
+                self.size_bytes = file.seek(0, os.SEEK_END)
         except FileNotFoundError:
             raise TraceError(path, "does not exist", "Check the path") from None
         except (OSError, ValueError) as error:
@@ -74,7 +77,7 @@ class ByteStream:
                 if what == "a Python pickle":
                     action = f"If it is a snapshot of torch.cuda.memory, run lightning-perf analyze {path}"
                 raise TraceError(path, f"is {what}, not JSON", action)
-        self.is_gzip = magic.startswith(_GZIP)
+        self.is_gzip = magic.startswith(GZIP)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the file's (decompressed) content in pieces of at most 256 KB."""
@@ -91,10 +94,10 @@ class ByteStream:
         total_bytes = 0
         for out in self._unpacked(raw):
             total_bytes += len(out)
-            if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self._size_bytes:
+            if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self.size_bytes:
                 raise TraceError(
                     self.path,
-                    f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self._size_bytes / 1e6:,.3f} MB, "
+                    f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self.size_bytes / 1e6:,.3f} MB, "
                     f"over {MAX_EXPANSION} times its size, which no real trace does",
                     "Decompress it yourself if you trust it, and analyze the .json",
                 )

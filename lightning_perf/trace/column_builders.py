@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -56,6 +57,7 @@ def decimal_ns(microseconds: Decimal | int) -> int:
 
 _NOT_IN_64_BITS = (TypeError, OverflowError)
 _LIMITS = {"i": 2**31, "q": 2**63}
+_TIMES, _DURATIONS = "times", "durations"
 
 
 class Rows:
@@ -107,6 +109,25 @@ class Rows:
         except _NOT_IN_64_BITS:
             target.extend([_float(value) for value in values])
 
+    def encoded(self) -> dict[str, bytes]:
+        """Return all columns as bytes, for `extend` in another process."""
+        columns = {_TIMES: self.times, _DURATIONS: self.durations, **self.columns}
+        return {name: column.tobytes() for name, column in columns.items()}
+
+    def extend(self, encoded: dict[str, bytes], codes: dict[str, NDArray[np.int32]]) -> None:
+        """Add the rows of another process. `codes` has the new code of each old one, for columns of codes."""
+        self.times.frombytes(encoded[_TIMES])
+        self.durations.frombytes(encoded[_DURATIONS])
+        for name, column in self.columns.items():
+            data = encoded[name]
+            column.frombytes(codes[name][np.frombuffer(data, np.int32)].tobytes() if name in codes else data)
+
+    def take_times(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the finished times and durations without a copy. The table has no rows any more."""
+        taken = np.asarray(self.times), np.asarray(self.durations)
+        self.times, self.durations = array("d"), array("d")
+        return taken
+
     def take(self, column: str) -> NDArray[Any]:
         """Return a finished column as a NumPy array, without a copy."""
         return np.asarray(self.columns.pop(column))
@@ -144,6 +165,10 @@ class Names(dict[str, int]):
         """Return the names by code."""
         return tuple(self)
 
+    def codes(self, names: Sequence[str]) -> list[int]:
+        """Return the codes of names that another process found, in its order."""
+        return [self[name] for name in names]
+
 
 class JsonTexts(dict[bytes, int]):
     """Lists as JSON text, by their raw text. Equal lists have one code, whatever their blanks. The empty one is 0."""
@@ -158,16 +183,23 @@ class JsonTexts(dict[bytes, int]):
             text = msgspec.json.encode(msgspec.json.decode(raw)).decode()
         except FAULTS:
             text = ""
+        self[raw] = code = self._code(text)
+        return code
+
+    def _code(self, text: str) -> int:
         code = self._codes.get(text)
         if code is None:
             self._codes[text] = code = len(self._texts)
             self._texts.append(text)
-        self[raw] = code
         return code
 
     def strings(self) -> tuple[str, ...]:
         """Return the texts by code."""
         return tuple(self._texts)
+
+    def codes(self, texts: Sequence[str]) -> list[int]:
+        """Return the codes of texts that another process found, in its order."""
+        return [self._code(text) for text in texts]
 
 
 class RawTexts(dict[bytes, int]):
@@ -179,6 +211,14 @@ class RawTexts(dict[bytes, int]):
     def __missing__(self, raw: bytes) -> int:
         self[raw] = code = len(self)
         return code
+
+    def strings(self) -> tuple[bytes, ...]:
+        """Return the raw texts by code."""
+        return tuple(self)
+
+    def codes(self, raw_texts: Sequence[bytes]) -> list[int]:
+        """Return the codes of raw texts that another process found, in its order."""
+        return [self[raw] for raw in raw_texts]
 
     def texts(self) -> list[str]:
         """Return the texts by code."""
@@ -224,6 +264,18 @@ class Threads:
     def name(self, process: object, thread: object, name: str) -> None:
         """Note the recorded name of a thread."""
         self._named[str(process), str(thread)] = name
+
+    def strings(self) -> tuple[tuple[str, str], ...]:
+        """Return the process and thread by code."""
+        return tuple(self._codes)
+
+    def codes(self, threads: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the codes of threads that another process found, in its order."""
+        return [self.of_process(process)[thread] for process, thread in threads]
+
+    def names(self) -> list[tuple[str, str, str]]:
+        """Return process, thread and name of each named thread, for `name` in another process."""
+        return [(*key, name) for key, name in self._named.items()]
 
     def values_by_code(self) -> tuple[Thread, ...]:
         """Return the threads by code."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 MATCHED_CHARACTERS = 1000
@@ -35,7 +35,7 @@ NO_ROW = -1
 """In a column of row numbers: no such row (numpy integers have no null)."""
 
 
-class _Timed:
+class _Timed(Struct, frozen=True, eq=False):
     """A table of events that have a start and an end."""
 
     start_ns: Int64Array
@@ -50,8 +50,7 @@ class _Timed:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, eq=False)
-class Spans(_Timed):
+class Spans(_Timed, frozen=True, eq=False):
     """Host intervals on threads: Python functions, and the base of the richer tables.
 
     Attributes:
@@ -69,8 +68,7 @@ class Spans(_Timed):
         return Spans(self.start_ns[rows], self.end_ns[rows], self.name[rows], self.thread[rows])
 
 
-@dataclass(frozen=True, eq=False)
-class Annotations(Spans):
+class Annotations(Spans, frozen=True, eq=False):
     """Ranges that a user or framework marked on the host (``user_annotation``).
 
     Attributes:
@@ -84,8 +82,7 @@ class Annotations(Spans):
     input_shapes: Int32Array
 
 
-@dataclass(frozen=True, eq=False)
-class Operators(Spans):
+class Operators(Spans, frozen=True, eq=False):
     """Framework operators on the host (``cpu_op``).
 
     Attributes:
@@ -107,8 +104,7 @@ class Operators(Spans):
     flops: Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class RuntimeCalls(Spans):
+class RuntimeCalls(Spans, frozen=True, eq=False):
     """Calls into the device's runtime or driver on the host (``cuda_runtime``, ``cuda_driver``, HIP's too).
 
     Attributes:
@@ -118,8 +114,7 @@ class RuntimeCalls(Spans):
     correlation: Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryEvents:
+class MemoryEvents(Struct, frozen=True, eq=False):
     """Allocator events (``[memory]``), in time order.
 
     Attributes:
@@ -143,8 +138,7 @@ class MemoryEvents:
         return len(self.time_ns)
 
 
-@dataclass(frozen=True)
-class Thread:
+class Thread(Struct, frozen=True):
     """A host thread, as the trace names it.
 
     Attributes:
@@ -194,8 +188,7 @@ def unpack_triple(packed: int) -> tuple[int, int, int] | None:
     return (x, y, z) if packed else None
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceEvents(_Timed):
+class DeviceEvents(_Timed, frozen=True, eq=False, dict=True):
     """Work that ran on a device: kernels, copies and memsets.
 
     Attributes:
@@ -250,8 +243,7 @@ class DeviceEvents(_Timed):
         return (self.kind >= DeviceKind.H2D) & (self.kind <= DeviceKind.COPY)
 
 
-@dataclass(frozen=True, eq=False)
-class Collectives:
+class Collectives(Struct, frozen=True, eq=False):
     """The recorded facts about collectives (sparse: one row per device row that has them).
 
     Attributes:
@@ -272,8 +264,7 @@ class Collectives:
         return len(self.device_row)
 
 
-@dataclass(frozen=True, eq=False)
-class GraphRegions:
+class GraphRegions(Struct, frozen=True, eq=False):
     """Names that ``torch.cuda.graph_annotations.mark_kernels`` gave to work in CUDA graphs (sparse).
 
     Attributes:
@@ -289,8 +280,7 @@ class GraphRegions:
         return len(self.device_row)
 
 
-@dataclass(frozen=True, eq=False)
-class Counters:
+class Counters(Struct, frozen=True, eq=False):
     """Samples of hardware counters, in time order: power, clocks, temperature, utilization.
 
     Attributes:

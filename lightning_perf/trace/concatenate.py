@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence, Sized
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Thread
@@ -103,12 +103,12 @@ def _merged(lists: list[tuple[Any, ...]]) -> tuple[list[Any], list[_Codes]]:
 def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> _Columns:
     """Return all columns end to end, with codes of the merged lists."""
     joined = {}
-    for column in fields(tables[0]):
-        parts = [getattr(table, column.name) for table in tables]
-        if column.name in CODED_COLUMNS:
-            maps = [codes[CODED_COLUMNS[column.name]] for codes in recode]
+    for name in tables[0].__struct_fields__:
+        parts = [getattr(table, name) for table in tables]
+        if name in CODED_COLUMNS:
+            maps = [codes[CODED_COLUMNS[name]] for codes in recode]
             parts = [codes[part] if len(part) else part for codes, part in zip(maps, parts, strict=True)]
-        joined[column.name] = np.concatenate(parts)
+        joined[name] = np.concatenate(parts)
     return joined
 
 
@@ -125,7 +125,7 @@ def _moved_rows(
 
 def _joined_metadata(parts: list[Metadata]) -> Metadata:
     recorded: dict[str, Any] = {}
-    for name in (item.name for item in fields(Metadata)):
+    for name in Metadata.__struct_fields__:
         # A rank of 0 and a flag that is off are recorded values, not gaps.
         gaps = (None, (), 0) if name in _MISSING_AT_ZERO else (None, ())
         found = [value for part in parts if (value := getattr(part, name)) not in gaps]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.trace.salvage import lenient_json
 
 
-@dataclass(frozen=True)
-class DeviceProperties:
+class DeviceProperties(Struct, frozen=True):
     """A device as the recording describes it. A missing value is ``None``.
 
     Attributes:
@@ -34,8 +35,7 @@ class DeviceProperties:
     max_threads_per_sm: int | None = None
 
 
-@dataclass(frozen=True)
-class Processor:
+class Processor(Struct, frozen=True):
     """The processor that recorded, as `PerfCallback` notes it. An unknown value is ``None``.
 
     Attributes:
@@ -83,8 +83,7 @@ class Processor:
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class DataLoading:
+class DataLoading(Struct, frozen=True):
     """The loading of batches, as `PerfCallback` notes it. An unknown value is ``None``.
 
     Attributes:
@@ -119,8 +118,7 @@ class DataLoading:
     batches_per_epoch: int | None = None
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """The contents of one batch, as `PerfCallback` counts them when the profiler warms up.
 
     Attributes:
@@ -138,8 +136,7 @@ class Batch:
     complete: bool = True
 
 
-@dataclass(frozen=True)
-class HookTime:
+class HookTime(Struct, frozen=True):
     """The time of one hook of a callback or module.
 
     Attributes:
@@ -151,8 +148,7 @@ class HookTime:
     time_ns: int
 
 
-@dataclass(frozen=True)
-class TrainingLoop:
+class TrainingLoop(Struct, frozen=True):
     """Facts about the training loop and its hooks, from `PerfCallback`.
 
     Attributes:
@@ -168,8 +164,7 @@ class TrainingLoop:
     log_every_n_steps: int | None = None
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(Struct, frozen=True):
     """The tokens of the recorded steps of a language model, as `PerfCallback` counts them.
 
     Attributes:
@@ -201,8 +196,7 @@ class Tokens:
         )
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Settings of torch in the process that recorded, and of the device that it used, as `PerfCallback` notes them.
 
     An unknown value is ``None``. The device and its settings are of a training on a GPU.
@@ -218,6 +212,7 @@ class Settings:
         tf32_convolution: Whether FP32 convolutions and recurrent layers may use TF32.
         allocator: Settings of the memory allocator, as in ``PYTORCH_ALLOC_CONF``.
         attached_tool: Another tool that was attached to the process, such as Nsight Systems.
+        nodes: Machines that the training ran on.
     """
 
     detect_anomaly: bool | None = None
@@ -230,10 +225,10 @@ class Settings:
     tf32_convolution: bool | None = None
     allocator: str | None = None
     attached_tool: str | None = None
+    nodes: int | None = None
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """The recording's description of itself. A missing value is ``None``.
 
     Attributes:
@@ -281,8 +276,7 @@ class Metadata:
     device_stopped: bool | None = None
 
 
-@dataclass(frozen=True)
-class Problems:
+class Problems(Struct, frozen=True):
     """The faults of a file that could still be read. All zero and false for a sound file.
 
     Attributes:
@@ -476,9 +470,9 @@ _READERS: dict[Any, Callable[[dict[str, Any], str], Any]] = {
 
 
 def _fields(kind: type[Any], values: dict[str, Any], **keys: str) -> dict[str, Any]:
-    """Read the fields of a dataclass that are numbers, texts or flags. `keys` names those with another key."""
+    """Read the fields of a struct that are numbers, texts or flags. `keys` names those with another key."""
     return {
-        field.name: _READERS[field.type](values, keys.get(field.name, field.name))
-        for field in fields(kind)
-        if field.type in _READERS
+        name: _READERS[annotation](values, keys.get(name, name))
+        for name, annotation in kind.__annotations__.items()
+        if annotation in _READERS
     }

@@ -34,17 +34,21 @@ class EventText:
         header: The text before the events, as the JSON text of an object.
         trailer: The text after the events, likewise; known after the last piece.
         truncated: Whether the text ended before the events did; known after the last piece.
+        ended: Whether the piece read last was the last one.
         event_start: The first key of the events read last, with quotes. Events begin with it, after a comma.
+        piece_begin: Where the piece read last begins in the stream.
     """
 
     def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
         self._path = path
-        self._chunks = chunks
+        self._taken_bytes = 0
+        self._chunks = self._counted(chunks)
+        self.piece_begin = 0
         self.trailer = b"{}"
         self.truncated = False
         self._text = b""
         self._given_back = b""
-        self._ended = False
+        self.ended = False
         self.header = self._read_header()
         first = self._read_first_key()
         self.event_start = first or b'"ph"'
@@ -69,6 +73,7 @@ class EventText:
                 self._refuse_oversize(size)
                 parts, wanted = [text], 2 * size
                 continue
+            self.piece_begin = self._taken_bytes - size
             yield text[: cut[0]]
             rest, self._given_back = self._given_back, b""
             parts = [rest, text[cut[0] :]] if rest else [text[cut[1] :]]
@@ -76,7 +81,8 @@ class EventText:
             wanted = max(PIECE_BYTES, 2 * size)
         self._refuse_oversize(size)
         text = b"".join(parts)
-        self._ended = True
+        self.ended = True
+        self.piece_begin = self._taken_bytes - size
         yield from self._last_piece(text)
 
     def whole_events(self, piece: bytes) -> bytes:
@@ -84,11 +90,16 @@ class EventText:
 
         A cut is made where an event seems to begin. An object in a list inside an event's arguments can look the same.
         """
-        if self._ended or not _is_cut_short(piece):
+        if self.ended or not is_cut_short(piece):
             return piece
         end, begin = self._scanned_boundary(piece) or (0, 0)
         self._given_back = piece[begin:]
         return piece[:end]
+
+    def _counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._taken_bytes += len(chunk)
+            yield chunk
 
     def _refuse_oversize(self, size: int) -> None:
         if size > LARGEST_EVENT_BYTES:
@@ -200,7 +211,7 @@ def _closing_bracket(text: bytes, begin: int) -> tuple[int | None, int]:
     return None, object_end
 
 
-def _is_cut_short(piece: bytes) -> bool:
+def is_cut_short(piece: bytes) -> bool:
     """Return whether a text is the start of valid events, with an incomplete last one."""
     try:
         decode_raw(b"[" + piece + b"]")

@@ -6,24 +6,28 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.column_builders import InexactTimeError
+from lightning_perf.trace.column_cache import find_entry, load, store
 from lightning_perf.trace.description import Problems, read_metadata
-from lightning_perf.trace.events import FAULTS, decode, decode_exact
 from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.tensors import read_tensors
 from lightning_perf.trace.trace import Trace
 
+PARALLEL_BYTES = 256 << 20
+PARALLEL_GZIP_BYTES = 16 << 20
+"""Files of this size and more are worth worker processes, which take a few tenths of a second to start."""
 
-def read_trace(path: str | os.PathLike[str]) -> Trace:
+
+def read_trace(path: str | os.PathLike[str], *, processes: int = 1) -> Trace:
     """Read a trace file that ``torch.profiler`` exported.
 
     It reads files of every Kineto version, from NVIDIA and AMD devices or without a device. Damaged files are read as
@@ -32,6 +36,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 
     Args:
         path: A Chrome-trace JSON file, plain or gzipped (known by its content, not by its name).
+        processes: Worker processes that share the decoding of a large file. The result is the same.
 
     Returns:
         The trace as columns.
@@ -45,21 +50,40 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         >>> trace.steps.number.tolist()
         [1, 2]
     """
+    entry = find_entry(Path(path))
+    trace = load(entry) if entry is not None else None
+    if trace is None:
+        trace = _decoded(Path(path), processes)
+        if entry is not None:
+            store(entry, trace)
+    return trace
+
+
+def _decoded(path: Path, processes: int) -> Trace:
     try:
-        return _read(Path(path), exact=False)
+        return _read(path, processes, exact=False)
     except InexactTimeError:
         # Microseconds since 1970. The first event usually shows it.
-        return _read(Path(path), exact=True)
+        return _read(path, processes, exact=True)
 
 
-def _read(path: Path, *, exact: bool) -> Trace:
+def _read(path: Path, processes: int, *, exact: bool) -> Trace:
     stream = ByteStream(path)
     text = EventText(path, stream.chunks())
     assembly, salvage = Assembly(exact), Salvage()
-    with _collector_off():
-        for piece in text.pieces():
-            assembly.add(_events(piece, text, salvage, exact))
+    if processes > 1 and stream.size_bytes >= (PARALLEL_GZIP_BYTES if stream.is_gzip else PARALLEL_BYTES):
+        from lightning_perf.trace.parallel import NotParallelError, decode_in_processes
+
+        try:
+            decode_in_processes(text, assembly, salvage, path, processes, plain=not stream.is_gzip, exact=exact)
+        except NotParallelError:
+            return _read(path, 1, exact=exact)
+    else:
+        with _collector_off():
+            for piece in text.pieces():
+                assembly.add(salvage.decode(piece, text.whole_events, text.event_start, exact=exact))
     metadata = read_metadata(text.header, text.trailer)
+    unread = assembly.unread()  # the tables take the rows out of it
     tables, bad_durations = build_tables(assembly, metadata.base_time_ns)
     trace = Trace(
         sources=(str(path),),
@@ -76,7 +100,7 @@ def _read(path: Path, *, exact: bool) -> Trace:
             repaired_events=salvage.repaired,
             dropped_events=salvage.dropped,
             bad_durations=bad_durations,
-            **assembly.unread(),
+            **unread,
         ),
     )
     if not any(len(table) for table in (*trace.tables(), trace.memory)):
@@ -92,21 +116,6 @@ def _read(path: Path, *, exact: bool) -> Trace:
         )
     tensors = read_tensors(text.header, text.trailer)
     return replace(trace, tensors=(tensors.starting_at(trace.begin_ns),)) if tensors is not None else trace
-
-
-def _events(piece: bytes, text: EventText, salvage: Salvage, exact: bool) -> list[Any]:
-    decoded = decode_exact if exact else decode
-    try:
-        return decoded(b"[" + piece + b"]")
-    except FAULTS:
-        pass  # sound pieces cost nothing more
-    whole = text.whole_events(piece)
-    if whole != piece:
-        try:
-            return decoded(b"[" + whole + b"]")
-        except FAULTS:
-            pass
-    return salvage.events(whole, text.event_start)
 
 
 @contextmanager

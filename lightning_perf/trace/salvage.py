@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -23,6 +23,7 @@ from lightning_perf.trace.events import (
     Instant,
     InstantArgs,
     Named,
+    decode,
     decode_exact,
     decode_raw,
 )
@@ -63,6 +64,23 @@ class Salvage:
     def __init__(self) -> None:
         self.repaired = 0
         self.dropped = 0
+
+    def decode(
+        self, piece: bytes, whole_events: Callable[[bytes], bytes], event_start: bytes, *, exact: bool
+    ) -> list[Any]:
+        """Return the events of a piece, sound or not. `whole_events` returns those of a piece that does not decode."""
+        decoded = decode_exact if exact else decode
+        try:
+            return decoded(b"[" + piece + b"]")
+        except FAULTS:
+            pass  # sound pieces cost nothing more
+        whole = whole_events(piece)
+        if whole != piece:
+            try:
+                return decoded(b"[" + whole + b"]")
+            except FAULTS:
+                pass
+        return self.events(whole, event_start)
 
     def events(self, piece: bytes, event_start: bytes) -> list[Any]:
         """Return the events of a piece."""

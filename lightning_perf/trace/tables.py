@@ -36,11 +36,13 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[dict[str, Any], int
     Raises:
         InexactTimeError: Times have to be read as decimals.
     """
+    device_rows = len(read.device)
     device, device_order, left_out = _sorted(read.device, base_time_ns)
+    place = _places(device_rows, device_order)
     tables: dict[str, Any] = {
         "device": _device(read, device),
-        "collectives": _collectives(read, device_order),
-        "regions": _regions(read, device_order),
+        "collectives": _collectives(read, place),
+        "regions": _regions(read, place),
     }
     host = {}
     for name in ("operators", "annotations", "python", "runtime", "memory", "counters"):
@@ -59,9 +61,10 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[dict[str, Any], int
 
 def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64], int]:
     """Return the columns in time order, the row of each as read, and the number of rows left out."""
-    start, duration = _ns(rows, "times"), _ns(rows, "durations")
+    start, duration = map(_ns, rows.take_times())
     good = (start != UNREADABLE_NS) & (duration >= 0)
-    kept = None if good.all() else np.flatnonzero(good)
+    left_out = len(good) - int(np.count_nonzero(good))
+    kept = np.flatnonzero(good) if left_out else None
     if kept is not None:
         start, duration = start[kept], duration[kept]
     end = start + duration
@@ -70,17 +73,17 @@ def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64],
     columns: _Columns = {"start_ns": start, "end_ns": end}
     if order is not None:
         columns = {name: column[order] for name, column in columns.items()}
+    number = len(start)
+    del start, duration, end, good  # a column at a time, so that the largest table is not twice in memory
     columns["start_ns"] += base_time_ns
     columns["end_ns"] += base_time_ns
     for name in list(rows.columns):
         column = rows.take(name)
         columns[name] = column if rows_in_order is None else column[rows_in_order]
-    left_out = len(good) - len(start)
-    return columns, np.arange(len(start)) if rows_in_order is None else rows_in_order, left_out
+    return columns, np.arange(number) if rows_in_order is None else rows_in_order, left_out
 
 
-def _ns(rows: Rows, name: str) -> Int64Array:
-    values = np.asarray(getattr(rows, name))
+def _ns(values: NDArray[Any]) -> Int64Array:
     return nanoseconds(values) if values.dtype == np.float64 else values
 
 
@@ -133,8 +136,7 @@ def _kinds(read: Assembly, destination: NDArray[Any], name: NDArray[Any], direct
     return kinds[at]
 
 
-def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives:
-    place = _places(read, device_order)
+def _collectives(read: Assembly, place: Int64Array) -> Collectives:
     placed = [(int(place[row]), args) for row, args in read.collectives]
     rows = sorted(((at, args) for at, args in placed if at >= 0), key=lambda pair: pair[0])
     names = read.names
@@ -157,15 +159,14 @@ def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives
     )
 
 
-def _places(read: Assembly, device_order: NDArray[np.int64]) -> Int64Array:
-    """Return for each device row as read its row in the table, or -1."""
-    place = np.full(len(read.device), -1, dtype=np.int64)
+def _places(number: int, device_order: NDArray[np.int64]) -> Int64Array:
+    """Return for each of so many device rows as read its row in the table, or -1."""
+    place = np.full(number, -1, dtype=np.int64)
     place[device_order] = np.arange(len(device_order))
     return place
 
 
-def _regions(read: Assembly, device_order: NDArray[np.int64]) -> GraphRegions:
-    place = _places(read, device_order)
+def _regions(read: Assembly, place: Int64Array) -> GraphRegions:
     rows = sorted((int(place[row]), name, backward) for row, name, backward in read.regions if place[row] >= 0)
     return GraphRegions(
         device_row=np.array([row for row, _, _ in rows], dtype=np.int32),

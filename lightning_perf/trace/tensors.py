@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.salvage import lenient_json
@@ -22,8 +23,7 @@ itself. A tensor of several kinds is of the first."""
 _LARGEST = 2**63
 
 
-@dataclass(frozen=True, eq=False)
-class TensorBlocks:
+class TensorBlocks(Struct, frozen=True, eq=False):
     """The memory of listed tensors at one moment, one row per block.
 
     Attributes:
@@ -44,8 +44,7 @@ class TensorBlocks:
         return TensorBlocks(self.kind[rows], self.device[rows], self.address[rows], self.bytes[rows])
 
 
-@dataclass(frozen=True, eq=False)
-class WindowTensors:
+class WindowTensors(Struct, frozen=True, eq=False):
     """The listed tensors of one recorded window.
 
     Attributes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import (
@@ -44,8 +44,7 @@ _LAUNCH_PREFIXES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FileClock:
+class FileClock(Struct, frozen=True):
     """How the times of one file relate to those of the tables.
 
     Attributes:
@@ -57,8 +56,7 @@ class FileClock:
     base_time_ns: int
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """One rank's recording as columns.
 
     Attributes:
@@ -148,8 +146,7 @@ def is_launch_name(name: str) -> bool:
     return name.startswith(_LAUNCH_PREFIXES) and "HostFunc" not in name
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
+class Links(Struct, frozen=True, eq=False, dict=True):
     """Row references between the tables of a `Trace`; `NO_ROW` for a missing one.
 
     Attributes:
@@ -223,8 +220,7 @@ def _is_launch(trace: Trace, device_runtime: Int32Array) -> BoolArray:
     return starts_work | (~has_work & trace.names_where(is_launch_name)[trace.runtime.name])
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
+class Steps(Struct, frozen=True, eq=False):
     """The step windows of a trace, in time order. They never overlap.
 
     Attributes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
+import shlex
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf import __version__
 from lightning_perf.machine.environment import version_facts
@@ -22,16 +24,18 @@ from lightning_perf.tune.errors import (
     TuneError,
     trial_errors,
 )
-from lightning_perf.tune.levers.lever import Lever
+from lightning_perf.tune.levers.lever import Lever, Setting
 from lightning_perf.tune.levers.loader import Workers
-from lightning_perf.tune.levers.registry import find_lever, find_levers
-from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss
-from lightning_perf.tune.messages import Order, Scouted
-from lightning_perf.tune.pairs import WORKER, Pair, Pairs
-from lightning_perf.tune.progress import Progress, describe_left
-from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult, describe_ratio
+from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
+from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss, loss_of
+from lightning_perf.tune.messages import Order, Scouted, Site, TrainingSource
+from lightning_perf.tune.pairs import Pair, Pairs, start_worker
+from lightning_perf.tune.patch import Patch, make_patch
+from lightning_perf.tune.progress import Progress
+from lightning_perf.tune.result import SCHEMA_VERSION, Losses, Outcome, Trial, TuneResult, describe_ratio
 from lightning_perf.tune.settings import Budget, TuneSettings
-from lightning_perf.workers.process import WorkerProcess
+from lightning_perf.units import describe_left
+from lightning_perf.workers.script import Script
 
 CONFIRMING_PAIRS = 2
 """Pairs of fresh processes that a lever has to pass after its first one, before it is kept."""
@@ -40,8 +44,8 @@ CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
 
 
-def run_campaign(source: str | bytes, settings: TuneSettings, on_progress: Callable[[str], None]) -> TuneResult:
-    """Try levers on a training: ``package.module:name``, or torch's flags and a `Training`, pickled by cloudpickle.
+def run_campaign(source: TrainingSource, settings: TuneSettings, on_progress: Callable[[str], None]) -> TuneResult:
+    """Try levers on a training.
 
     Raises:
         TuneError: The training does not exist, fails without any lever, or takes the whole budget.
@@ -59,7 +63,7 @@ def run_campaign(source: str | bytes, settings: TuneSettings, on_progress: Calla
 class _Campaign:
     def __init__(
         self,
-        source: str | bytes,
+        source: TrainingSource,
         settings: TuneSettings,
         levers: tuple[Lever, ...],
         folder: str,
@@ -76,11 +80,13 @@ class _Campaign:
         self._noise: tuple[Estimate, ...] = ()
         self._guard = LossGuard(())
         self._interrupted = False
+        self._losses: Losses | None = None
 
     def run(self) -> TuneResult:
         try:
             try:
                 scouted = self._scout()
+                sources = _read(scouted)
                 baseline = self._baseline()
             except OutOfTimeError as error:
                 raise TuneError(
@@ -98,6 +104,7 @@ class _Campaign:
         if self._interrupted:
             self._notes.append("The tuning was interrupted before its end.")
         trials.sort(key=lambda trial: trial.outcome is Outcome.NOT_APPLICABLE)
+        patch = self._patch(scouted, sources)
         return TuneResult(
             schema_version=SCHEMA_VERSION,
             tool_version=__version__,
@@ -108,7 +115,7 @@ class _Campaign:
             kept=self._kept,
             combined=combined,
             confirmed=combined is not None and is_gain(combined, baseline.ratio),
-            lines=tuple(line for trial in trials if trial.lever in self._kept for line in trial.lines),
+            lines=tuple(str(setting) for settings in self._kept_settings(scouted).values() for setting in settings),
             window_steps=self._pairs.steps,
             rounds=self._settings.rounds,
             seconds=self._budget.spent_s(),
@@ -116,13 +123,26 @@ class _Campaign:
             interrupted=self._interrupted,
             notes=tuple(self._notes),
             network=scouted.network,
+            losses=self._losses,
+            versions=_versions(),
+            command=_command(self._source, self._settings),
+            places=patch.places,
+            diff=patch.diff,
             tuning=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}",
         )
+
+    def _kept_settings(self, scouted: Scouted) -> dict[str, tuple[Setting, ...]]:
+        return {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
+
+    def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
+        if not isinstance(self._source, Script):
+            return Patch("", ())
+        return make_patch(self._kept_settings(scouted), scouted.sites, sources, self._source.root)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")
         order = self._order_for((), 0, scout=True)
-        with trial_errors(), WorkerProcess(WORKER, order, path=sys.path) as worker:
+        with trial_errors(), start_worker(order) as worker:
             scouted = worker.receive(Scouted, timeout_s=self._budget.left_s())
         profile = scouted.profile
         if profile.step_ms is not None:
@@ -199,7 +219,7 @@ class _Campaign:
     def _try(self, lever: Lever, scouted: Scouted) -> Trial:
         kept = self._kept
         outcome, reason, measured = self._tried(lever, scouted)
-        lines = scouted.lines.get(lever.name, ())
+        lines = tuple(map(str, scouted.settings.get(lever.name, ())))
         if outcome is Outcome.NOT_APPLICABLE:
             return Trial(lever.name, outcome, reason, None, None, lines)
         if not self._interrupted:
@@ -290,19 +310,51 @@ class _Campaign:
             "measuring all kept levers together",
         )
         try:
-            ratio = self._pairs.measure((), self._kept, fresh=True, name="all kept levers together").ratio
+            pair = self._pairs.measure((), self._kept, fresh=True, name="all kept levers together")
         except TrialError as error:
             self._notes.append(f"The kept levers were not measured all together: {error}.")
             return None
         except KeyboardInterrupt:
             self._interrupted = True
             return None
-        self._progress.say(f"  {describe_ratio(ratio)}")
-        return ratio
+        self._progress.say(f"  {describe_ratio(pair.ratio)}")
+        if count := min(map(len, (pair.base_losses, pair.losses))):
+            means = (loss_of(losses, count) for losses in (pair.base_losses, pair.losses))
+            self._losses = Losses(count // 2 + 1, count, *means)
+        return pair.ratio
 
     def _order_for(self, levers: tuple[str, ...], seed: int, *, scout: bool = False) -> Order:
-        source, pickled = (self._source, None) if isinstance(self._source, str) else (None, self._source)
-        return Order(source, pickled, levers, self._settings.seed + seed, scout, self._folder)
+        source = self._source
+        return Order(
+            source if isinstance(source, str) else None,
+            source if isinstance(source, Script) else None,
+            source if isinstance(source, bytes) else None,
+            levers,
+            self._settings.seed + seed,
+            scout,
+            self._folder,
+        )
+
+
+def _read(scouted: Scouted) -> dict[str, bytes]:
+    """Return the text of the files with calls that may change, as the trials saw it."""
+    sites = (site for found in scouted.sites.values() for site in found if isinstance(site, Site))
+    return {site.path: Path(site.path).read_bytes() for site in sites}
+
+
+def _versions() -> dict[str, str]:
+    facts = version_facts().items()
+    return {name.removeprefix("version."): str(value) for name, value in facts if value is not None}
+
+
+def _command(source: TrainingSource, settings: TuneSettings) -> str:
+    """Return the command that repeats a tuning; empty for a training from Python."""
+    if isinstance(source, bytes):
+        return ""
+    words = [f"--minutes={settings.minutes:g}", f"--rounds={settings.rounds}", f"--window={settings.window_s:g}"]
+    levers = [f"--levers={','.join(settings.levers)}"] if settings.levers else []
+    training = source.arguments if isinstance(source, Script) else [source]
+    return shlex.join(["lightning-perf", "tune", *levers, *words, f"--seed={settings.seed}", *training])
 
 
 def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:
@@ -324,9 +376,7 @@ def checked_estimates(result: TuneResult) -> tuple[EstimateOutcome, ...]:
     If several levers of a family address a finding, e.g. different numbers of workers, the fastest one counts.
     """
     fastest: dict[tuple[str, str], EstimateOutcome] = {}
-    versions = {
-        name.removeprefix("version."): str(value) for name, value in version_facts().items() if value is not None
-    }
+    versions = _versions()
     for trial in result.trials:
         if trial.rule is None or trial.predicted is None or trial.measured is None or trial.measured.value is None:
             continue

@@ -25,6 +25,10 @@ class NoTrainingError(TrialError):
     """The name that was given for the training does not exist."""
 
 
+class NoFitError(NoTrainingError):
+    """A script ended before it called ``trainer.fit``."""
+
+
 class OutOfTimeError(TrialError):
     """A trial took longer than its time limit."""
 
@@ -43,13 +47,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 @contextmanager
 def trial_errors() -> Iterator[None]:
     """Convert errors of a training's worker process into a `TrialError`."""
-    known = {error.__name__: error for error in (NotApplicableError, NoTrainingError)}
+    known = {error.__name__: error for error in (NotApplicableError, NoTrainingError, NoFitError)}
     try:
         yield
     except WorkerTimeoutError as error:
         raise OutOfTimeError("it took longer than the budget allows") from error
     except WorkerFailureError as error:
-        raise known.get(error.error, TrialError)(str(error)) from error
+        kind = known.get(error.error, TrialError)
+        said = f". Its last lines: {error.output}" if kind is NoFitError and error.output else ""
+        raise kind(f"{error}{said}") from error
     except WorkerError as error:
         raise TrialError(str(error)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from typing import Any
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
@@ -27,12 +28,21 @@ _FOR_TRIALS: dict[str, Any] = {
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _CHATTY = (*_PACKAGES, "lightning.fabric", "lightning_fabric")
 """Loggers with advice at every start, which would hide a process's last lines. Each package may log for the other."""
-_LEFT_OUT = ("logger", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
+_LEFT_OUT = (
+    "logger",
+    "min_epochs",
+    "min_steps",
+    "max_time",
+    "fast_dev_run",
+    "overfit_batches",
+    "profiler",
+    "barebones",
+)
 """Arguments of the user's Trainer that would end a trial early, write files, or distort its measurements."""
 
 _CALLBACKS_LEFT_OUT = {
     *("Checkpoint", "OnExceptionCheckpoint", "EarlyStopping", "Timer", "BatchSizeFinder", "LearningRateFinder"),
-    *("ProgressBar", "ModelSummary"),
+    *("ProgressBar", "ModelSummary", "SaveConfigCallback"),
 }
 """Callbacks to leave out for the same reasons, by the names of their classes and base classes in both packages."""
 
@@ -57,7 +67,8 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
     )
     if trainer.world_size > 1:
         raise TrialError(
-            f"trials run on one device, and this Trainer has {trainer.world_size}: set devices=1 for the tuning"
+            f"trials run on one device, and this Trainer has {trainer.world_size}: set devices=1 for the tuning, "
+            "or hide the other devices, e.g. with CUDA_VISIBLE_DEVICES=0"
         )
     module = getattr(training.module, "_orig_mod", training.module)
     configure_callbacks = module.configure_callbacks
@@ -72,9 +83,8 @@ def trainer_class(module: Any) -> Any:
     """Return the Trainer class of the module's package."""
     plain = getattr(module, "_orig_mod", module)
     for package in _PACKAGES:
-        try:
-            found = importlib.import_module(package)
-        except ImportError:
+        found = sys.modules.get(package)
+        if found is None:  # then the module is not of this package
             continue
         for name in _CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)  # the import sets it to INFO

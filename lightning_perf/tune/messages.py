@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from lightning_perf.run_files.estimates import Source
-from lightning_perf.tune.levers.lever import Lever, Machine
+from lightning_perf.tune.levers.lever import Lever, Machine, Setting
 from lightning_perf.workers.channel import Message
+from lightning_perf.workers.script import Script
+
+TrainingSource: TypeAlias = str | Script | bytes
+"""Where a training comes from: ``package.module:name``, a script that calls ``trainer.fit``, or torch's flags and a
+`Training`, pickled by cloudpickle."""
 
 
 class Order(Message, frozen=True):
     """The task of a worker process.
 
     Attributes:
-        source: Name of the training, ``package.module:name``; None for one in `pickled`.
-        pickled: Torch's flags and the training, pickled by cloudpickle; None for one that `source` names.
+        source: Name of the training, or None.
+        script: The script with the training, or None.
+        pickled: The pickled training, or None.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
     """
 
     source: str | None
+    script: Script | None
     pickled: bytes | None
     levers: tuple[str, ...]
     seed: int
@@ -68,20 +77,44 @@ class Profile(Message, frozen=True):
         return Prediction(found.kind if found is not None else "", low, high, "probed")
 
 
+class Site(msgspec.Struct, frozen=True):
+    """A call in the user's files that made an object of the training.
+
+    Attributes:
+        path: The file, absolute.
+        column: First column of the call in bytes, and `end_column` the one after it; None if unknown (Python 3.10).
+        name: Class of the object, or ``fit``.
+        parameters: Names of the parameters that may be given by position, in order.
+        makes_others: Whether the call makes other objects, too, or may.
+    """
+
+    path: str
+    line: int
+    name: str
+    parameters: tuple[str, ...] = ()
+    makes_others: bool = False
+    end_line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+
+
 class Scouted(Message, frozen=True):
     """The result of the scout.
 
     Attributes:
         missing: For each lever, why it does not apply, or None.
-        lines: For each lever that applies, the lines for the user's code.
+        settings: For each lever that applies, the settings for the user's code.
         network: Class and number of parameters of the model.
+        sites: The calls that take settings, by the place of a `Setting`. Where no file of the user's has the call, the
+            function that made the object.
     """
 
     machine: Machine
     missing: dict[str, str | None]
-    lines: dict[str, tuple[str, ...]]
+    settings: dict[str, tuple[Setting, ...]]
     profile: Profile
     network: str = ""
+    sites: dict[str, tuple[Site | str, ...]] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
@@ -24,6 +25,11 @@ FIRST_STEPS = 5
 """Steps before the first timed window: compilation, allocators, the first workers."""
 
 MIN_WINDOW_STEPS = 2
+
+
+def start_worker(order: Order) -> WorkerProcess:
+    """Start a worker process with an order. A script searches modules as under ``python``, not as this process."""
+    return WorkerProcess(WORKER, order, path=sys.path if order.script is None else None)
 
 
 class Runner:
@@ -42,7 +48,7 @@ class Runner:
         self._time_left_s = time_left_s
         began = time.monotonic()
         with trial_errors():
-            self._worker = WorkerProcess(WORKER, order, path=sys.path)
+            self._worker = start_worker(order)
         try:
             with trial_errors():
                 self._worker.receive(Ready, timeout_s=time_left_s())
@@ -109,8 +115,7 @@ def _fills_memory(window: Window) -> bool:
     return window.free_bytes < MEMORY_MARGIN * window.peak_bytes
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """Two trainings that were measured against each other.
 
     Attributes:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from lightning_perf.units import describe_left
+
 EVERY_S = 10.0
 """Seconds of silence before a line with the time left."""
 
@@ -52,15 +54,3 @@ class Progress:
             if self._silent and self._doing:
                 self._on_progress(f"  {self._doing}, {describe_left(self._left_s())}")
             self._silent = True
-
-
-def describe_left(seconds: float) -> str:
-    """Return the time that is left in words.
-
-    Example:
-        >>> describe_left(725), describe_left(42), describe_left(-1)
-        ('12 min left', '42 s left', 'no time left')
-    """
-    if seconds >= 120:
-        return f"{seconds / 60:.0f} min left"
-    return f"{seconds:.0f} s left" if seconds > 0 else "no time left"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct, field
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.run_files.estimates import Source
@@ -37,8 +38,7 @@ class Outcome(str, Enum):
     NOT_TRIED = "not tried"
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One lever, tried on top of those kept before it.
 
     Attributes:
@@ -66,8 +66,43 @@ class Trial:
     on_top_of: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class TuneResult(TextDocument, SavedDocument):
+class Place(Struct, frozen=True):
+    """The place of a kept lever's setting in a script.
+
+    Attributes:
+        lever: Name of the lever.
+        line: The line to write.
+        file: The file, as in the diff; None if no file of yours has it.
+        line_number: The line of the call that takes the setting, before the diff; None if unknown.
+        reason: Why the diff does not hold it; None if it does.
+        remark: A side effect of the edit; None if it has none.
+    """
+
+    lever: str
+    line: str
+    file: str | None = None
+    line_number: int | None = None
+    reason: str | None = None
+    remark: str | None = None
+
+
+class Losses(Struct, frozen=True):
+    """The losses of the unchanged training and of all kept levers together, with the same seed, in fresh processes.
+
+    Attributes:
+        first_step: First step of the mean, from 1.
+        last_step: Its last step.
+        unchanged: Mean loss of the unchanged training.
+        changed: Mean loss with the kept levers.
+    """
+
+    first_step: int
+    last_step: int
+    unchanged: float
+    changed: float
+
+
+class TuneResult(TextDocument, SavedDocument, frozen=True):
     """The result of a tuning: the levers that were tried, and the lines to change.
 
     Attributes:
@@ -91,6 +126,11 @@ class TuneResult(TextDocument, SavedDocument):
         family_error: Highest chance that any lever is kept if none of them gains anything.
         network: Class and number of parameters of the model; empty if unknown.
         tuning: Names the tuning: its time and a random part; empty in older documents.
+        losses: The losses side by side; None if nothing was kept or the training returns none.
+        versions: Versions of Python and of the installed libraries that affect speed.
+        command: The command that repeats the tuning; empty if it began in Python.
+        places: For a script, where the settings of the kept levers are.
+        diff: For a script, the unified diff with those that are certain. ``git apply`` takes it.
     """
 
     schema_version: int
@@ -112,6 +152,11 @@ class TuneResult(TextDocument, SavedDocument):
     family_error: float = FAMILY_ERROR
     network: str = ""
     tuning: str = ""
+    losses: Losses | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+    places: tuple[Place, ...] = ()
+    diff: str = ""
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 
@@ -124,7 +169,12 @@ def _blocks(result: TuneResult) -> Iterator[Block]:
     yield Line(_verdict(result), "strong")
     if result.lines:
         yield Heading("Change")
+    if result.places:
+        yield from _patch(result)
+    elif result.lines:
         yield Code(result.lines)
+    if result.combined is not None and result.combined.value is not None:
+        yield table(("", "unchanged", "changed", "difference"), _proof(result, result.combined), "Proof")
     applicable = [trial for trial in result.trials if trial.outcome is not Outcome.NOT_APPLICABLE]
     others = ((trial.lever, trial.reason or "") for trial in result.trials if trial.outcome is Outcome.NOT_APPLICABLE)
     yield table(("lever", "predicted", "measured", "outcome"), map(_row, applicable), "Levers")
@@ -136,6 +186,34 @@ def _blocks(result: TuneResult) -> Iterator[Block]:
             yield Line(title, "strong")
             yield from listing((f"{', '.join(levers)}: {reason}" for reason, levers in by_reason.items()), indent=2)
     yield from listing(_footnotes(result), "quiet")
+    if result.command:
+        yield Line("To repeat", "strong")
+        yield Code((result.command,), "sh")
+
+
+def _patch(result: TuneResult) -> Iterator[Block]:
+    """Yield the diff, its places, and the lines that it does not hold."""
+    if result.diff:
+        yield Code(tuple(result.diff.splitlines()), "diff")
+    edited = (place for place in result.places if place.reason is None)
+    yield from listing(
+        f"{place.file}:{place.line_number}: {place.line} ({place.lever}{f'; {place.remark}' if place.remark else ''})"
+        for place in edited
+    )
+    for place in result.places:
+        if place.reason is not None:
+            where = "" if place.file is None else f"{place.file}:{place.line_number}: "
+            yield Line(f"{place.lever}: write this line yourself. {where}{place.reason}.")
+            yield Code((place.line,))
+
+
+def _proof(result: TuneResult, ratio: Estimate) -> Iterator[TableRow]:
+    assert ratio.value is not None
+    yield "time per step", f"{result.baseline_ms:.3g} ms", f"{result.baseline_ms * ratio.value:.3g} ms", _change(ratio)
+    if (losses := result.losses) is not None:
+        name = f"mean loss of steps {losses.first_step} to {losses.last_step}"
+        moved = f"{_percent(losses.changed / losses.unchanged)} %" if losses.unchanged else NOT_AVAILABLE
+        yield name, f"{losses.unchanged:.4g}", f"{losses.changed:.4g}", moved
 
 
 def _verdict(result: TuneResult) -> str:
@@ -186,6 +264,7 @@ def _footnotes(result: TuneResult) -> tuple[str, ...]:
             f"them would be at most {result.family_error:.0%}."
         ),
         f"Took {result.seconds / 60:.1f} of {result.budget_s / 60:g} minutes.",
+        *([f"Versions: {', '.join(map(' '.join, result.versions.items()))}."] if result.versions else []),
         *result.notes,
     )
 

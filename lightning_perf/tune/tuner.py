@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.result import TuneResult
 from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.workers.script import Script
 
 
-@dataclass(frozen=True)
-class TorchFlags:
+class TorchFlags(Struct, frozen=True):
     """Settings that a user's script may have made before it tunes, and that a fresh process does not know."""
 
     threads: int
@@ -109,6 +109,8 @@ class PerfTuner:
         """
         from lightning_perf.tune.campaign import run_campaign
 
+        if isinstance(module, Script):
+            return run_campaign(module, self._settings, on_progress)
         if isinstance(module, str):
             if data is not None or trainer is not None:
                 raise TuneError(f"{module} gives the data and the Trainer's arguments itself: leave them out")

@@ -9,11 +9,11 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
@@ -22,14 +22,17 @@ from lightning_perf.errors import TraceError, UserError
 from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.run_files.probe import Probe
-from lightning_perf.tune.errors import NoTrainingError, TrialError, describe_error
+from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.fit import fit, trainer_class
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.loader import fetch_cpu_share
+from lightning_perf.tune.levers.loader import fetch_cpu_share, training_loader
+from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
-from lightning_perf.tune.training import as_training
-from lightning_perf.workers.channel import Channel, StopRequestedError
+from lightning_perf.tune.script import Calls, run_script
+from lightning_perf.tune.training import Training, as_training
+from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
+from lightning_perf.workers.processors import usable_cpus
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -203,26 +206,33 @@ def main(channel: Channel) -> None:
 def work(channel: Channel) -> None:
     """Carry out one order."""
     order = channel.receive(Order)
-    if order.scout:
-        channel.send(_scout(order))
+    carry_out = _scout if order.scout else _train
+    if order.script is None:
+        carry_out(order, channel, _load(order))
     else:
-        _train(order, channel)
+        calls = Calls(order.script.root) if order.scout else None
+        try:
+            run_script(
+                order.script, order.seed, lambda training: carry_out(order, channel, training, calls), channel, calls
+            )
+        except NoFitError as error:  # without a traceback, which would hide the last lines of the script
+            channel.send(Failure(type(error).__name__, str(error)))
 
 
-def _scout(order: Order) -> Scouted:
-    training = _load(order)
+def _scout(order: Order, channel: Channel, training: Training, calls: Calls | None = None) -> None:
+    # Looking at the data sets them up, so it follows the fit. A script makes its training only once.
+    found = profile(lambda **arguments: fit(training, folder=order.folder, **arguments), order.folder)
     machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
     missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
-    lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
-    # Looking at the data has set them up already, so the fit loads the training again.
-    found = profile(lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder)
+    settings = {lever.name: lever.change.settings(training) for lever in LEVERS if missing[lever.name] is None}
     module = training.module
     elements = sum(each.numel() for each in module.parameters() if not torch.nn.parameter.is_lazy(each))
-    return Scouted(machine, missing, lines, found, f"{type(module).__qualname__}, {elements:,} parameters")
+    network = f"{type(module).__qualname__}, {elements:,} parameters"
+    sites = {} if calls is None else calls.sites(training_loader(training), optimizers_of(training) or ())
+    channel.send(Scouted(machine, missing, settings, found, network, sites))
 
 
-def _train(order: Order, channel: Channel) -> None:
-    training = _load(order)
+def _train(order: Order, channel: Channel, training: Training, calls: Calls | None = None) -> None:  # noqa: ARG001
     # Compilation comes last: it wraps the module as the others left it.
     for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
         lever.change.apply(training)
@@ -241,7 +251,7 @@ def _train(order: Order, channel: Channel) -> None:
         raise TrialError("the training ended by itself, before the trial did")
 
 
-def _load(order: Order) -> Any:
+def _load(order: Order) -> Training:
     """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
@@ -264,6 +274,5 @@ def _machine(training: Any) -> Machine:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     device = trainer_class(training.module)(**given, **quiet).strategy.root_device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
-    return Machine(device.type, capability, cores, name)
+    return Machine(device.type, capability, usable_cpus(), name)

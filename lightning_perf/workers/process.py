@@ -32,11 +32,16 @@ class WorkerError(Exception):
 
 
 class WorkerFailureError(WorkerError):
-    """An error was raised in the worker process."""
+    """An error was raised in the worker process.
 
-    def __init__(self, reason: str, error: str) -> None:
+    Attributes:
+        error: Name of its class.
+        output: The last lines of the worker's output.
+    """
+
+    def __init__(self, reason: str, error: str, output: str = "") -> None:
         super().__init__(reason)
-        self.error = error
+        self.error, self.output = error, output
 
 
 class WorkerTimeoutError(WorkerError):
@@ -185,7 +190,7 @@ class WorkerProcess:
         except msgspec.DecodeError as error:
             raise WorkerExitError(f"its process sent an unexpected message ({error}){self._tail()}") from error
         if isinstance(message, Failure):
-            raise WorkerFailureError(message.reason, message.error)
+            raise WorkerFailureError(message.reason, message.error, last_lines(self._log))
         self._busy = False
         return message
 

@@ -6,21 +6,21 @@ The analyses are the fields of `RankAnalysis`, so that one added there is tested
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.trace.description import TOKENS_KEY
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH, TraceBuilder
 
-DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe"}
-"""Fields that repeat what the recording says of itself."""
+DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe", "worker", "link"}
+"""Fields that repeat what the recording says of itself, or that others set."""
 
-SECTIONS = sorted({field.name for field in fields(RankAnalysis)} - DESCRIPTIONS)
+SECTIONS = sorted(set(RankAnalysis.__struct_fields__) - DESCRIPTIONS)
 
 NOTHING_SENT: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 0}
 
@@ -145,7 +145,7 @@ OF_A_DEVICE = {"amp_gain", "arithmetic", "efficiency", "host_pace", "idle", "ker
 OF_OPERATORS = {"autocast", "call_tree", "host_compute", "operators", "pauses"}
 OF_MORE = {
     "anomaly_checks", "attention", "clock_skew", "communication", "compiled_calls", "counters", "graph_regions",
-    "language_model", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags",
+    "language_model", "link", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags", "worker",
 }  # fmt: skip
 
 
@@ -159,5 +159,5 @@ OF_MORE = {
 )
 def test_sections_that_a_recording_cannot_support_are_missing(recorded, missing):
     analysis = analyze_rank(recorded.build())
-    assert {field.name for field in fields(analysis) if getattr(analysis, field.name) is None} == missing | OF_MORE
+    assert {name for name in analysis.__struct_fields__ if getattr(analysis, name) is None} == missing | OF_MORE
     assert analysis.recording_ns == 100_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import asdict
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.findings.registry import find
@@ -47,7 +48,7 @@ def test_no_saving_exceeds_the_phase_that_it_is_taken_from(version, mode):
 @pytest.mark.parametrize(("version", "mode"), layouts())
 def test_the_length_of_the_tail_does_not_matter(version, mode):
     def sections(tail_us: int) -> dict[str, object]:
-        found = vars(analyze_rank(recording(version, mode, tail_us=tail_us).build()))
+        found = asdict(analyze_rank(recording(version, mode, tail_us=tail_us).build()))
         return {name: value for name, value in found.items() if name not in ("sources", "recording_ns")}
 
     assert sections(TAIL) == sections(2 * TAIL)

@@ -2,7 +2,8 @@
 
 Modes: ``plain``; ``fail``: rank 1 raises; ``die``: rank 1 is gone without a word; ``windows``: rank 1 records one
 window less; ``unshared``: rank 1 has a disk of its own; ``chosen``: only rank 1 records; ``straggler``: the last rank
-is slow; ``fsdp``: the model is sharded by FSDP 2, whatever the strategy's name.
+is slow; ``fsdp``: the model is sharded by FSDP 2, whatever the strategy's name; ``late-data``, ``late-forward``,
+``late-callback``: the last rank is late by 30 ms there; ``late-changing``: the ranks take turns to be late.
 """
 
 from __future__ import annotations
@@ -19,11 +20,25 @@ import lightning.pytorch
 import pytorch_lightning
 import torch
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks import session
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
-from tests.callbacks.training import loader, make_trainer, package
+from tests.callbacks.training import Points, make_trainer, package
+
+LATE_S = 0.03
+
+
+class LatePoints(Points):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(LATE_S / 2)  # two samples per batch
+        return super().__getitem__(index)
+
+
+class LateCallback(lightning.pytorch.Callback):
+    def on_train_batch_end(self, *_: Any) -> None:
+        time.sleep(LATE_S)
 
 
 class Steps:
@@ -46,6 +61,9 @@ class Steps:
                 os._exit(17)
         if self.mode == "straggler" and self.global_rank == self.trainer.world_size - 1:
             time.sleep(0.1)
+        turn = batch_idx % self.trainer.world_size if self.mode == "late-changing" else self.trainer.world_size - 1
+        if self.mode in ("late-forward", "late-changing") and self.global_rank == turn:
+            time.sleep(LATE_S)
         loss = torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
         # Averaged over the ranks, which waits for all of them: reading it on one alone would hang.
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
@@ -95,6 +113,7 @@ def main(name: str, strategy: str, folder: str, mode: str = "plain", processes: 
         own_disk(folder)
     repeat = 1 if mode == "windows" and rank == 1 else 2
     callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=repeat, ranks=[1] if mode == "chosen" else None)
+    last = rank == int(processes) - 1
     trainer = make_trainer(
         Path(folder),
         callback,
@@ -104,9 +123,12 @@ def main(name: str, strategy: str, folder: str, mode: str = "plain", processes: 
         logger=logger,
         log_every_n_steps=2,
         max_epochs=1,
+        callbacks=[LateCallback()] if mode == "late-callback" and last else [],
     )
+    batches = (50 if mode.startswith("late") else 8) * int(processes)
+    points = LatePoints if mode == "late-data" and last else Points
     try:
-        trainer.fit(net(mode=mode), loader(8 * int(processes)))  # eight batches a rank
+        trainer.fit(net(mode=mode), DataLoader(points(2 * batches), 2))
     except Exception:
         print(f"rank {trainer.global_rank} caught the error", flush=True)
         raise

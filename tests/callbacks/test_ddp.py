@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf import analyze
+from lightning_perf.analysis.ranks.whole_fit import LateRank
 from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.account import account_paths, read_account
@@ -162,6 +163,47 @@ def test_a_rank_that_dies_leaves_the_others_their_error(tmp_path: Path) -> None:
     report = analyze(folder)  # with what there is: rank 0 was recording step 3 when rank 1 died
     assert [rank.rank for rank in report.ranks] == [0]
     assert any("1 rank left no trace: 1." in note for note in report.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "phase", "ranks"), [("data", "input", 2), ("forward", "compute", 3)])
+def test_a_rank_that_is_late_in_every_step(tmp_path: Path, where: str, phase: str, ranks: int) -> None:
+    straggler, report = late(tmp_path, where, ranks)
+    assert (straggler.rank, straggler.phase) == (ranks - 1, phase)
+    (finding,) = (each for each in report.findings if each.kind == "straggler")
+    assert finding.title.startswith(f"Straggler: rank {ranks - 1} is late in ")
+
+
+@pytest.mark.slow
+def test_a_late_callback_and_its_name(tmp_path: Path) -> None:
+    straggler, _ = late(tmp_path, "callback", 2)
+    assert (straggler.rank, straggler.phase, straggler.place) == (1, "other", "LateCallback.on_train_batch_end")
+    assert 27e6 < straggler.place_ns < 36e6
+    for rank in (0, 1):
+        for row in samples(tmp_path, rank)[1:]:
+            assert row["data_wait_ns"] + row["compute_ns"] + row["wait_ns"] <= row["step_ns"]
+
+
+@pytest.mark.slow
+def test_ranks_that_take_turns_to_be_late(tmp_path: Path) -> None:
+    found = fork("late-changing", tmp_path).over_fit
+    assert found is not None
+    assert found.straggler is None
+    assert found.late_share > 0.9
+    assert 13e6 < found.wait_ns < 20e6, "half of 30 ms: the longest minus the mean of two ranks"
+
+
+def late(folder: Path, where: str, ranks: int) -> tuple[LateRank, PerfReport]:
+    report = fork(f"late-{where}", folder, ranks)
+    assert report.over_fit is not None
+    assert report.over_fit.whole_work
+    straggler = report.over_fit.straggler
+    assert straggler is not None
+    assert straggler.since is None
+    assert straggler.share > 0.9
+    # The sleep takes 30 ms or a little more, and a step of a busy machine hides a part of it.
+    assert 27e6 < straggler.late_ns < 36e6
+    return straggler, report
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.entry_point import make_callbacks
-from lightning_perf.callbacks.injected import InjectedCallback
+from lightning_perf.callbacks.perf import InjectedCallback
 from lightning_perf.run_files.launch import (
     LAUNCH_VARIABLE,
     NOTES,

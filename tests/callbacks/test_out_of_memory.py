@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from lightning_perf import PerfCallback, PerfLoop, PerfReport, analyze
 from lightning_perf.callbacks import out_of_memory

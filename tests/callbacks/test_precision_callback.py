@@ -180,7 +180,7 @@ def test_weight_used_many_times_is_cast_once(tmp_path) -> None:
             x = batch[0]
             for _ in range(16):
                 x = linear(x)
-            casts[kind] = read_graph(x.sum()).total_casts
+            casts[kind] = sum(read_graph(x.sum()).casts.values())
             return nn.functional.cross_entropy(x, batch[1])
 
         module.loss = loss
@@ -193,7 +193,7 @@ def test_weight_used_many_times_is_cast_once(tmp_path) -> None:
         x = torch.ones(2, 8)
         for _ in range(16):
             x = shared(x)
-    assert casts == {"ours": read_graph(x.sum()).total_casts, "stock": 32}
+    assert casts == {"ours": sum(read_graph(x.sum()).casts.values()), "stock": 32}
     assert casts["ours"] == 2
 
 

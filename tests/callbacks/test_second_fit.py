@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from msgspec.structs import replace
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback, analyze

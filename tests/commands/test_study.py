@@ -276,7 +276,7 @@ def test_code_that_changes_in_the_middle_is_told_and_refused(folder, tmp_path, m
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
         subprocess.run([*git, *arguments], check=True)
     monkeypatch.chdir(repository)
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     arms = [f"--arm={name}={sys.executable} train.py --facts-of-git" for name in "ab"]
     assert study(folder, *arms, "--blocks=1", f"--env=PYTHONPATH={root}") in (0, 4)
     assert "changed" not in capsys.readouterr().err

@@ -43,7 +43,7 @@ def cheap(block: Block) -> list[list[str]]:
     ]
 
 
-OTHER_PROGRAMS = {"cp", "export", "kill", "nvidia-smi", "pip", "sed", "tensorboard", "touch"}
+OTHER_PROGRAMS = {"cp", "export", "git", "kill", "nvidia-smi", "pip", "sed", "tensorboard", "touch"}
 """What the docs use besides; `pip`'s extras are looked up."""
 
 LAUNCHERS = {"srun", "torchrun"}

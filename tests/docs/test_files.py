@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,7 @@ import msgspec
 import pytest
 
 from lightning_perf.compare.study_options import OPTIONS_NAME
-from lightning_perf.history.entries import StoredBaseline, StoredRun
-from lightning_perf.history.store import HISTORY_NAME
+from lightning_perf.history.store import HISTORY_NAME, StoredBaseline, StoredRun
 from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment
@@ -102,7 +100,7 @@ def test_measured_estimates_are_listed(title: str) -> None:
     assert ESTIMATES_NAME in quoted(section(title))
     named = re.findall(r"^\| (`[^|]+`) \|", section("### Measured estimates"), re.MULTILINE)
     fields = [field for names in named for field in re.findall(r"`(\w+)`", names)]
-    assert sorted(fields) == sorted(field.name for field in dataclasses.fields(EstimateOutcome))
+    assert sorted(fields) == sorted(EstimateOutcome.__struct_fields__)
 
 
 def test_no_other_files_are_named_in_the_code() -> None:
@@ -148,7 +146,7 @@ def test_every_field_of_the_other_logs_is_listed() -> None:
     assert {field.name for field in msgspec.structs.fields(Place)} <= quoted(section("### The run record"))
     for title, kind in (("### Captures", CaptureRecord), ("### Gradient samples", GradientSample)):
         rows = re.findall(r"^\| `(\w+)` \|", section(title), re.MULTILINE)
-        assert rows == list(kind.__dataclass_fields__)
+        assert rows == list(kind.__struct_fields__)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("run", StoredRun), ("baseline", StoredBaseline)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, CompiledFunction
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations

@@ -19,9 +19,10 @@ import lightning_perf
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.report import findings_blocks
 from tests.analysis.host.test_sync_points import training as stopping
+from tests.analysis.ranks.test_whole_fit import late_since_400, uneven_lengths
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor
-from tests.findings.recordings import FP32_GEMM, holding, reducing, training
+from tests.findings.recordings import FP32_GEMM, holding, training
 from tests.findings.test_conditions import checking
 from tests.findings.test_cpu import calling, contended, loop, pausing
 from tests.findings.test_cpu import recording as faulting
@@ -31,6 +32,7 @@ from tests.findings.test_loading import copying
 from tests.findings.test_memory import reserving
 from tests.findings.test_model import attending, padded, repeating
 from tests.findings.test_steps import growing, periodic_run
+from tests.findings.test_throttled import throttling
 from tests.support.shown import console_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -90,6 +92,7 @@ EXAMPLES = {
     "cpu-page-faults": Example(MADE, lambda: [faulting()]),
     "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
     "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
+    "throttled": Example(MADE, run=throttling),
     "thread-contention": Example(MADE, lambda: [contended(0.3, 7.8)]),
     "cudnn-benchmark": Example(MADE, lambda: [waiting(400, 200, "aten::conv2d", "cudaEventSynchronize")]),
     "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),
@@ -109,6 +112,7 @@ EXAMPLES = {
         published("gaunernst_bert-small-uncased"),
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
     ),
+    "imbalance": Example(MADE, run=uneven_lengths),
     "input-bound": Example(
         published("resnet50_num_workers_0"),
         corpus="kineto/resnet50_num_workers_0/worker0.1623143089861.769c3eb.pt.trace.json.gz",
@@ -126,7 +130,7 @@ EXAMPLES = {
     "queued-stalls": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),
-    "rank-imbalance": Example(MADE, lambda: [reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)]),
+    "straggler": Example(MADE, run=late_since_400),
     "recompute": Example(MADE, lambda: [repeating()]),
     "small-kernels": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"

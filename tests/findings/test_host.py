@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.rank import RankAnalysis

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.loading import advised_workers, input_bound, pageable_copies
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe, ProbedTransfer
 from lightning_perf.trace.description import BATCH_KEY, LOADER_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import convolving, on_processor
@@ -247,6 +248,37 @@ def test_processor_time_of_workers_decides_how_many_more(worker_cpu: float, work
     assert finding.action.startswith(f"Raise num_workers from 2 to {advised}")
     assert ("waits for the rest" in text(finding)) == (worker_cpu + worker_wait < 0.5)
     assert finding.saving_high_ms == pytest.approx(min(48.0, 50 * (1 - 2 / advised)))
+
+
+WORKER = WorkerGrowth(4, 0, 9, 0, 0, 0, 0, cpu=0.1, core_wait=0.05, disk_wait=0.0, open_batches=1.6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "advice"),
+    [
+        ({"cpu": 0.9}, "computes for 90.0 % of its time", "make each batch cheaper"),
+        ({"core_wait": 0.8}, "waits for a core for 80.0 %", "Give the loader more cores"),
+        ({"disk_wait": 0.7, "read_bytes_per_s": 2**20}, "for 70.0 % (and reads 1.00 MiB/s)", "Read less from"),
+        ({"disk_wait": 0.7, "memory_stalls": 0.8}, "short of memory", "Free memory"),
+        ({"disk_wait": 0.7, "memory_stalls": 0.2}, "for 70.0 %", "Read less from"),
+        ({}, "such as a network, a lock or a sleep, for 85.0 %", "Find the stage that waits by lightning-perf data"),
+        ({"open_batches": 0.1, "queued": 0.9}, "batches wait in the queue", "Send fewer, larger tensors"),
+        ({"open_batches": 0.1, "queued": 0.4}, "single batches take much longer", "Raise prefetch_factor"),
+        ({"slow": 2}, "Worker process 2 of 0 to 3 is slower than the others.", "Find out why this worker"),
+        # Each of them is less than half of the wait.
+        ({"cpu": 0.3, "core_wait": 0.35, "disk_wait": 0.2}, "its cause is not known", "Raise num_workers"),
+    ],
+)
+def test_the_time_of_workers_says_why_they_are_slow(changed: dict[str, float], said: str, advice: str) -> None:
+    # The training waits for 80 % of the step, so a cause takes at least 40 % of a worker's time.
+    worker = replace(WORKER, **changed)  # type: ignore[arg-type]
+    use = {"worker_cpu": worker.cpu or 0.0, "worker_wait": worker.core_wait or 0.0}
+    recorded = recorded_on_cpu(40_000, 10_000, cores=8, threads=1, loader=WORKERS, workers=4, use=use)
+    finding = finding_of(input_bound, replace(recorded, worker=worker))
+    assert said in " ".join(finding.evidence)
+    assert advice.lower() in finding.action.lower()
+    useless = changed.keys() & {"open_batches", "slow"} or worker.memory_stalls == 0.8 or worker.core_wait == 0.8
+    assert ("num_workers from 4" in finding.action) == (not useless)
 
 
 def test_a_fetch_that_sleeps_gets_workers_beyond_the_cores() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.findings.model import attention_math, padding, recompute
 from lightning_perf.findings.whole_run import check_findings

@@ -188,7 +188,7 @@ CHANGED = re.compile(
 """Settings with which a training computes something else."""
 
 CHANGED_IN_PROSE = {"host-work", "slow-callback", "slow-checkpoints", "cpu-pauses", "worker-restarts"}
-CHANGED_IN_PROSE |= {"activations", "rank-imbalance", "tensor-cores", "padding", "optimizer-state"}
+CHANGED_IN_PROSE |= {"activations", "imbalance", "tensor-cores", "padding", "optimizer-state"}
 """Rules with such a fix in words."""
 
 

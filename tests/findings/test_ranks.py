@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.ranks.distributed import Distributed, RankTimes, distributed, rank_times
-from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, rank_imbalance
+from lightning_perf.analysis.ranks.links import LinkUse
+from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, straggler_when_recorded
 from lightning_perf.findings.registry import find
 from tests.findings.recordings import Rule, analysis, finding_of, reducing, saving_of, training
 from tests.support.trace_builder import TraceBuilder
@@ -21,6 +22,26 @@ def test_exposed_communication() -> None:
     assert "DDPStrategy" in finding.action
     other = finding_of(exposed_communication, reducing(250, wrapper=False))
     assert "DDPStrategy" not in other.action
+
+
+@pytest.mark.parametrize(
+    ("share", "call_bytes", "at_least", "evidence", "advice"),
+    [
+        (0.9, 100e6, False, "only fewer bytes make them faster", "Send less often"),
+        (0.9, 100e6, True, "at least 90.0 % of the peak of NVLink 4: only", "Send less often"),
+        (0.2, 1e6, False, "with small messages: 977 KiB on average", "DDPStrategy(bucket_cap_mb=100)"),
+        (0.2, 100e6, False, "although messages are large", "Compare with nccl-tests"),
+        (0.2, 1e6, True, "at least 20.0 % of the peak of NVLink 4.", "Send less often"),  # it may be far more
+        (0.5, 1e6, False, "50.0 % of the peak of NVLink 4.", "Send less often"),
+        (None, 1e6, False, "", "Send less often"),
+    ],
+)
+def test_the_use_of_the_link_decides_the_advice(share, call_bytes, at_least, evidence, advice) -> None:
+    peak = None if share is None else 450e9
+    use = LinkUse(1e9, at_least, call_bytes, "NVLink 4" if share else None, peak, share)
+    finding = finding_of(exposed_communication, replace(analysis(reducing(250)), link=use))
+    assert (evidence in finding.evidence[-1]) if evidence else len(finding.evidence) == 1
+    assert finding.action.startswith(advice)
 
 
 def reducing_on_the_host(exposed_us: int, *, rank: int = 0) -> TraceBuilder:
@@ -59,17 +80,17 @@ def compared(*builders: TraceBuilder) -> Distributed:
 
 def test_a_rank_with_more_work_holds_up_the_others() -> None:
     uneven = compared(reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400))
-    finding = finding_of(rank_imbalance, uneven)
+    finding = finding_of(straggler_when_recorded, uneven)
     assert finding.rank == 1
-    assert "bucketed by length" in finding.action
-    assert rank_imbalance(compared(reducing(100), reducing(100, rank=1))) is None
+    assert "sort the samples by length" in finding.action
+    assert straggler_when_recorded(compared(reducing(100), reducing(100, rank=1))) is None
     # Works of 0.7 and 1.5 ms (waits of 0.8 ms taken off): evenly spread a step takes 1.1 ms.
     assert finding.saving_high_ms == pytest.approx(0.4, rel=0.05)
-    assert finding.title.startswith("Imbalance: rank 1 holds up the others with ")
+    assert finding.title.startswith("Straggler: rank 1 holds up the others with ")
     # Others may wait for another rank than the one with the most work.
     assert uneven.awaited is not None
-    other = finding_of(rank_imbalance, replace(uneven, awaited=replace(uneven.awaited, rank=0, share=0.7)))
-    assert other.title.startswith("Imbalance: rank 1 has the most work, ")
+    other = finding_of(straggler_when_recorded, replace(uneven, awaited=replace(uneven.awaited, rank=0, share=0.7)))
+    assert other.title.startswith("Straggler: rank 1 has the most work, ")
     assert "But 70.0 % of the waits in collectives are for rank 0." in other.evidence
     assert other.saving_high_ms == finding.saving_high_ms
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -10,8 +10,7 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.history import History, HistoryError, add_runs, read_history, set_baseline
-from lightning_perf.history.entries import StoredBaseline, StoredRun
-from lightning_perf.history.store import open_store
+from lightning_perf.history.store import StoredBaseline, StoredRun, open_store
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 from tests.history.support import DAY_S, GPU, commit_name, write_commit

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from lightning_perf.history.add import add_runs
-from lightning_perf.history.entries import VERSION, HistoryError, StoredRun
-from lightning_perf.history.store import HISTORY_NAME, open_store, read_store
+from lightning_perf.history.store import HISTORY_NAME, VERSION, HistoryError, StoredRun, open_store, read_store
 from tests.history.support import write_commit
 
 fsspec = pytest.importorskip("fsspec")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from lightning_perf.cli import main

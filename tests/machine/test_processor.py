@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.machine import environment, processor
-from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts, usable_cores
+from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts
+from lightning_perf.workers import processors
+from lightning_perf.workers.processors import usable_cores, usable_cpus
 
 X86 = (
     "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx512_bf16 amx_bf16\n\nprocessor\t: 1\nflags\t\t: other\n"
@@ -37,8 +39,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
-    monkeypatch.setattr(processor, "TOPOLOGY", tmp_path)
-    monkeypatch.setattr(processor, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(processors, "QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     return tmp_path
 
@@ -50,10 +52,13 @@ def test_two_threads_of_a_core_are_one_core(monkeypatch: pytest.MonkeyPatch) -> 
     assert usable_cores() == 1
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 2), ("150000 100000", 2), ("50000 100000", 1), ("?", 2)])
-def test_a_quota_leaves_fewer(quota: str, cores: int, machine: Path) -> None:
+@pytest.mark.parametrize(
+    ("quota", "cores", "cpus"),
+    [("max 100000", 2, 4), ("150000 100000", 2, 2), ("50000 100000", 1, 1), ("250000 100000", 2, 3), ("?", 2, 4)],
+)
+def test_a_quota_leaves_fewer(quota: str, cores: int, cpus: int, machine: Path) -> None:
     (machine / "cpu.max").write_text(quota + "\n")
-    assert usable_cores() == cores
+    assert (usable_cores(), usable_cpus()) == (cores, cpus)
 
 
 def test_the_time_of_busy_processors_grows_with_our_own() -> None:
@@ -73,7 +78,7 @@ def test_the_time_of_busy_processors_unknown(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_cores_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(processor, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
     assert usable_cores() is None
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert usable_cores() is None

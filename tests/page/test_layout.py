@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
 from lightning_perf.inference.measurement.measure import Latency

@@ -15,8 +15,7 @@ from lightning_perf.probe.estimate import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph, time_compiled
 from lightning_perf.probe.replay.measure import Pool
 from lightning_perf.probe.replay.messages import CURRENT, CompiledTimes
-from lightning_perf.probe.run import probe_trace
-from lightning_perf.probe.worker_process import ProbeWorker
+from lightning_perf.probe.run import ProbeWorker, probe_trace
 from tests.probe.recorded import NETWORKS, Counted, calls_of, recorded_training, task_of
 
 

@@ -7,10 +7,10 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.host.host_pace import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls

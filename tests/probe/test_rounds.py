@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.replay import rounds as rounds_module

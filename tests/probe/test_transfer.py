@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 
 import pytest
+from msgspec.structs import asdict
 
 from lightning_perf.probe.plan import plan_probe
 from lightning_perf.probe.replay.transfer import MOST_BYTES, time_transfer
@@ -32,7 +32,7 @@ def test_a_batch_of_gigabytes_is_not_sent() -> None:
 @pytest.mark.parametrize(("fetch_us", "sent"), [(400, False), (600, True)])
 def test_a_batch_is_sent_if_the_training_waits_for_batches(fetch_us: float, sent: bool) -> None:
     builder = convolving(on_processor())
-    builder.top_level[BATCH_KEY] = dataclasses.asdict(SENT)
+    builder.top_level[BATCH_KEY] = asdict(SENT)
     for step in range(3):
         builder.annotation(FETCH, step * 10_000 + 100, fetch_us)
     plan = plan_probe(builder.build(), 5.0, has_cuda=False)

@@ -7,13 +7,13 @@ import mmap
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from itertools import combinations
 from random import Random
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.errors import TraceError
@@ -24,8 +24,7 @@ from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTas
 from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, CALLING_NS, COVERAGE, select_calls
 from lightning_perf.probe.replay.worker import measure as measure_rounds
-from lightning_perf.probe.run import build_probe, probe_trace
-from lightning_perf.probe.worker_process import OthersWatch, ProbeWorker
+from lightning_perf.probe.run import OthersWatch, ProbeWorker, build_probe, probe_trace
 from tests.probe.recorded import NETWORKS, calls_of, recorded_training, task_of
 from tests.support.trace_builder import TraceBuilder
 

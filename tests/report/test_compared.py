@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf.analysis.diff import DiffTable

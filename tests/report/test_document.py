@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.steps.step_times import summarize_step_times
@@ -71,7 +71,7 @@ def test_its_representation_is_one_line(tmp_path: Path) -> None:
 
 def test_every_field_is_written() -> None:
     written = msgspec.json.decode(full_report().to_json())
-    assert list(written) == [field.name for field in fields(PerfReport)]
+    assert list(written) == list(PerfReport.__struct_fields__)
 
 
 def test_another_schema_version_is_named() -> None:

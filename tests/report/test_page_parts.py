@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.precision.forecast import forecast
 from lightning_perf.analysis.precision.shadow import summarize_shadow

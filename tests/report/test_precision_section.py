@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
 from lightning_perf.analysis.precision.shadow import judge_drift, summarize_shadow

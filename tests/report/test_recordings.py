@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
@@ -15,9 +13,10 @@ from lightning_perf.report import recordings
 from lightning_perf.report import workers as worker_pool
 from lightning_perf.report.recording import Recording, analyze_recording
 from lightning_perf.report.recordings import analyze_recordings
+from lightning_perf.workers import memory_limit
 from lightning_perf.workers.process import WorkerProcess
-from tests.support.processes import dies
 from tests.support.trace_builder import TraceBuilder
+from tests.support.watched_workers import Watched, watch
 
 RANKS = 5
 
@@ -43,35 +42,12 @@ def same(one: list[Recording], other: list[Recording]) -> bool:
     return faults[0] == faults[1] and rest[0] == rest[1]
 
 
-class Watched(WorkerProcess):
-    """Notes each worker process; the one with the first result gets a signal, where one is planted."""
-
-    started: ClassVar[list[WorkerProcess]]
-    blow: ClassVar[signal.Signals | None]
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.started.append(self)
-
-    def receive(self, *kinds: Any, **options: Any) -> Any:
-        answer = super().receive(*kinds, **options)
-        if self.blow is not None:
-            os.kill(self.pid, self.blow)
-            assert dies(self.pid)
-            type(self).blow = None
-        return answer
-
-
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     """Two worker processes whatever the machine and the files."""
-
-    monkeypatch.setattr(Watched, "started", [], raising=False)
-    monkeypatch.setattr(Watched, "blow", None, raising=False)
     monkeypatch.setattr(recordings, "LARGE_BYTES", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
-    monkeypatch.setattr(worker_pool, "WorkerProcess", Watched)
-    return Watched
+    monkeypatch.setattr(recordings, "usable_cpus", lambda: 2)
+    return watch(monkeypatch, worker_pool)
 
 
 def codes(workers: type[Watched]) -> list[int | None]:
@@ -117,3 +93,42 @@ def test_ctrl_c_is_passed_on(groups: list[list[Path]], workers: type[Watched]) -
     with pytest.raises(KeyboardInterrupt):
         analyze_recordings(groups)
     assert None not in codes(workers)
+
+
+def test_jobs_and_short_memory_lower_the_number_of_processes(
+    groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [analyze_recording(group) for group in groups]
+    assert same(analyze_recordings(groups, jobs=1), alone)
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda: int(1.5 * recordings.WORKER_BYTES / recordings.FREE_SHARE))
+    assert same(analyze_recordings(groups, jobs=3), alone)
+    assert workers.started == []
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda: int(2.5 * recordings.WORKER_BYTES / recordings.FREE_SHARE))
+    assert same(analyze_recordings(groups, jobs=3), alone)
+    assert len(workers.started) == 2
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda: 0)  # unknown
+    assert same(analyze_recordings(groups, jobs=3), alone)
+    assert len(workers.started) == 5
+
+
+def test_processes_that_no_recording_needs_decode(
+    groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = []
+    monkeypatch.setattr(Watched, "send", lambda self, task: (tasks.append(task), WorkerProcess.send(self, task))[1])
+    analyze_recordings(groups[:2], jobs=5)
+    assert [task.processes for task in tasks] == [2, 2]
+
+
+def test_progress_has_the_time_left(
+    groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "PROGRESS_S", 0.0)
+    lines: list[str] = []
+    analyze_recordings(groups, on_progress=lines.append)
+    assert [line.partition(" analyzed, ")[0] for line in lines] == [f"{n} of 5 recordings" for n in (1, 2, 3, 4)]
+    assert all(line.endswith(" left") for line in lines)
+    lines.clear()
+    monkeypatch.setattr(recordings, "PROGRESS_S", 60.0)
+    analyze_recordings(groups, on_progress=lines.append)
+    assert lines == []

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf.analysis.ranks.distributed import Awaited, Distributed, RankShare, Straggler

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.short import short_blocks

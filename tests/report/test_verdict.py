@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.registry import find

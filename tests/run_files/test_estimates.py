@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome, add_outcomes, find_outcomes

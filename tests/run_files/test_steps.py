@@ -21,6 +21,8 @@ sample_values = st.builds(
     st.none() | st.integers(0, 10**6),
     st.booleans(),
     st.none() | counts,
+    st.none() | counts,
+    st.none() | counts,
 )
 
 

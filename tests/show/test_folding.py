@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.show.folding import fit, fold
+from lightning_perf.show.console import fit, fold
 
 CELLS = st.lists(st.sampled_from(["ab", "−53.1 %", "+0.25 pt", "to", "throughput", "0.0312"]), max_size=5).map(" ".join)
 

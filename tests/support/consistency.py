@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from lightning_perf.trace.trace import Trace
@@ -14,7 +12,7 @@ _LIMIT_NS = 2**63 - 1
 def assert_consistent(trace: Trace) -> None:
     """Columns of one length, in order, with codes and rows that exist, and steps that do not overlap."""
     for table in (*trace.tables(), trace.collectives, trace.memory):
-        assert {len(getattr(table, column.name)) for column in fields(table)} == {len(table)}
+        assert {len(getattr(table, column)) for column in table.__struct_fields__} == {len(table)}
     for table in trace.tables():
         assert (table.end_ns >= table.start_ns).all()
         same = table.start_ns[1:] == table.start_ns[:-1]

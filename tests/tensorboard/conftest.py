@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.tensorboard.cache import CACHE_VARIABLE
+from lightning_perf.run_files.user_cache import CACHE_VARIABLE
 from lightning_perf.tensorboard.responses import page_assets, perfetto_assets
 
 with warnings.catch_warnings():

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.run_folder import make_run_folder
-from lightning_perf.tensorboard.cache import BESIDE, bound_folder, cache_root, find, key_of, places_of, write
+from lightning_perf.run_files.user_cache import bound_folder, cache_root
+from lightning_perf.tensorboard.cache import BESIDE, find, key_of, places_of, write
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.storage import Storage

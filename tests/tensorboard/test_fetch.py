@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.fetch import fetch
+from lightning_perf.tensorboard.documents import fetch
 from lightning_perf.tensorboard.storage import Storage, StorageError
 from tests.tensorboard.support import stored
 

@@ -7,15 +7,18 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.cli import main
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger
+from lightning_perf.run_files.hangs import HANGS, HangReport
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
 from lightning_perf.run_files.run_record import Outcome, RunRecorder
 from lightning_perf.run_files.steps import STEPS, StepSample, StepsTail
@@ -221,3 +224,22 @@ def test_the_view_keeps_up_and_ends(tmp_path: Path, ending: str) -> None:
         last = terminal.text.rpartition("\x1b[?1049l")[2]
         assert "5678" in last, "the last frame stays on the screen"
         assert ("finished after" in last) == (ending == "the run ends")
+
+
+def test_ranks_in_which_nothing_ends_are_named(tmp_path: Path) -> None:
+    now_s = 2_000_000_000.0
+    stuck = HangReport(1, 120, "backward", "train.py:31 in main", now_s - 700, 600, collective="nccl:all_reduce 7")
+    HANGS.append(HANGS.path(tmp_path, 1), replace(stuck, seconds=60), stuck)
+    HANGS.append(HANGS.path(tmp_path, 0), replace(stuck, rank=0), replace(stuck, rank=0, continued=True))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / ".rank2.running").write_text(f"{ended.pid} {socket.gethostname()}")
+    (tmp_path / ".rank3.running").write_text(f"{os.getpid()} {socket.gethostname()}")
+    assert find_newest_log(tmp_path.parent) == tmp_path
+    lines = frame(RunWatch(tmp_path, now_s=lambda: now_s).read()).splitlines()[1:]
+    assert lines[:3] == [
+        "rank 1: no step ended for 11 min 40 s, step 120, backward",
+        "  train.py:31 in main, last collective nccl:all_reduce 7",
+        "rank 2: its process is gone",
+    ]
+    assert main(["top", str(tmp_path), "--once"]) == 0

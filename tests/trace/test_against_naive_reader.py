@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ def values(trace: Trace, table: str, column: str) -> Any:
 
 def assert_same(trace: Trace, other: Trace) -> None:
     for table in TABLES:
-        for column in fields(getattr(trace, table)):
+        for column in getattr(trace, table).__struct_fields__:
             np.testing.assert_array_equal(
-                values(trace, table, column.name), values(other, table, column.name), err_msg=f"{table}.{column.name}"
+                values(trace, table, column), values(other, table, column), err_msg=f"{table}.{column}"
             )
 
 

@@ -12,8 +12,8 @@ from lightning_perf.workers.channel import Failure, StopRequestedError, decode, 
 
 def order(source, folder, *levers, seed=0, scout=False):
     if isinstance(source, str):
-        return Order(source, None, levers, seed, scout, str(folder))
-    return Order(None, cloudpickle.dumps((TorchFlags.current(), source)), levers, seed, scout, str(folder))
+        return Order(source, None, None, levers, seed, scout, str(folder))
+    return Order(None, None, cloudpickle.dumps((TorchFlags.current(), source)), levers, seed, scout, str(folder))
 
 
 class Conversation:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lightning_perf.tune import campaign, pairs
+from lightning_perf.tune import pairs
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
-from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
 from lightning_perf.tune.result import Outcome
@@ -83,9 +83,9 @@ def planted(monkeypatch):
             if "scout" in plan.faults:
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
-            lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
+            settings = {name: (Setting("", line=f"set {name}"),) for name, reason in missing.items() if reason is None}
             profile = Profile(plan.predictions, probed=plan.probed, workers=plan.workers)
-            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, profile)
+            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, settings, profile)
 
         def ready(self, timeout_s):
             for lever in self.order.levers:
@@ -125,7 +125,6 @@ def planted(monkeypatch):
             self.close()
 
     monkeypatch.setattr(pairs, "WorkerProcess", Worker)
-    monkeypatch.setattr(campaign, "WorkerProcess", Worker)
     monkeypatch.setattr(time, "monotonic", lambda: plan.clock_s)
     monkeypatch.setattr(time, "perf_counter", lambda: plan.clock_s)
     return plan

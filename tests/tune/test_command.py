@@ -2,6 +2,7 @@
 
 import io
 import re
+import subprocess
 
 import pytest
 
@@ -12,7 +13,8 @@ from lightning_perf.tune import campaign
 from lightning_perf.tune.campaign import checked_estimates
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.result import Outcome, Trial, TuneResult
+from lightning_perf.tune.result import Losses, Outcome, Place, Trial, TuneResult
+from lightning_perf.workers.script import Script
 from tests.support.schemas import load_document
 
 
@@ -104,6 +106,85 @@ def test_output_goes_to_stdout_and_progress_to_stderr(tuned, capsys):
     assert streams.err == "lightning-perf: working …\n"
 
 
+PATCH = """\
+--- a/train.py
++++ b/train.py
+@@ -1 +1 @@
+-Trainer()
++Trainer(precision="bf16-mixed")
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A tuning of a script in a git repository, which notes its source; the script's file."""
+    path = tmp_path / "train.py"
+    path.write_text("Trainer()\n")
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm first"):
+        subprocess.run(["git", *words.split()], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    sources = []
+    places = (Place("bf16-mixed", "Trainer(…)", "train.py", 1), Place("keep-memory", "export A=1", reason="no file"))
+
+    def campaign_of(source, settings, on_progress):
+        sources.append(source)
+        return result(places=places, diff=PATCH, command="lightning-perf tune train.py", versions={"torch": "2.9"})
+
+    monkeypatch.setattr(campaign, "run_campaign", campaign_of)
+    return path, sources
+
+
+def test_options_after_a_script_are_its_own_and_those_after_a_name_are_not(script, capsys):
+    assert main(["tune", "--quiet", "train.py", "--json", "--levers", "warp-drive"]) == 0
+    assert main(["tune", "--quiet", "-m", "json.tool", "--json"]) == 0
+    assert main(["tune", "any:thing", "--minutes", "3", "--quiet"]) == 0
+    assert script[1] == [
+        Script(("train.py", "--json", "--levers", "warp-drive")), Script(("json.tool", "--json"), True), "any:thing"
+    ]  # fmt: skip
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["tune", "any:thing", "other"])
+    assert "unexpected argument 'other'" in capsys.readouterr().err
+    assert main(["tune", "no.py"]) == 2
+    assert "no.py: there is no such script" in capsys.readouterr().err
+
+
+def test_the_patch_is_shown_kept_and_applied(script, tmp_path, capsys):
+    assert main(["tune", "--out", "tuning", "train.py"]) == 0
+    streams = capsys.readouterr()
+    assert (tmp_path / "tuning" / "tune.patch").read_text() == PATCH
+    assert f"git -C {tmp_path} apply {tmp_path}/tuning/tune.patch" in streams.err
+    assert '+Trainer(precision="bf16-mixed")' in streams.out
+    assert "train.py:1: Trainer(…) (bf16-mixed)" in streams.out
+    assert "keep-memory: write this line yourself. no file." in streams.out
+    assert script[0].read_text() == "Trainer()\n"
+    assert main(["tune", "--apply", "train.py"]) == 0
+    assert script[0].read_text() == 'Trainer(precision="bf16-mixed")\n'
+    assert "applied the patch to train.py" in capsys.readouterr().err
+
+
+def test_a_patch_is_not_applied_to_files_with_changes(script, capsys, monkeypatch):
+    script[0].write_text("Trainer()\n# mine\n")
+    assert main(["tune", "--apply", "train.py"]) == 2
+    assert "--apply: train.py has changes that are not committed. Commit or stash" in capsys.readouterr().err
+    assert script[0].read_text() == "Trainer()\n# mine\n"
+    assert main(["tune", "--apply", "any:thing"]) == 2
+    assert "--apply: any:thing is not a script" in capsys.readouterr().err
+    monkeypatch.setenv("GIT_DIR", "/no/such")
+    assert main(["tune", "--apply", "train.py"]) == 2
+    assert "is not in a git repository" in capsys.readouterr().err
+
+
+def test_markdown_reads_as_a_pull_request(script, capsys):
+    losses = Losses(6, 10, 2.0, 1.99)
+    text = result(losses=losses, diff=PATCH, places=(Place("a", "b", "train.py", 1),), command="x y").to_markdown()
+    text = text.replace("\\", "")
+    assert f"```diff\n{PATCH}```" in text
+    assert "| time per step | 12.3 ms | 8.64 ms | -30.0 % (-34.0 to -26.0) |" in text
+    assert "| mean loss of steps 6 to 10 | 2 | 1.99 | -0.5 % |" in text
+    assert "```sh\nx y\n```" in text
+
+
 def test_an_interrupted_tuning_shows_what_it_has_and_ends_as_interrupted(monkeypatch, capsys):
     monkeypatch.setattr(campaign, "run_campaign", lambda *_: result(interrupted=True, combined=None, confirmed=False))
     assert main(["tune", "any:thing"]) == 130
@@ -117,7 +198,7 @@ def test_json_is_the_document(tuned, capsys):
     assert document["kept"] == ["channels-last"]
     assert document["trials"][0]["measured"]["value"] == 0.7
     assert document["trials"][2]["outcome"] == "slower"
-    assert set(document) == set(TuneResult.__dataclass_fields__)
+    assert set(document) == set(TuneResult.__struct_fields__)
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,10 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.profile.predictions)
     assert answer.missing["tf32"] == "needs a CUDA GPU with TF32"
     assert answer.missing["channels-last"] is None
-    assert answer.lines["batch-size-x2"][0] == "DataLoader(…, batch_size=8)"
-    assert answer.lines["fused-optimizer"] == ("torch.optim.SGD(…, fused=True)  # in configure_optimizers",)
-    assert answer.lines.keys() == {name for name, reason in answer.missing.items() if reason is None}
+    assert str(answer.settings["batch-size-x2"][0]) == "DataLoader(…, batch_size=8)"
+    (line,) = map(str, answer.settings["fused-optimizer"])
+    assert line == "torch.optim.SGD(…, fused=True)  # in configure_optimizers"
+    assert answer.settings.keys() == {name for name, reason in answer.missing.items() if reason is None}
 
 
 def test_windows_are_trained_and_told(tmp_path):

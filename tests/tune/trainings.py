@@ -12,6 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+
+def lines(lever, training):
+    """What a lever tells its user to write."""
+    return tuple(map(str, lever.settings(training)))
+
+
 SLOW_S = 0.02
 """Long beside a step of a millisecond or two, even on a busy machine."""
 

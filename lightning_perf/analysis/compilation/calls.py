@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import Int64Array
@@ -15,8 +14,7 @@ _REGION = "Torch-Compiled Region: "
 _COMPILING = ("entire_frame_compile", "entire_backward_compile")
 
 
-@dataclass(frozen=True)
-class CompiledFunction:
+class CompiledFunction(Struct, frozen=True):
     """Calls of one compiled function, over the averaged steps.
 
     Attributes:
@@ -34,8 +32,7 @@ class CompiledFunction:
     check_ns: int
 
 
-@dataclass(frozen=True)
-class CompiledCalls:
+class CompiledCalls(Struct, frozen=True):
     """The use of code by ``torch.compile``, over the averaged steps. Divide by `steps` for a figure per step.
 
     Attributes:

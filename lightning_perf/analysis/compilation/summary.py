@@ -2,17 +2,97 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls
-from lightning_perf.analysis.compilation.guards import Cause, FailedGuard, failed_guard
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
-from lightning_perf.units import format_count, format_duration
+
+Cause: TypeAlias = Literal["shape", "value", "tensor", "object", "mode", "other"]
+"""The kind of change between two calls.
+
+- ``shape``: the size of an input.
+- ``value``: a number, a string or a container of Python.
+- ``tensor``: the type, the strides or another property of an input.
+- ``object``: another object or type.
+- ``mode``: training or validation, autocast, gradients on or off.
+- ``other``: anything else.
+"""
+
+_PRECEDENCE: tuple[Cause, ...] = ("shape", "value", "tensor", "object", "other", "mode")
+"""torch lists one failed condition per compiled version. Versions for validation or without gradients always fail in
+the mode, so a reason of another kind says more."""
+
+_VERSION = re.compile(r"^\d+/\d+(?:_\d+)?: ")
+_SIZE = re.compile(
+    r"tensor '(?P<name>[^']*)' (?P<what>size|rank) mismatch(?: at index (?P<index>\d+))?"
+    r"\.? expected (?P<before>[^,]*),? actual (?P<after>\S+)"
+)
+_TENSOR = re.compile(r"tensor '(?P<name>[^']*)' (?P<what>[\w ]+?) mismatch")
+_SYMBOL = re.compile(r"\b(?:Eq|Ne|Mod)\(|\.size\(\)|\.stride\(\)|\bs\d+ ?[=<>!]|tensor\.size")
+_MODE = ("GLOBAL_STATE", "grad_mode", "autocast", "inference_mode", "torch_function", ".training ")
+_OBJECT = ("___check_obj_id", "___check_type_id", "___check_current_backend", " is ", "BACKEND_MATCH")
+_VALUE = ("==", "!=", "len(", "___dict_contains", " in ", "___key_to_id", "KeyError", "dict_keys")
+_NO_MODE = ("requires_grad", "dispatch key set")
+"""Properties of a tensor that differ between training and validation, and between the first layer and the others."""
+
+
+class FailedGuard(Struct, frozen=True):
+    """A condition that failed, so that a function was compiled again.
+
+    Attributes:
+        text: The condition in torch's words, without the version that it belongs to.
+        code: The user's line that the condition comes from; empty if torch does not name it.
+        name: The input of another shape; empty for any other cause.
+        dimension: The dimension that changed; None for any other cause.
+    """
+
+    cause: Cause
+    text: str
+    code: str = ""
+    name: str = ""
+    dimension: int | None = None
+
+
+def failed_guard(reasons: Sequence[str]) -> FailedGuard:
+    """Choose the condition that explains a recompilation best. The latest version's reason comes first."""
+    guards = [read_guard(reason) for reason in reasons]
+    return min(guards, key=lambda guard: _PRECEDENCE.index(guard.cause), default=FailedGuard("other", "not reported"))
+
+
+def read_guard(reason: str) -> FailedGuard:
+    """Read one of torch's reasons."""
+    text = _VERSION.sub("", reason.strip())
+    condition, _, rest = text.partition(" # ")
+    code = rest.partition(" # ")[0].strip()
+    if code.startswith("("):  # a place in torch instead of a line of the program
+        code = ""
+    condition = condition.partition(" (HINT:")[0].strip()
+    size = _SIZE.match(condition)
+    if size is not None:
+        index = size["index"]
+        return FailedGuard("shape", condition, code, size["name"], int(index) if index else None)
+    return FailedGuard(_cause(condition), condition, code)
+
+
+def _cause(condition: str) -> Cause:
+    tensor = _TENSOR.match(condition)
+    if tensor is not None:
+        return "mode" if any(word in tensor["what"] for word in _NO_MODE) else "tensor"
+    if any(word in condition for word in _MODE):
+        return "mode"
+    if _SYMBOL.search(condition):
+        return "shape"
+    if any(word in condition for word in _OBJECT):
+        return "object"
+    if any(word in condition for word in _VALUE):
+        return "value"
+    return "other"
+
 
 MAX_ROWS = 200
 """Functions, and graph breaks, that a report lists. Later ones are in its sums only."""
@@ -22,12 +102,11 @@ _NO_CALLS = CompiledCalls(0, 0, 0, 0, ())
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+?)_at_(?P<line>\d+)$")
 
 
-@dataclass(frozen=True)
-class Recompilations:
+class Recompilations(Struct, frozen=True):
     """Recompilations of one function because of the same condition.
 
     Attributes:
-        cause: What changed, see `lightning_perf.analysis.compilation.guards.Cause`.
+        cause: What changed, see `lightning_perf.analysis.compilation.summary.Cause`.
         guard: The condition that failed, in torch's words.
         code: The user's line that the condition comes from; empty if torch does not name it.
         name: The input of another shape; empty for any other cause.
@@ -49,8 +128,7 @@ class Recompilations:
     last_step: int | None
 
 
-@dataclass(frozen=True)
-class CompiledFrame:
+class CompiledFrame(Struct, frozen=True):
     """A function that was compiled, or the part of a function after a graph break.
 
     Attributes:
@@ -62,15 +140,11 @@ class CompiledFrame:
         compilations: Versions that were compiled.
         time_ns: Time of all its compilations, backward graphs included.
         backend_ns: The part of the time in the backend; ``None`` if torch does not report it.
-        backward_ns: The part for backward graphs that were compiled when they first ran.
         recompile_ns: The part for all versions but the first.
         recompilations: Its recompilations by reason, the longest time first.
-        cache_hits: Graphs that were loaded from Inductor's cache; ``None`` if torch does not report it.
-        cache_misses: Graphs that were not in it; ``None`` if torch does not report it.
         breaks: Graph breaks in its compilations.
         limit_reached: Whether torch gave up on it. New versions of it then run uncompiled.
         guards: Conditions that are checked before each call of the latest version; ``None`` if unknown.
-        guard_ns: Time of one check, as torch measured it once with cold caches; ``None`` if unknown.
         calls_per_step: Its calls per step in the recording; ``None`` without one.
         check_ns_per_step: Time to check its guards, per step in the recording; ``None`` without one.
         recorded_ns_per_step: Time of its compilations in the recorded steps, per step; ``None`` without a recording.
@@ -84,22 +158,17 @@ class CompiledFrame:
     compilations: int
     time_ns: int
     backend_ns: int | None
-    backward_ns: int
     recompile_ns: int
     recompilations: tuple[Recompilations, ...]
-    cache_hits: int | None
-    cache_misses: int | None
     breaks: int
     limit_reached: bool
     guards: int | None
-    guard_ns: int | None
     calls_per_step: float | None
     check_ns_per_step: float | None
     recorded_ns_per_step: float | None
 
 
-@dataclass(frozen=True)
-class BreakPlace:
+class BreakPlace(Struct, frozen=True):
     """A line of the program at which graphs end.
 
     Attributes:
@@ -127,8 +196,7 @@ class BreakPlace:
     check_ns_per_step: float | None
 
 
-@dataclass(frozen=True)
-class SkippedGraph:
+class SkippedGraph(Struct, frozen=True):
     """A reason for which no CUDA graph was made.
 
     Attributes:
@@ -142,8 +210,7 @@ class SkippedGraph:
     functions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CompileReport:
+class CompileReport(Struct, frozen=True):
     """The compilations of a fit by ``torch.compile``.
 
     Attributes:
@@ -153,7 +220,6 @@ class CompileReport:
         compilations: Compilations that gave code, without backward graphs.
         time_ns: Time of all compilations.
         backend_ns: The part in the backend, e.g. in Inductor; ``None`` if torch does not report it.
-        backward_ns: The part for backward graphs that were compiled when they first ran.
         before_ns: The part before training, e.g. in the sanity check.
         first_step_ns: The part in the first step.
         step_ns: The part in later steps.
@@ -164,7 +230,6 @@ class CompileReport:
             separately.
         cache_hits: Graphs that were loaded from Inductor's cache; ``None`` if torch does not report it.
         cache_misses: Graphs that were not in it; ``None`` if torch does not report it.
-        limit_reached: Functions on which torch gave up.
         check_ns_per_step: Time to check guards, per step in the recording; ``None`` without one.
         checks_per_step: Checks of guards per step in the recording; ``None`` without one.
         recorded_ns_per_step: Time of compilations per step in the recording; ``None`` without one.
@@ -179,7 +244,6 @@ class CompileReport:
     compilations: int
     time_ns: int
     backend_ns: int | None
-    backward_ns: int
     before_ns: int
     first_step_ns: int
     step_ns: int
@@ -189,7 +253,6 @@ class CompileReport:
     avoidable_ns: int
     cache_hits: int | None
     cache_misses: int | None
-    limit_reached: int
     check_ns_per_step: float | None
     checks_per_step: float | None
     recorded_ns_per_step: float | None
@@ -225,7 +288,8 @@ def summarize_compilations(
         fit_ns=fit_ns,
         steps=steps,
         compilations=sum(frame.compilations for frame in frames),
-        **_sums(compilations),
+        time_ns=_time(compilations),
+        backend_ns=_sum(each.backend_ns for each in compilations),
         before_ns=_during(compilations, "before training"),
         first_step_ns=_during(compilations, "first step"),
         step_ns=_during(compilations, "step"),
@@ -233,7 +297,8 @@ def summarize_compilations(
         recompilations=sum(group.count for group in recompilations),
         recompile_ns=sum(frame.recompile_ns for frame in frames),
         avoidable_ns=sum(group.time_ns for group in recompilations if group.cause != "mode"),
-        limit_reached=sum(frame.limit_reached for frame in frames),
+        cache_hits=_sum(each.cache_hits for each in compilations),
+        cache_misses=_sum(each.cache_misses for each in compilations),
         check_ns_per_step=_per_step(calls.check_ns, calls.steps),
         checks_per_step=_per_step(calls.checks, calls.steps),
         recorded_ns_per_step=_per_step(calls.compile_ns, calls.steps),
@@ -258,13 +323,13 @@ def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls) -> Compi
         line=line,
         module=next((each.module for each in own if each.module), ""),
         compilations=sum(each.compiled for each in versions),
-        **_sums(own),
+        time_ns=_time(own),
+        backend_ns=_sum(each.backend_ns for each in own),
         recompile_ns=_time(each for each in own if each.compile_id in again),
         recompilations=_recompilations(own),
         breaks=sum(len(each.breaks) for each in own),
         limit_reached=any(each.limit_reached for each in own),
         guards=latest.guards if latest is not None else None,
-        guard_ns=latest.guard_ns if latest is not None else None,
         calls_per_step=_per_step(sum(each.calls for each in used), calls.steps),
         check_ns_per_step=_per_step(sum(each.check_ns for each in used), calls.steps),
         recorded_ns_per_step=_per_step(_time(each for each in own if each.recorded), calls.steps),
@@ -341,17 +406,6 @@ def _skipped(compilations: Sequence[Compilation]) -> tuple[SkippedGraph, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.count, row.reason)))
 
 
-def _sums(compilations: Sequence[Compilation]) -> dict[str, Any]:
-    """Return the figures that a report has for each function and for all of them."""
-    return {
-        "time_ns": _time(compilations),
-        "backend_ns": _sum(each.backend_ns for each in compilations),
-        "backward_ns": _time(each for each in compilations if each.kind == "backward"),
-        "cache_hits": _sum(each.cache_hits for each in compilations),
-        "cache_misses": _sum(each.cache_misses for each in compilations),
-    }
-
-
 def _during(compilations: Iterable[Compilation], moment: Moment) -> int:
     return _time(each for each in compilations if each.moment == moment)
 
@@ -367,87 +421,3 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def _per_step(total: int, steps: int) -> float | None:
     return total / steps if steps else None
-
-
-@dataclass(frozen=True)
-class CompileDiff:
-    """The compilations of two fits.
-
-    Attributes:
-        before_ns: Time of all compilations before; 0 without any.
-        after_ns: The same after.
-        recompilations_before: Recompilations before.
-        recompilations_after: The same after.
-        breaks_before: Lines with a graph break before.
-        breaks_after: The same after.
-        saved_ns_per_step: Median step of the fit without compilation, minus that of the compiled fit; ``None`` unless
-            exactly one of them compiles, and both are the same training.
-        pays_after_steps: Steps until that saves the time of compilation; ``None`` if it never does.
-        steps: Steps of the fit that compiles; ``None`` if both or none of them do.
-        summary: All of this in sentences.
-    """
-
-    before_ns: int
-    after_ns: int
-    recompilations_before: int
-    recompilations_after: int
-    breaks_before: int
-    breaks_after: int
-    saved_ns_per_step: float | None = None
-    pays_after_steps: int | None = None
-    steps: int | None = None
-    summary: str = ""
-
-
-def diff_compilations(
-    before: CompileReport | None,
-    after: CompileReport | None,
-    *,
-    step_before_ns: float | None = None,
-    step_after_ns: float | None = None,
-) -> CompileDiff | None:
-    """Compare the compilations of two fits. Median steps are missing where they are unknown, or not comparable."""
-    if before is None and after is None:
-        return None
-    saved_ns = pays_after = steps = None
-    compiled = after if before is None else before
-    if (before is None or after is None) and compiled is not None:
-        steps = compiled.steps
-        if step_before_ns and step_after_ns:
-            saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
-            pays_after = math.ceil(compiled.time_ns / saved_ns) if saved_ns > 0 else None
-    sides = [
-        (each.time_ns, each.recompilations, len(each.breaks)) if each is not None else (0, 0, 0)
-        for each in (before, after)
-    ]
-    (before_ns, again_before, breaks_before), (after_ns, again_after, breaks_after) = sides
-    sentences = [f"Compilation took {_side(*sides[0])} before, and {_side(*sides[1])} after."]
-    if saved_ns is not None and pays_after is None:
-        sentences.append("The compiled fit has no faster steps, so compilation does not pay.")
-    elif saved_ns is not None:
-        saved = format_duration(saved_ns)
-        sentences.append(f"It saves {saved} per step (median) and pays after {format_count(pays_after)} steps.")
-        sentences += [f"The compiled fit has {format_count(steps)}."] if steps is not None else []
-    return CompileDiff(
-        before_ns=before_ns,
-        after_ns=after_ns,
-        recompilations_before=again_before,
-        recompilations_after=again_after,
-        breaks_before=breaks_before,
-        breaks_after=breaks_after,
-        saved_ns_per_step=saved_ns,
-        pays_after_steps=pays_after,
-        steps=steps,
-        summary=" ".join(sentences),
-    )
-
-
-def _side(time_ns: int, recompilations: int, breaks: int) -> str:
-    if not time_ns:
-        return "no time"
-    parts = [
-        f"{format_count(number)} {noun if number == 1 else f'{noun}s'}"
-        for number, noun in ((recompilations, "recompilation"), (breaks, "graph break"))
-        if number
-    ]
-    return f"{format_duration(time_ns)} ({', '.join(parts)})" if parts else format_duration(time_ns)

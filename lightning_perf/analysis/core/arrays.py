@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
@@ -57,8 +57,7 @@ def outlying(values: Int64Array) -> BoolArray:
     return outside
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Struct, frozen=True):
     """A step function: each value holds from its time to the next.
 
     Attributes:

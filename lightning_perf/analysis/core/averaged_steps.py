@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.intervals import Intervals, merge
 from lightning_perf.trace.columns import BoolArray, Int64Array

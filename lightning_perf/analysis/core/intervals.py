@@ -7,17 +7,16 @@ binary searches. All times are ``int64`` nanoseconds, so nothing is rounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(Struct, frozen=True, eq=False, dict=True):
     """A set of instants as disjoint half-open intervals. Build one with `merge`.
 
     Attributes:
@@ -72,14 +71,7 @@ EMPTY = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
-    """Return the set of instants that any of the intervals covers. Ascending begins are fastest.
-
-    Example:
-        >>> import numpy as np
-        >>> both = merge(np.array([8, 0, 3]), np.array([9, 4, 6]))
-        >>> list(zip(both.start_ns.tolist(), both.end_ns.tolist()))
-        [(0, 6), (8, 9)]
-    """
+    """Return the set of instants that any of the intervals covers. Ascending begins are fastest."""
     start = np.asarray(start_ns, dtype=np.int64)
     end = np.asarray(end_ns, dtype=np.int64)
     filled = end > start

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_shapes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
@@ -87,8 +87,7 @@ _OPERATORS: dict[str, _Place] = {
 own."""
 
 
-@dataclass(frozen=True)
-class HostWork:
+class HostWork(Struct, frozen=True):
     """Operators of one kind, arithmetic and layout.
 
     Attributes:
@@ -112,8 +111,7 @@ class HostWork:
     activations: int
 
 
-@dataclass(frozen=True)
-class HostCompute:
+class HostCompute(Struct, frozen=True):
     """The computing of a training on the processor, over the averaged steps.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge, subtract, union
@@ -44,8 +43,7 @@ def blocked_ns(trace: Trace) -> Int64Array:
     return blocked
 
 
-@dataclass(frozen=True)
-class HostPace:
+class HostPace(Struct, frozen=True):
     """The host's time for the averaged steps, without its waits for the device, which a faster device shortens.
 
     Attributes:
@@ -100,15 +98,13 @@ ISSUING = ("kernel_launch", "runtime_other", "host_compute", "host_other")
 MODEL = ("forward", "backward")
 
 
-@dataclass(frozen=True)
-class StepFloor:
+class StepFloor(Struct, frozen=True):
     """The time that a step keeps if the host launches the forward and the backward pass in no time, in ns per step.
 
     Attributes:
         outside_ns: Time of the host outside of both passes, without its waits for the device.
         long_ns: Gaps of the device of over `LONGEST_DISPATCH_NS` in both passes. They may have causes of their own,
             which stay.
-        busy_ns: Time in which the device works.
         waits_for_device: Calls per step in which the host waits for the device, however short.
     """
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -30,8 +29,7 @@ choosing an algorithm, a blocking copy, a checkpoint."""
 _GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 
-@dataclass(frozen=True)
-class LaunchDelay:
+class LaunchDelay(Struct, frozen=True):
     """Time from the start of a launch call to the start of its kernel; for a graph, of its first kernel.
 
     Attributes:
@@ -45,8 +43,7 @@ class LaunchDelay:
     p99_ns: int
 
 
-@dataclass(frozen=True)
-class GraphLaunches:
+class GraphLaunches(Struct, frozen=True):
     """Launches of whole graphs (CUDA graphs, HIP graphs).
 
     Attributes:
@@ -62,8 +59,7 @@ class GraphLaunches:
     call_ns: int
 
 
-@dataclass(frozen=True)
-class LaunchBound:
+class LaunchBound(Struct, frozen=True):
     """Whether the step waits for the host to issue work, and how long.
 
     Only device-idle gaps of at most `LONGEST_DISPATCH_NS` count. Their time in launch calls, and in operators with
@@ -88,8 +84,7 @@ class LaunchBound:
     python_ns: int
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """The cost of launching, over the averaged steps. Divide by `steps` for a figure per step.
 
     Attributes:
@@ -221,8 +216,7 @@ def _launch_bound(gaps: Gaps, wall_ns: int) -> LaunchBound:
     return LaunchBound(share >= LAUNCH_BOUND_SHARE, share, waiting_ns, launch_ns, operator_ns, python_ns)
 
 
-@dataclass(frozen=True)
-class ClockSkew:
+class ClockSkew(Struct, frozen=True):
     """How far the clocks of host and device disagree, over the whole recording.
 
     The recorder converts the device's times to the host's clock. Where the conversion is wrong, overlap, exposed time
@@ -248,8 +242,7 @@ def clock_skew(trace: Trace) -> ClockSkew | None:
     return ClockSkew(early, len(linked), int(lead.max())) if early else None
 
 
-@dataclass(frozen=True)
-class StreamQueue:
+class StreamQueue(Struct, frozen=True):
     """The queue of one stream.
 
     Attributes:
@@ -269,8 +262,7 @@ class StreamQueue:
     empty_share: float
 
 
-@dataclass(frozen=True)
-class QueueDepth:
+class QueueDepth(Struct, frozen=True):
     """How much launched work waits for its start.
 
     The depth rises at the start of a launch call, and falls when work starts. A queue that is hardly ever empty hides

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
@@ -28,8 +28,7 @@ _COLLATING = frozenset({"aten::stack", "aten::lift_fresh"})
 """Operators with which ``torch.utils.data.default_collate`` makes tensors, from tensors and from numbers."""
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(Struct, frozen=True):
     """How batches are fetched and moved, over the averaged steps.
 
     Attributes:
@@ -135,8 +134,7 @@ def affordable_workers(cores: float, busy: float) -> int:
     return max(1, math.floor(cores / max(busy, 1e-4) + 1e-9))
 
 
-@dataclass(frozen=True)
-class LoadingCost:
+class LoadingCost(Struct, frozen=True):
     """The cost of loading the batches of one step, and the rest of the step.
 
     Attributes:
@@ -155,22 +153,12 @@ class LoadingCost:
 
     @property
     def needed(self) -> int:
-        """Workers that keep up with the rest of the step.
-
-        Example:
-            >>> LoadingCost(100e6, 1.0, 10e6).needed, LoadingCost(5e6, 1.0, 10e6).needed
-            (10, 1)
-        """
+        """Workers that keep up with the rest of the step."""
         return max(1, math.ceil(self.loading_ns / self.rest_ns - 1e-9)) if self.rest_ns > 0 else MOST_WORKERS
 
     @property
     def advised(self) -> int:
-        """Workers to advise: as many as keep up, if the cores suffice and leave one to the training thread.
-
-        Example:
-            >>> LoadingCost(100e6, 1.0, 10e6, cores=4).advised, LoadingCost(100e6, 0.02, 10e6, cores=4).advised
-            (3, 10)
-        """
+        """Workers to advise: as many as keep up, if the cores suffice and leave one to the training thread."""
         most = affordable_workers(max(self.cores - 1, 1), self.busy) if self.cores else MOST_WORKERS
         return min(self.needed, most, MOST_WORKERS)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time
 from lightning_perf.analysis.core.intervals import subtract, union
@@ -22,8 +22,7 @@ MAX_LOOKED_UP = 50
 """Pauses of a phase, longest first, in which the user's function is looked up."""
 
 
-@dataclass(frozen=True)
-class PhasePause:
+class PhasePause(Struct, frozen=True):
     """The pauses of one phase, over the averaged steps.
 
     Attributes:
@@ -47,8 +46,7 @@ class PhasePause:
     before: str | None = None
 
 
-@dataclass(frozen=True)
-class Pauses:
+class Pauses(Struct, frozen=True):
     """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, merge, subtract
@@ -20,8 +20,7 @@ from lightning_perf.trace.trace import Trace
 _LISTED = 5
 
 
-@dataclass(frozen=True)
-class SyncPoint:
+class SyncPoint(Struct, frozen=True):
     """All waits from one place.
 
     Attributes:
@@ -51,24 +50,17 @@ class SyncPoint:
     by_scaler: bool = False
 
 
-@dataclass(frozen=True)
-class SyncPoints:
+class SyncPoints(Struct, frozen=True):
     """Waits of the host for the device, over the averaged steps.
 
     Attributes:
         steps: Steps that the figures are over.
-        calls: Waits: synchronizing calls of the runtime. Those without a launch between them count once.
         wait_ns: Host time inside them.
-        drained_ns: Device-idle time after them, without waits for input.
-        regained_ns: The most that the steps could save without them.
         points: The places, the largest saving first, at most five.
     """
 
     steps: int
-    calls: int
     wait_ns: int
-    drained_ns: int
-    regained_ns: int
     points: tuple[SyncPoint, ...]
 
 
@@ -114,10 +106,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     points.sort(key=lambda point: (-point.regained_ns, -point.wait_ns, point.operator or "", point.phase))
     return SyncPoints(
         steps=int(averaged_steps(trace).sum()),
-        calls=len(rows),
         wait_ns=int(wait.sum()),
-        drained_ns=sum(point.drained_ns for point in points),
-        regained_ns=sum(point.regained_ns for point in points),
         points=tuple(points[:_LISTED]),
     )
 
@@ -180,8 +169,7 @@ def _reads_of_scalers(trace: Trace) -> Int64Array:
 _BROADCAST, _READ = "c10d::broadcast_", "aten::item"
 
 
-@dataclass(frozen=True)
-class StopFlags:
+class StopFlags(Struct, frozen=True):
     """Broadcasts of a flag that the host waits for, over the averaged steps.
 
     Attributes:

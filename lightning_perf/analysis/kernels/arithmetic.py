@@ -5,11 +5,11 @@ Where an operator's types and the kernel's name differ, the name decides: a TF32
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import find_row, json_list, sum_by
@@ -47,8 +47,7 @@ TYPE_FOLLOWING = frozenset(f"aten::{name}" for name in _TYPE_FOLLOWING_NAMES)
 in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
 
 
-@dataclass(frozen=True)
-class ArithmeticTime:
+class ArithmeticTime(Struct, frozen=True):
     """The device time in one arithmetic.
 
     Attributes:
@@ -66,8 +65,7 @@ class ArithmeticTime:
     by_name_ns: int
 
 
-@dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(Struct, frozen=True):
     """Device compute time by arithmetic.
 
     Times are sums over kernels that begin in an averaged step. Kernels that run at the same time count each.

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
-from lightning_perf.analysis.kernels.flops import (
-    BACKWARD_CONVOLUTIONS,
-    CONVOLUTIONS,
-    FORMULAS,
-    MOST_FLOPS,
-    convolution,
-    operator_flops,
-)
-from lightning_perf.analysis.kernels.kernel_names import is_product
+from lightning_perf.analysis.kernels.flop_count import FlopCount, count_flops
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
-from lightning_perf.machine.hardware import find_device
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
-from lightning_perf.trace.indexing import distinct, innermost_marked
+from lightning_perf.machine.hardware import DevicePeak, find_device
+from lightning_perf.trace.columns import BoolArray
 from lightning_perf.trace.trace import Trace
-from lightning_perf.units import format_share
-
-LEAST_COVERAGE = 0.9
-"""Below this share of the product kernels' time with known FLOPs, an MFU or FLOPs per token would mislead."""
 
 
-@dataclass(frozen=True)
-class DeviceEfficiency:
+class DeviceEfficiency(Struct, frozen=True):
     """The use of one device in the averaged steps.
 
     Attributes:
@@ -52,21 +35,45 @@ class DeviceEfficiency:
     occupancy: float | None
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class ArithmeticRate(Struct, frozen=True):
+    """The rate of the products in one arithmetic while they run.
+
+    Attributes:
+        name: The arithmetic.
+        flops: FLOPs of its products, over the averaged steps.
+        time_ns: Time of the product kernels with these FLOPs.
+        flops_per_s: FLOPs by that time.
+        peak_flops_per_s: The device's dense peak rate; ``None`` if unknown.
+        peak_share: The rate as a part of the peak rate.
+    """
+
+    name: str
+    flops: int
+    time_ns: int
+    flops_per_s: float
+    peak_flops_per_s: float | None
+    peak_share: float | None
+
+
+class Efficiency(Struct, frozen=True):
     """How much of the device the recording used.
 
     Attributes:
         devices: The devices that ran kernels.
         flops: FLOPs of matrix products (convolution and attention too), forward and backward, over the averaged steps;
-            ``None`` if the count of no operator is known.
+            at least, and ``None`` if the count of no operator is known.
         flops_by_arithmetic: The same FLOPs by the arithmetic of their kernels (``unknown`` on the host).
         flops_coverage: Part of the product kernels' time with known FLOPs, 0 to 1; ``None`` without such kernels.
         flops_per_s: FLOPs by wall time; a lower bound if the coverage is below 1.
         mfu: Model FLOPs utilization: the time that the FLOPs would take at the peak rate of their arithmetic, divided
-            by the wall time and the number of devices used.
+            by the wall time and the number of devices used. FLOPs of forward work that the backward repeats do not
+            count. It is at least this high if the coverage is below 1.
         mfu_missing: The reason for a missing `mfu`.
         steps: The number of averaged steps.
+        mfu_high: The same with the most FLOPs that the inputs allow. It is higher than `mfu` if the recording does not
+            show whether attention is causal, or how long packed sequences are.
+        hfu: Hardware FLOPs utilization: the same as `mfu`, with the repeated forward work.
+        rates: FLOP/s by arithmetic, in the product kernels with known FLOPs.
     """
 
     devices: tuple[DeviceEfficiency, ...]
@@ -77,25 +84,45 @@ class Efficiency:
     mfu: float | None
     mfu_missing: str | None
     steps: int
+    mfu_high: float | None = None
+    hfu: float | None = None
+    rates: tuple[ArithmeticRate, ...] = ()
 
 
-def efficiency(trace: Trace) -> Efficiency:
-    """Measure how much of the device the recording used."""
+def efficiency(trace: Trace, repeated: BoolArray | None = None) -> Efficiency:
+    """Measure how much of the device the recording used.
+
+    Args:
+        repeated: The operator rows of forward work that the backward repeats.
+    """
     averaged = averaged_steps(trace)
     wall = averaged_wall_ns(trace)
     devices = _devices(trace, averaged, wall)
-    by_arithmetic, coverage = count_flops(trace)
+    count = count_flops(trace)
+    by_arithmetic = count.by_arithmetic(count.least)
     flops = sum(by_arithmetic.values()) or None
-    mfu, missing = _utilisation(trace, devices, by_arithmetic, coverage, wall)
+    peak = device_peak(trace, devices[0].ordinal) if devices else None
+    missing = _mfu_missing(trace, devices, by_arithmetic, count.coverage, peak)
+    mfu = mfu_high = hfu = None
+    if missing is None and peak is not None:
+        available_ns = wall * len(devices)
+        once = 1 if repeated is None else ~repeated
+        mfu, mfu_high = (
+            _ideal_ns(count.by_arithmetic(each * once), peak) / available_ns for each in (count.least, count.most)
+        )
+        hfu = _ideal_ns(by_arithmetic, peak) / available_ns
     return Efficiency(
         devices=devices,
         flops=flops,
         flops_by_arithmetic=by_arithmetic,
-        flops_coverage=coverage,
+        flops_coverage=count.coverage,
         flops_per_s=flops / wall * 1e9 if flops and wall and not trace.problems.lacks_work else None,
         mfu=mfu,
         mfu_missing=missing,
         steps=int(averaged.sum()),
+        mfu_high=mfu_high,
+        hfu=hfu,
+        rates=_rates(count, by_arithmetic, peak) if not trace.problems.truncated else (),
     )
 
 
@@ -131,95 +158,46 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
     return tuple(found)
 
 
-def count_flops(trace: Trace) -> tuple[dict[str, int], float | None]:
-    """Count the FLOPs of the matrix products in the averaged steps, by arithmetic (``unknown`` on the host).
-
-    The second value is the part of the product kernels' time that they account for; None without such kernels.
-    """
-    operators = trace.operators
-    countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
-    rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
-    products = trace.device.is_compute & trace.rows_where(trace.device.name, is_product)
-    kernels = np.flatnonzero(products & in_averaged_steps(trace, trace.device.start_ns))
-    if not len(rows):
-        return {}, 0.0 if len(kernels) else None
-    flops = np.zeros(len(operators), dtype=np.int64)
-    flops[rows] = _count(trace, rows)
-    counted, parents = np.flatnonzero(flops), trace.links.operator_parent
-    # `aten::linear` counts, and the `aten::addmm` inside it does not count again.
-    flops[counted[innermost_marked(parents, parents[counted], flops > 0) != NO_ROW]] = 0
-    owner = innermost_marked(parents, trace.links.device_operator[kernels], flops > 0)
-    duration = trace.device.duration_ns[kernels]
-    owned = owner != NO_ROW
-    # Each operator's FLOPs go to the arithmetic of its longest product kernel.
-    order = np.lexsort((duration[owned], owner[owned]))
-    owners, kernel = owner[owned][order], kernels[owned][order]
-    last = np.append(owners[1:] != owners[:-1], True)[: len(owners)]
-    count = np.bincount(owners, minlength=len(operators)) if len(owners) else np.zeros(len(operators), dtype=np.int64)
-    backward = trace.names_where(BACKWARD_CONVOLUTIONS.__contains__)[operators.name]
-    # A backward convolution is counted for one gradient. It has two unless a single product ran (the first layer).
-    flops[backward & (count != 1)] *= 2
-    codes = arithmetic_of(trace, kernel[last])
-    by_arithmetic: dict[str, int] = defaultdict(int)
-    for code in np.unique(codes).tolist():
-        by_arithmetic[ARITHMETICS[code]] += _total(flops[owners[last]][codes == code])
-    on_host = _total(flops) - sum(by_arithmetic.values())
-    if on_host:
-        by_arithmetic["unknown"] += on_host
-    total = int(duration.sum())
-    return dict(by_arithmetic), int(duration[owned].sum()) / total if total else None
+def device_peak(trace: Trace, ordinal: int) -> DevicePeak | None:
+    """Return the peak rates of a device; None if the table has no such device."""
+    device = device_properties(trace, ordinal)
+    return find_device(device.name, device.total_memory_bytes)
 
 
-def _count(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return the FLOPs of each operator row, 0 where unknown, without regard to operators inside operators."""
-    operators = trace.operators
-    shapes = len(trace.shape_lists)
-    key, index = distinct(operators.name[rows] * np.int64(shapes) + operators.input_shapes[rows])
-    named = [(trace.names[k // shapes], trace.shape_lists[k % shapes]) for k in key.tolist()]
-    convolutions = [convolution(*call) for call in named]
-    outputs: dict[object, set[tuple[int, ...]]] = defaultdict(set)
-    for found in convolutions:
-        if found and found.output:
-            outputs[found.data, found.weight].add(found.output)
-    known = np.zeros(len(named), dtype=np.int64)
-    for i, (call, found) in enumerate(zip(named, convolutions, strict=True)):
-        known[i] = operator_flops(*call) or 0
-        candidates = {found.output} if found and found.output else outputs[found.data, found.weight] if found else set()
-        if found and len(candidates) == 1:
-            known[i] = found.flops(next(iter(candidates)))
-    recorded = operators.flops[rows]
-    recorded = np.where((recorded > 0) & (recorded <= MOST_FLOPS), recorded, 0)
-    return np.where(known[index] > 0, known[index], recorded)
+def _rates(count: FlopCount, flops: dict[str, int], peak: DevicePeak | None) -> tuple[ArithmeticRate, ...]:
+    rates = []
+    for name, time_ns in count.kernel_ns_by_arithmetic().items():
+        reached = flops[name] / time_ns * 1e9
+        most = peak.flops_per_s.get(name) if peak is not None else None
+        rates.append(ArithmeticRate(name, flops[name], time_ns, reached, most, reached / most if most else None))
+    return tuple(rates)
 
 
-def _total(flops: Int64Array) -> int:
-    """Return their sum, which may need more than 64 bits."""
-    return sum(flops[flops > 0].tolist())
-
-
-def _utilisation(
-    trace: Trace, devices: tuple[DeviceEfficiency, ...], flops: dict[str, int], coverage: float | None, wall: int
-) -> tuple[float | None, str | None]:
+def _mfu_missing(
+    trace: Trace,
+    devices: tuple[DeviceEfficiency, ...],
+    flops: dict[str, int],
+    coverage: float | None,
+    peak: DevicePeak | None,
+) -> str | None:
+    """Return why there is no MFU; None if there is one."""
     if trace.problems.lacks_work:
-        return None, "work of the device is missing"
+        return "work of the device is missing"
     if not devices:
-        return None, "the recording has no kernels"
+        return "the recording has no kernels"
     if not flops:
-        return None, "no operator's FLOPs are known: record with record_shapes=True"
-    if coverage is None or coverage < LEAST_COVERAGE:
-        return None, f"the FLOPs of only {format_share(coverage or 0)} of the matrix products' time are known"
-    device = devices[0]
-    peak = find_device(device.name, device_properties(trace, device.ordinal).total_memory_bytes)
+        return "no operator's FLOPs are known: record with record_shapes=True"
+    if not coverage:
+        return "the FLOPs of none of the matrix products on the device are known"
     if peak is None:
-        return None, f"no peak rate is known for {device.name or 'an unnamed device'}"
-    ideal_s = 0.0
-    for name, amount in flops.items():
-        if name == "unknown":
-            continue
-        if name not in peak.flops_per_s:
-            return None, f"no peak rate of {peak.name} is known for {name}"
-        ideal_s += amount / peak.flops_per_s[name]
-    return ideal_s / (wall / 1e9) / len(devices), None
+        return f"no peak rate is known for {devices[0].name or 'an unnamed device'}"
+    unknown = [name for name in flops if name != "unknown" and name not in peak.flops_per_s]
+    return f"no peak rate of {peak.name} is known for {unknown[0]}" if unknown else None
+
+
+def _ideal_ns(flops: dict[str, int], peak: DevicePeak) -> float:
+    """Return the time that FLOPs take at the peak rates."""
+    return sum(amount / peak.flops_per_s[name] for name, amount in flops.items() if name != "unknown") * 1e9
 
 
 POWER = "Power (W)"
@@ -227,8 +205,7 @@ PER_KERNEL = "Cycles (Current Kernel)"
 """A value per kernel, not a sample in time. Its mean would be meaningless."""
 
 
-@dataclass(frozen=True)
-class CounterRow:
+class CounterRow(Struct, frozen=True):
     """The samples of one counter of one device.
 
     Attributes:
@@ -248,8 +225,7 @@ class CounterRow:
     maximum: float
 
 
-@dataclass(frozen=True)
-class HardwareCounters:
+class HardwareCounters(Struct, frozen=True):
     """The counters of the averaged steps.
 
     Attributes:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import TypeVar
+
+from msgspec import Struct
 
 from lightning_perf.trace.columns import matched_part
 
 
-@dataclass(frozen=True)
-class NameRule:
+class NameRule(Struct, frozen=True):
     """One naming scheme.
 
     Attributes:
@@ -233,15 +233,8 @@ def spelled_arithmetic(spelling: str) -> str:
     return _ARITHMETICS[key]
 
 
-@dataclass(frozen=True)
-class KernelArithmetic:
-    """The facts in a name.
-
-    Attributes:
-        arithmetic: The arithmetic, or ``None`` if the name does not show it.
-        tensor_cores: Whether the kernel runs on Tensor Cores, or ``None`` if the name does not show it.
-        family: The rule's family, or ``None`` if no rule matched.
-    """
+class KernelArithmetic(Struct, frozen=True):
+    """The facts in a name. None stands for one that it does not show."""
 
     arithmetic: str | None
     tensor_cores: bool | None
@@ -308,12 +301,6 @@ def moves_data(name: str) -> bool:
     """Return whether memory bounds a kernel of a product or convolution, so that its type sets its bytes, not its rate.
 
     These are changes of layout, sums of partial results, products with a vector and depthwise convolutions.
-
-    Example:
-        >>> moves_data("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true>")
-        True
-        >>> moves_data("volta_sgemm_128x64_nt")
-        False
     """
     return _MOVES_DATA.search(name) is not None
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.kernels.efficiency import device_peak
+from lightning_perf.analysis.kernels.flop_count import count_flops
 from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
@@ -22,8 +24,7 @@ _CATEGORY_OF_KIND = {kind: name for name, kind in DEVICE_CATEGORIES.items()}
 _LAUNCHERS_LISTED = 3
 
 
-@dataclass(frozen=True)
-class KernelLauncher:
+class KernelLauncher(Struct, frozen=True):
     """An operator that launched a kernel.
 
     Attributes:
@@ -35,8 +36,7 @@ class KernelLauncher:
     device_ns: int
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True):
     """All runs of one kernel, or of one kind of copy or memset.
 
     Attributes:
@@ -63,6 +63,9 @@ class KernelRow:
         tensor_cores: Whether it runs on Tensor Cores; None for other work, or if its name does not show it.
         tensor_core_reason: For a matrix product without Tensor Cores, why most of its time runs without them; see
             `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`.
+        flops_per_s: FLOP/s of a matrix product, over its runs with known FLOPs; None without any. Kernels that one
+            operator launched together share its FLOPs by time.
+        peak_share: These as a part of the device's dense peak rate in that arithmetic; None if it is unknown.
     """
 
     name: str
@@ -85,10 +88,11 @@ class KernelRow:
     configurations: int = 0
     tensor_cores: bool | None = None
     tensor_core_reason: str | None = None
+    flops_per_s: float | None = None
+    peak_share: float | None = None
 
 
-@dataclass(frozen=True)
-class KernelTable:
+class KernelTable(Struct, frozen=True):
     """The device work of the averaged steps.
 
     Attributes:
@@ -126,6 +130,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)
     cores_ns, unknown_ns, reasons = tensor_core_use(trace, rows, group, size)
+    rates = _flop_rates(trace, rows, group, arithmetic)
     compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
     table = [
@@ -146,6 +151,7 @@ def kernels(trace: Trace) -> KernelTable | None:
             **configurations.get(g, {}),
             tensor_cores=None if key % kinds != compute or unknown_ns[g] else bool(cores_ns[g]),
             tensor_core_reason=reasons[g],
+            **rates.get(g, {}),
         )
         for g, key in enumerate(keys.tolist())
     ]
@@ -204,6 +210,26 @@ def _configurations(
     return found
 
 
+def _flop_rates(
+    trace: Trace, rows: Int64Array, group: NDArray[np.intp], arithmetic: dict[int, str]
+) -> dict[int, dict[str, float]]:
+    """Return the rate of each group of product kernels with known FLOPs."""
+    count, of_row = count_flops(trace), np.full(len(trace.device), -1, dtype=np.int64)
+    of_row[rows] = group
+    known = ~np.isnan(count.kernel_flops)
+    kernels = count.kernels[known]
+    if not len(kernels):
+        return {}
+    peak = device_peak(trace, int(trace.device.device[kernels[0]]))
+    found: dict[int, dict[str, float]] = {}
+    flops = np.bincount(of_row[kernels], count.kernel_flops[known])
+    spent = np.bincount(of_row[kernels], count.kernel_ns[known])
+    for g in np.flatnonzero(spent).tolist():
+        rate, most = flops[g] / spent[g] * 1e9, peak.flops_per_s.get(arithmetic[g]) if peak is not None else None
+        found[g] = {"flops_per_s": float(rate)} | ({"peak_share": float(rate / most)} if most else {})
+    return found
+
+
 def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:
     """Return the arithmetic of most of the time of each group of compute kernels."""
     compute = np.flatnonzero(trace.device.is_compute[rows])
@@ -216,8 +242,7 @@ def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duratio
     return {int(pairs[i]) // size: ARITHMETICS[int(pairs[i]) % size] for i in order}
 
 
-@dataclass(frozen=True)
-class GraphRegion:
+class GraphRegion(Struct, frozen=True):
     """One region.
 
     Attributes:
@@ -233,8 +258,7 @@ class GraphRegion:
     backward_ns: int
 
 
-@dataclass(frozen=True)
-class GraphRegionTable:
+class GraphRegionTable(Struct, frozen=True):
     """The regions of the averaged steps.
 
     Attributes:

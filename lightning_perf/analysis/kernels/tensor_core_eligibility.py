@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import json_shapes, sum_by
@@ -74,8 +74,7 @@ class _Switch(IntEnum):
     MATMUL = 2
 
 
-@dataclass(frozen=True)
-class EligibleUnused:
+class EligibleUnused(Struct, frozen=True):
     """Matrix products without Tensor Cores, for one reason.
 
     Attributes:

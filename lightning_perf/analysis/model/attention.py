@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list, json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.efficiency import LEAST_COVERAGE, Efficiency, count_flops
+from lightning_perf.analysis.kernels.efficiency import Efficiency
+from lightning_perf.analysis.kernels.flop_count import count_flops
 from lightning_perf.analysis.kernels.flops import FORMULAS
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases
@@ -21,6 +22,9 @@ from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace
 
 Implementation = Literal["flash", "memory-efficient", "cuDNN", "math", "written out"]
+
+LEAST_COVERAGE = 0.9
+"""Below this share of the product kernels' time with known FLOPs, FLOPs per token would mislead."""
 
 SDPA = "aten::scaled_dot_product_attention"
 
@@ -48,8 +52,7 @@ TRIANGLES = {"aten::tril": "0", "aten::triu": "1"}
 """Operators that make a causal mask, and the diagonal at which they do."""
 
 
-@dataclass(frozen=True)
-class AttentionKind:
+class AttentionKind(Struct, frozen=True):
     """The attention calls of one implementation with the same inputs.
 
     Attributes:
@@ -87,8 +90,7 @@ class AttentionKind:
         return self.calls * 4 * prod(self.query) * self.keys if self.query else 0
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """The attention of the averaged steps.
 
     Attributes:
@@ -107,8 +109,7 @@ class Attention:
 _Key: TypeAlias = tuple[Implementation, str, tuple[int, ...], int, "bool | None", "float | None", "bool | None"]
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """One call: the operators of one thread within these times."""
 
     thread: int
@@ -337,8 +338,7 @@ def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Ar
     return total, products
 
 
-@dataclass(frozen=True)
-class LanguageModel:
+class LanguageModel(Struct, frozen=True):
     """The figures of a training on token sequences. Tokens include padding, because the device computes them, too.
 
     Attributes:
@@ -377,13 +377,13 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
     per_step = counted.tokens / counted.steps
     wall_ns = averaged_wall_ns(trace)
     tokens = per_step * steps
-    by_arithmetic, coverage = count_flops(trace)
-    flops = sum(by_arithmetic.values())
+    count = count_flops(trace)
+    flops, coverage = sum(count.by_arithmetic(count.least).values()), count.coverage
     known = flops > 0 and not trace.problems.lacks_work and (coverage is None or coverage >= LEAST_COVERAGE)
     attention = 3 * sum(kind.forward_flops for kind in found.kinds) / tokens if found is not None else 0.0
     per_token = flops / tokens if known else None
     formula = None if counted.parameters is None else 6 * counted.parameters + attention
-    mfu = efficiency.mfu if efficiency is not None else None
+    hfu = efficiency.hfu if efficiency is not None else None
     return LanguageModel(
         steps=steps,
         tokens_per_step=per_step,
@@ -394,5 +394,5 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
         flops_per_token=per_token,
         formula_flops_per_token=formula,
         attention_flops_per_token=attention,
-        formula_mfu=mfu * formula / per_token if mfu is not None and formula is not None and per_token else None,
+        formula_mfu=hfu * formula / per_token if hfu is not None and formula is not None and per_token else None,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -17,8 +17,7 @@ from lightning_perf.trace.trace import Trace
 MOST_ROWS = 1000
 
 
-@dataclass(frozen=True)
-class CallTreeRow:
+class CallTreeRow(Struct, frozen=True):
     """All calls of an operator along one call path.
 
     Attributes:
@@ -42,8 +41,7 @@ class CallTreeRow:
     device_self_ns: int | None
 
 
-@dataclass(frozen=True)
-class CallTree:
+class CallTree(Struct, frozen=True):
     """The call paths of the operators of the averaged steps.
 
     Attributes:
@@ -106,8 +104,7 @@ def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]
     return set(np.argsort(-cost, kind="stable")[:most].tolist())
 
 
-@dataclass(frozen=True, eq=False)
-class CallPaths:
+class CallPaths(Struct, frozen=True, eq=False):
     """The tree of call paths of some rows. Parents come before their children.
 
     Attributes:

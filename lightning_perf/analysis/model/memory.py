@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.model.memory_blocks import (
@@ -30,8 +30,7 @@ LARGEST_FACTOR = 1000
 """A largest batch is sought up to this many times the recorded one. Beyond, memory does not limit it."""
 
 
-@dataclass(frozen=True)
-class BatchLine:
+class BatchLine(Struct, frozen=True):
     """The memory at one moment of a step, as a function of the batch size.
 
     Attributes:
@@ -43,8 +42,7 @@ class BatchLine:
     sample_bytes: float
 
 
-@dataclass(frozen=True)
-class BatchMemory:
+class BatchMemory(Struct, frozen=True):
     """The peak for other batch sizes: the highest of several lines, since the moment of the peak may change.
 
     Attributes:
@@ -152,8 +150,7 @@ PEAK_PARTS: dict[MemoryCategory, PeakCategory] = {
 _NAMES = {code: name for name, code in CODES.items()}
 
 
-@dataclass(frozen=True)
-class AliveBlocks:
+class AliveBlocks(Struct, frozen=True):
     """Blocks that were alive, of one operator, phase, module and category.
 
     `PerfCallback` lists the tensors of ``parameters``, ``gradients`` and ``optimizer_state``, and as ``lightning_perf``
@@ -186,8 +183,7 @@ class AliveBlocks:
     module: str | None = None
 
 
-@dataclass(frozen=True)
-class PeakPart:
+class PeakPart(Struct, frozen=True):
     """One part of the memory at the peak.
 
     Attributes:
@@ -199,8 +195,7 @@ class PeakPart:
     bytes: int
 
 
-@dataclass(frozen=True)
-class ModuleActivations:
+class ModuleActivations(Struct, frozen=True):
     """The activations of a module that were alive at the peak, with those of the modules inside it.
 
     Attributes:
@@ -254,8 +249,7 @@ def find_alive(
     return tuple(found), tuple(modules)
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """The memory of one device, over the whole recording.
 
     Attributes:
@@ -307,8 +301,7 @@ class DeviceMemory:
         return sum(part.bytes for part in self.parts if part.category == category)
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """The memory of the devices with recorded allocator events.
 
     Attributes:
@@ -326,8 +319,7 @@ def memory(trace: Trace) -> Memory | None:
     return Memory(tuple(_device(trace, ordinal) for ordinal in ordinals))
 
 
-@dataclass(frozen=True, eq=False)
-class _Window:
+class _Window(Struct, frozen=True, eq=False):
     """The events of one device in one recorded window."""
 
     rows: Int64Array

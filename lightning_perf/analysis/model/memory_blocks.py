@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import union
@@ -30,8 +30,7 @@ _OF_KIND = np.array([CODES[kind] for kind in KINDS], dtype=np.int8)
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
+class Blocks(Struct, frozen=True, eq=False):
     """The blocks of one device in one window, one row per block.
 
     A position is a place among the allocator events of that device and window. After the event at position ``p``, the
@@ -233,8 +232,7 @@ def find_places(trace: Trace, blocks: Blocks, rows: Int64Array) -> list[tuple[st
     return list(zip(outermost, phase, modules, strict=True))
 
 
-@dataclass(frozen=True)
-class OperatorMemory:
+class OperatorMemory(Struct, frozen=True):
     """The allocator events of one operator on one device, over the whole recording.
 
     Attributes:

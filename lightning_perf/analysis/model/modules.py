@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
@@ -64,8 +64,7 @@ _ANNOTATION_PREFIX = "[pl][module]"
 """The prefix of such names in Lightning's ``PyTorchProfiler(record_module_names=True)``."""
 
 
-@dataclass(frozen=True)
-class ModuleRow:
+class ModuleRow(Struct, frozen=True):
     """A module in its place in the tree. Totals include the modules inside it, self times do not.
 
     Attributes:
@@ -94,8 +93,7 @@ class ModuleRow:
     backward_device_ns: int | None
 
 
-@dataclass(frozen=True)
-class ModuleTree:
+class ModuleTree(Struct, frozen=True):
     """The modules of the averaged steps.
 
     Attributes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -26,18 +27,14 @@ _HALF = {"c10::BFloat16": "bfloat16", "c10::Half": "float16"}
 _ACCUMULATE = "AccumulateGrad"
 
 
-@dataclass(frozen=True)
-class OperatorCall:
+class OperatorCall(Struct, frozen=True):
     """Calls of one operator with the same inputs.
 
     Attributes:
-        name: Name of the operator, such as ``aten::conv2d``.
         types: Types of its inputs as JSON text, as recorded.
         strides: Strides of its inputs in elements, likewise.
         values: Values of the inputs that are no tensors, likewise.
         forward_ns: Time of these calls with the operators inside them.
-        backward_ns: Time of the backward passes of these calls.
-        has_backward: Whether a backward pass was recorded.
     """
 
     name: str
@@ -56,14 +53,11 @@ class OperatorCall:
         return self.forward_ns + self.backward_ns
 
 
-@dataclass(frozen=True)
-class ParameterShape:
+class ParameterShape(Struct, frozen=True):
     """Parameters of one shape that a step updates.
 
     Attributes:
-        shape: The shape.
         type: Type of their gradients, as recorded.
-        count: Parameters of that shape.
     """
 
     shape: tuple[int, ...]
@@ -71,12 +65,10 @@ class ParameterShape:
     count: int
 
 
-@dataclass(frozen=True)
-class OperatorCalls:
+class OperatorCalls(Struct, frozen=True):
     """The operator calls of the forward pass, over the averaged steps.
 
     Attributes:
-        steps: Steps that the figures are over.
         on_device: Whether times are device times of the kernels that the calls launched. Otherwise they are host times.
         autocast: Type that autocast used in the recording, ``bfloat16`` or ``float16``; ``None`` without autocast.
         calls: Distinct calls, in the order of their first appearance.

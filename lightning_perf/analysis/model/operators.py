@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -24,8 +24,7 @@ _FRAME = re.compile(r".+\(\d+\): ")
 """The recorder writes ``file(line): function`` for Python code, and ``<built-in …>`` for functions of C."""
 
 
-@dataclass(frozen=True)
-class CallsByShape:
+class CallsByShape(Struct, frozen=True):
     """The calls of an operator with one list of input shapes.
 
     Attributes:
@@ -41,8 +40,7 @@ class CallsByShape:
     device_self_ns: int | None
 
 
-@dataclass(frozen=True)
-class CallsByStack:
+class CallsByStack(Struct, frozen=True):
     """The calls of an operator from one place in Python.
 
     Attributes:
@@ -58,8 +56,7 @@ class CallsByStack:
     device_self_ns: int | None
 
 
-@dataclass(frozen=True)
-class OperatorRow:
+class OperatorRow(Struct, frozen=True):
     """All calls of one operator.
 
     *Self* is the time of a call outside the operators that it calls, *total* the time with them. An operator inside
@@ -93,8 +90,7 @@ class OperatorRow:
     stacks: tuple[CallsByStack, ...] = ()
 
 
-@dataclass(frozen=True)
-class OperatorTable:
+class OperatorTable(Struct, frozen=True):
     """The operators of the averaged steps.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import intersect, merge, subtract
@@ -22,8 +22,7 @@ _STEP = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step$")
 _ZERO_GRAD = "Optimizer.zero_grad#"
 
 
-@dataclass(frozen=True)
-class OptimizerSteps:
+class OptimizerSteps(Struct, frozen=True):
     """The optimizer steps of the averaged steps, without the work of a closure that they run.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
 from lightning_perf.analysis.model.modules import forward_operator
@@ -16,8 +15,7 @@ from lightning_perf.trace.trace import Trace
 _CHECKPOINT = "CheckpointFunctionBackward"
 
 
-@dataclass(frozen=True)
-class Recompute:
+class Recompute(Struct, frozen=True):
     """The forward work that the backward repeats because of gradient checkpointing.
 
     Attributes:
@@ -34,34 +32,49 @@ class Recompute:
     on_device: bool
 
 
-def recompute(trace: Trace) -> Recompute | None:
-    """Find the forward work that the backward repeats.
+@cached_per_trace
+def repeated_operators(trace: Trace) -> BoolArray:
+    """Return which operators of the averaged steps are forward work that the backward repeats, or inside of it.
 
     A node of the backward runs its operators without autograd. Operators in it that autograd numbers, as it does in a
     forward, are those of a checkpointed region. So are those of a backward pass that is differentiated itself. Such a
     training only counts the nodes of reentrant checkpoints.
     """
     table, parents = trace.operators, trace.links.operator_parent
-    steps = int(averaged_steps(trace).sum())
-    if not len(table) or not steps:
-        return None
-    node = trace.names_where(is_backward_node)[table.name] | (table.forward_thread != 0)
-    numbered = (table.sequence >= 0) & ~node
-    repeated = numbered & (innermost_marked(parents, parents, node) != NO_ROW)
+    node = _nodes(trace)
+    repeated = (table.sequence >= 0) & ~node & (innermost_marked(parents, parents, node) != NO_ROW)
     repeated &= in_averaged_steps(trace, table.start_ns)
     if has_second_derivative(trace):
         checkpoint = trace.names_where(lambda name: _CHECKPOINT in name)[table.name]
         repeated &= innermost_marked(parents, parents, checkpoint) != NO_ROW
+    outermost = repeated & (innermost_marked(parents, parents, repeated) == NO_ROW)
+    # A node inside of a repeated region is the backward of that region, run by a nested engine.
+    within = innermost_marked(parents, np.arange(len(table)), outermost | node)
+    found: BoolArray = (within != NO_ROW) & outermost[within]
+    return found
+
+
+def _nodes(trace: Trace) -> BoolArray:
+    table = trace.operators
+    nodes: BoolArray = trace.names_where(is_backward_node)[table.name] | (table.forward_thread != 0)
+    return nodes
+
+
+def recompute(trace: Trace) -> Recompute | None:
+    """Find the forward work that the backward repeats."""
+    table, parents = trace.operators, trace.links.operator_parent
+    steps = int(averaged_steps(trace).sum())
+    if not len(table) or not steps:
+        return None
+    repeated, node = repeated_operators(trace), _nodes(trace)
     outermost = repeated & (innermost_marked(parents, parents, repeated) == NO_ROW)
     if not outermost.any():
         return None
     on_device = bool(trace.device.is_compute.any())
     if on_device:
         kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
-        # A node inside of a repeated region is the backward of that region, run by a nested engine.
-        within = innermost_marked(parents, trace.links.device_operator[kernels], outermost | node)
-        known = within != NO_ROW
-        time_ns = int(trace.device.duration_ns[kernels[known][outermost[within[known]]]].sum())
+        launcher = trace.links.device_operator[kernels]
+        time_ns = int(trace.device.duration_ns[kernels[repeated[launcher]]].sum())
     else:
         time_ns = _spans_ns(trace, np.flatnonzero(outermost), node)
     return Recompute(steps, int(outermost.sum()), time_ns, on_device)
@@ -102,8 +115,7 @@ _PARTS = frozenset({_CHECK, "aten::_is_any_true", "aten::any", "aten::is_nonzero
 """The operators that torch runs for a check, directly below the node."""
 
 
-@dataclass(frozen=True)
-class AnomalyChecks:
+class AnomalyChecks(Struct, frozen=True):
     """The checks in the averaged steps.
 
     Attributes:

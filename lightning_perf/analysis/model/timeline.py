@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import exclusive_ns, merge
@@ -27,9 +27,11 @@ MOST_CODES = 255
 
 _LONGEST_RUN = 255
 
+ROWS_AT_ONCE = 1 << 18
+"""Spans that are summed at once, or those of one code if they are more. It bounds the memory for large recordings."""
 
-@dataclass(frozen=True, eq=False)
-class Bins:
+
+class Bins(Struct, frozen=True, eq=False):
     """Spans of time in ascending order that do not overlap. Bins of one step touch.
 
     Attributes:
@@ -52,7 +54,17 @@ class Bins:
         filled = spans.end_ns > spans.start_ns
         if not filled.any() or not len(self):
             return (np.empty(0, dtype=np.int64),) * 3
-        start, end, code = spans.start_ns[filled], spans.end_ns[filled], spans.name[filled].astype(np.int64)
+        group = np.cumsum(np.bincount(spans.name[filled], minlength=codes)) // ROWS_AT_ONCE
+        parts = [self._sum_group(spans.at(filled & (group[spans.name] == each)), codes) for each in np.unique(group)]
+        pairs, time_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        order = np.argsort(pairs)
+        return pairs[order] // codes, pairs[order] % codes, time_ns[order]
+
+    def _sum_group(self, spans: Spans, codes: int) -> tuple[Int64Array, Int64Array]:
+        """Return pairs of bin and code as numbers, ascending, and the time of each that has any."""
+        if not len(spans):
+            return (np.empty(0, dtype=np.int64),) * 2
+        start, end, code = spans.start_ns, spans.end_ns, spans.name.astype(np.int64)
         # A copy of the axis for each code, so that one merge serves all of them.
         origin = int(min(start.min(), self.start_ns[0]))
         width = int(max(end.max(), self.end_ns[-1])) - origin + 1
@@ -70,7 +82,7 @@ class Bins:
         pairs, group = np.unique(at * codes + code[row], return_inverse=True)
         time_ns = sum_by(group, length, len(pairs))
         some = time_ns > 0
-        return pairs[some] // codes, pairs[some] % codes, time_ns[some]
+        return pairs[some], time_ns[some]
 
 
 def cut_steps(start_ns: Int64Array, end_ns: Int64Array, bins: int) -> Bins:
@@ -155,8 +167,7 @@ NAMES_LISTED = 3
 TOP_CATEGORIES = tuple(name for name, parent in CATEGORIES if parent is None)
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """One row of the timeline: the parts of each bin of every step.
 
     Attributes:
@@ -170,8 +181,7 @@ class Lane:
     data: str
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Where the time goes within each step. A lane that the recording cannot support is ``None``.
 
     Attributes:

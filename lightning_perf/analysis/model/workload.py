@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -37,8 +37,7 @@ MOST_LAYERS = 500
 """Distinct layers in the document. A model with more is compared by the most frequent ones."""
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """The forward calls of one kind of layer with one shape of weight.
 
     Attributes:
@@ -52,8 +51,7 @@ class Layer:
     calls: int
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """The training that a recording shows, for comparing it with another recording.
 
     Attributes:

@@ -13,11 +13,11 @@ Host, input, launches and idle time stay the same, so only the exposed part of c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -85,8 +85,7 @@ MAX_DEPTH = 8
 PartName = Literal["products", "products on Tensor Cores", "following", "fixed", "in 16 bits"]
 
 
-@dataclass(frozen=True)
-class AmpPart:
+class AmpPart(Struct, frozen=True):
     """A part of the compute time.
 
     Attributes:
@@ -95,8 +94,6 @@ class AmpPart:
         time_ns: Their time.
         fastest_ns: Their shortest time in mixed precision.
         slowest_ns: Their longest time in mixed precision.
-        memory_bound_ns: The part of `time_ns` with a shortest time that memory sets: reading the operands once in 16
-            bits at the device's full bandwidth. 0 if shapes or the device are not known.
     """
 
     name: PartName
@@ -104,11 +101,9 @@ class AmpPart:
     time_ns: int
     fastest_ns: float
     slowest_ns: float
-    memory_bound_ns: int
 
 
-@dataclass(frozen=True)
-class AmpGain:
+class AmpGain(Struct, frozen=True):
     """The expected gain of mixed precision.
 
     Attributes:
@@ -213,13 +208,11 @@ def _parts(
     read = np.minimum(read_ns[index], time)
     fastest = np.maximum(time / factors[index, 1], read)
     slowest = np.maximum(time / factors[index, 0], fastest)
-    bound = np.where(read > time / factors[index, 1], time, 0)
     parts = []
     for part in dict.fromkeys(names):
         rows = np.array([name == part for name in names])[index]
-        sums = (float(values[rows].sum()) for values in (time, fastest, slowest, bound))
-        total_ns, fastest_ns, slowest_ns, bound_ns = sums
-        parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns, int(bound_ns)))
+        total_ns, fastest_ns, slowest_ns = (float(values[rows].sum()) for values in (time, fastest, slowest))
+        parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns))
     parts.sort(key=lambda part: -part.time_ns)
     return tuple(parts), _cast_elements(trace, np.unique(owner[owned]))
 
@@ -294,8 +287,7 @@ def _elements(shapes_json: str) -> int:
     return sum(prod(shape) for shape in json_shapes(shapes_json) if shape)
 
 
-@dataclass(frozen=True)
-class AmpCheck:
+class AmpCheck(Struct, frozen=True):
     """A prediction and the measured result.
 
     Attributes:
@@ -310,13 +302,7 @@ class AmpCheck:
 
 
 def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
-    """Compare a prediction with the step time measured in mixed precision.
-
-    Example:
-        >>> gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)
-        >>> check_prediction(gain, 50e6)
-        AmpCheck(predicted=(1.25, 2.5), measured=2.0, held=True)
-    """
+    """Compare a prediction with the step time measured in mixed precision."""
     if not mixed_step_ns > 0:
         raise ValueError(f"mixed_step_ns={mixed_step_ns} must be above 0: pass the mean step time of the mixed run")
     low, high = gain.speedup

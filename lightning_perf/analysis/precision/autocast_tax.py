@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
@@ -19,8 +19,7 @@ _FLOATS = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat1
 _NARROW = ("fp16", "bf16")
 
 
-@dataclass(frozen=True)
-class Cast:
+class Cast(Struct, frozen=True):
     """Casts from one type to another.
 
     Attributes:
@@ -36,8 +35,7 @@ class Cast:
     time_ns: int
 
 
-@dataclass(frozen=True)
-class AutocastTax:
+class AutocastTax(Struct, frozen=True):
     """Time in casts between floating types, over the averaged steps.
 
     Attributes:

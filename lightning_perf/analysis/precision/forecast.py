@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
@@ -47,8 +48,7 @@ MAX_NAMED = 6
 """Layers that the advice names."""
 
 
-@dataclass(frozen=True)
-class FormatShares:
+class FormatShares(Struct, frozen=True):
     """How a format rounds the values of one tensor.
 
     Attributes:
@@ -64,8 +64,7 @@ class FormatShares:
     coarse: float
 
 
-@dataclass(frozen=True)
-class TensorForecast:
+class TensorForecast(Struct, frozen=True):
     """The rounding of one tensor of a layer.
 
     Attributes:
@@ -83,8 +82,7 @@ class TensorForecast:
     formats: tuple[FormatShares, ...]
 
 
-@dataclass(frozen=True)
-class LayerVerdict:
+class LayerVerdict(Struct, frozen=True):
     """The verdict on a layer in one recipe.
 
     Attributes:
@@ -107,8 +105,7 @@ class LayerVerdict:
         return self.safe and not self.misaligned
 
 
-@dataclass(frozen=True)
-class LayerForecast:
+class LayerForecast(Struct, frozen=True):
     """The forecast of one layer.
 
     Attributes:
@@ -143,8 +140,7 @@ class LayerForecast:
         return next(verdict for verdict in self.verdicts if verdict.recipe == recipe)
 
 
-@dataclass(frozen=True)
-class DeviceSaving:
+class DeviceSaving(Struct, frozen=True):
     """The predicted saving of a recipe on one device, if all usable layers change to it.
 
     Attributes:
@@ -164,8 +160,7 @@ class DeviceSaving:
     step_most: float | None = None
 
 
-@dataclass(frozen=True)
-class RecipeForecast:
+class RecipeForecast(Struct, frozen=True):
     """The forecast of one recipe for the whole model.
 
     Attributes:
@@ -189,8 +184,7 @@ class RecipeForecast:
     devices: tuple[DeviceSaving, ...]
 
 
-@dataclass(frozen=True)
-class ProductTime:
+class ProductTime(Struct, frozen=True):
     """The time of matrix products in a recording.
 
     Attributes:
@@ -203,8 +197,7 @@ class ProductTime:
     share: float
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """The forecast of a run.
 
     Attributes:

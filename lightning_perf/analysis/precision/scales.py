@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
@@ -18,8 +19,7 @@ from lightning_perf.run_files.numerics.samples import Fp8Sample, Fp8Tensor, Grad
 from lightning_perf.trace.columns import Int64Array
 
 
-@dataclass(frozen=True)
-class ScalerState:
+class ScalerState(Struct, frozen=True):
     """The state of a gradient scaler, kept on the host so that reading it does not wait for the device.
 
     Attributes:
@@ -208,8 +208,7 @@ FLUSHED_LIMIT = 0.10
 LIMITS = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
-@dataclass(frozen=True)
-class Fp8TensorRow:
+class Fp8TensorRow(Struct, frozen=True):
     """One tensor of an FP8 layer over the run.
 
     Attributes:
@@ -242,8 +241,7 @@ class Fp8TensorRow:
         return self.saturated_steps > 0 or (self.flushed is not None and self.flushed > FLUSHED_LIMIT)
 
 
-@dataclass(frozen=True)
-class Fp8Layers:
+class Fp8Layers(Struct, frozen=True):
     """The FP8 layers of a run.
 
     Attributes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
 from lightning_perf.run_files.numerics.samples import ShadowSample
@@ -17,8 +19,7 @@ GROWTH = 2.0
 """The drift grows if the mean of 1 - cosine in the last quarter is at least this many times that of the first."""
 
 
-@dataclass(frozen=True)
-class ShadowPoint:
+class ShadowPoint(Struct, frozen=True):
     """One shadow step of the series.
 
     Attributes:
@@ -36,8 +37,7 @@ class ShadowPoint:
     norm_ratio: float | None
 
 
-@dataclass(frozen=True)
-class LayerDirection:
+class LayerDirection(Struct, frozen=True):
     """The gradients of one layer over all shadow steps.
 
     Attributes:
@@ -59,8 +59,7 @@ class LayerDirection:
     unknown: int
 
 
-@dataclass(frozen=True)
-class ShadowDrift:
+class ShadowDrift(Struct, frozen=True):
     """The shadow steps of a run.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
@@ -26,8 +26,7 @@ from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_code
 from lightning_perf.trace.trace import Trace
 
 
-@dataclass(frozen=True)
-class StepCommunication:
+class StepCommunication(Struct, frozen=True):
     """One averaged step.
 
     Attributes:
@@ -45,8 +44,7 @@ class StepCommunication:
     exposed_ns: int
 
 
-@dataclass(frozen=True)
-class CollectiveRow:
+class CollectiveRow(Struct, frozen=True):
     """All calls of one collective with one size.
 
     A collective's time includes the wait for the slowest rank. So bandwidths from the mean are those of the run, and
@@ -83,8 +81,7 @@ class CollectiveRow:
     best_bus_bytes_per_s: float | None
 
 
-@dataclass(frozen=True)
-class HostCollective:
+class HostCollective(Struct, frozen=True):
     """All calls of a collective that runs on the host (Gloo, MPI, UCC), by its annotation.
 
     Attributes:
@@ -98,8 +95,7 @@ class HostCollective:
     total_ns: int
 
 
-@dataclass(frozen=True)
-class Communication:
+class Communication(Struct, frozen=True):
     """Communication in the averaged steps.
 
     Attributes:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.ranks.collective_names import is_host_collective
+from lightning_perf.analysis.ranks.collective_names import (
+    bus_factor,
+    collective_bytes,
+    collective_kind,
+    is_host_collective,
+)
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.trace.columns import NO_ROW, DeviceEvents, Spans
 from lightning_perf.trace.indexing import at_rows
@@ -20,14 +25,14 @@ COLLECTIVES_KEPT = 4096
 """Collectives of a rank that are kept, the earliest ones. They suffice to see which rank waits for which."""
 
 
-@dataclass(frozen=True)
-class CollectiveCall:
+class CollectiveCall(Struct, frozen=True):
     """One collective on one rank.
 
     Attributes:
         name: The collective as recorded, or its kernel.
         group: Process group; empty if not recorded.
         duration_ns: Time from the rank's arrival to the end: the wait for the others, then the transfer.
+        bus_bytes: Bytes that bus bandwidth counts; 0 if unknown.
     """
 
     step: int
@@ -35,10 +40,10 @@ class CollectiveCall:
     group: str
     start_ns: int
     duration_ns: int
+    bus_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class RankTimes:
+class RankTimes(Struct, frozen=True):
     """One rank's times, as means over its averaged steps.
 
     Attributes:
@@ -98,11 +103,22 @@ def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
         name = group = np.full(len(rows), NO_ROW, dtype=np.int32)
     name = np.where(name == NO_ROW, table.name[rows], name)
     step = np.searchsorted(trace.steps.start_ns, table.start_ns[rows], side="right") - 1
-    columns = (trace.steps.number[step], name, group, table.start_ns[rows], table.duration_ns[rows])
+    bus = np.array([*(_bus_bytes(trace, place) for place in range(len(trace.collectives))), 0], dtype=np.int64)
+    sent = bus[recorded[rows]] if table is trace.device else np.zeros(len(rows), dtype=np.int64)
+    columns = (trace.steps.number[step], name, group, table.start_ns[rows], table.duration_ns[rows], sent)
     return tuple(
-        CollectiveCall(number, trace.names[code], trace.names[of] if of != NO_ROW else "", start_ns, duration_ns)
-        for number, code, of, start_ns, duration_ns in zip(*(column.tolist() for column in columns), strict=True)
+        CollectiveCall(number, trace.names[code], trace.names[of] if of != NO_ROW else "", *rest)
+        for number, code, of, *rest in zip(*(column.tolist() for column in columns), strict=True)
     )
+
+
+def _bus_bytes(trace: Trace, place: int) -> int:
+    """Return the bytes that bus bandwidth counts for a recorded collective; 0 if they are unknown."""
+    table = trace.collectives
+    kind, dtype = collective_kind(trace.names[table.name[place]]), int(table.dtype[place])
+    sizes = int(table.in_elements[place]), int(table.out_elements[place])
+    size = collective_bytes(kind, *sizes, trace.names[dtype] if dtype >= 0 else "")
+    return round((size or 0) * (bus_factor(kind, int(table.group_size[place])) or 0))
 
 
 _COMPARABLE_SHARE = 0.95
@@ -110,8 +126,7 @@ _COMPARABLE_SHARE = 0.95
 _SKEWS_LISTED = 20
 
 
-@dataclass(frozen=True)
-class CollectiveSkew:
+class CollectiveSkew(Struct, frozen=True):
     """All matched calls of one collective.
 
     Attributes:
@@ -121,6 +136,7 @@ class CollectiveSkew:
         mean_skew_ns: Mean time from the first rank's arrival to the last one's.
         max_skew_ns: Largest such time.
         last_rank: The rank that arrived last most often.
+        bus_bytes_per_s: Bus bandwidth, by the shortest time of a call on any rank; ``None`` for unknown sizes.
     """
 
     name: str
@@ -129,16 +145,17 @@ class CollectiveSkew:
     mean_skew_ns: int
     max_skew_ns: int
     last_rank: int
+    bus_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True)
-class CollectiveWaits:
+class CollectiveWaits(Struct, frozen=True):
     """The waits in all matched collectives, over all recorded steps.
 
     Attributes:
         wait_ns: Time that each rank waited for the last one to arrive.
         awaited_ns: Time that the others waited for each rank, together. It sums to all waits.
         last_arrivals: Number of collectives in which each rank arrived last.
+        bus_bytes_per_s: `Distributed.bus_bytes_per_s`.
     """
 
     clocks_comparable: bool | None
@@ -147,6 +164,7 @@ class CollectiveWaits:
     awaited_ns: Mapping[int, int]
     last_arrivals: Mapping[int, int]
     skew: tuple[CollectiveSkew, ...]
+    bus_bytes_per_s: float | None
 
 
 _Key = tuple[int, str, str, int]
@@ -171,7 +189,15 @@ def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
             wait[rank] += arrived[late] - time
             awaited[late] += arrived[late] - time
         last[late] += min(arrived.values()) < arrived[late]
-    return CollectiveWaits(comparable, len(matched), wait, awaited, last, _skew(arrivals))
+    skew = _skew(arrivals, matched)
+    return CollectiveWaits(comparable, len(matched), wait, awaited, last, skew, _bus_bandwidth(matched.values()))
+
+
+def _bus_bandwidth(matched: Iterable[dict[int, CollectiveCall]]) -> float | None:
+    """Return the bus bandwidth of collectives. The last rank to arrive does not wait: its time is the transfer."""
+    told = [calls.values() for calls in matched if all(call.bus_bytes for call in calls.values())]
+    spent_ns = sum(min(call.duration_ns for call in calls) for calls in told)
+    return sum(next(iter(calls)).bus_bytes for calls in told) * 1e9 / spent_ns if spent_ns else None
 
 
 def _match(by_rank: Mapping[int, RankTimes]) -> dict[_Key, dict[int, CollectiveCall]]:
@@ -201,14 +227,26 @@ def _last(arrived: _Arrivals) -> int:
     return max(arrived, key=lambda rank: (arrived[rank], -rank))
 
 
-def _skew(arrivals: dict[_Key, _Arrivals]) -> tuple[CollectiveSkew, ...]:
+def _skew(
+    arrivals: dict[_Key, _Arrivals], matched: dict[_Key, dict[int, CollectiveCall]]
+) -> tuple[CollectiveSkew, ...]:
     skews: dict[tuple[str, str], list[int]] = defaultdict(list)
     last: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    for (_, name, group, _), arrived in arrivals.items():
+    calls: dict[tuple[str, str], list[dict[int, CollectiveCall]]] = defaultdict(list)
+    for key, arrived in arrivals.items():
+        _, name, group, _ = key
+        calls[name, group].append(matched[key])
         skews[name, group].append(max(arrived.values()) - min(arrived.values()))
         last[name, group][_last(arrived)] += 1
     rows = [
-        CollectiveSkew(*key, len(each), round(sum(each) / len(each)), max(each), last[key].most_common(1)[0][0])
+        CollectiveSkew(
+            *key,
+            len(each),
+            round(sum(each) / len(each)),
+            max(each),
+            last[key].most_common(1)[0][0],
+            _bus_bandwidth(calls[key]),
+        )
         for key, each in skews.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.mean_skew_ns * row.calls, row.name))[:_SKEWS_LISTED])
@@ -222,8 +260,7 @@ _MOST = 2 / 3
 """The others wait for a rank if at least this share of all waits is for it, and the waits matter to a step."""
 
 
-@dataclass(frozen=True)
-class RankShare:
+class RankShare(Struct, frozen=True):
     """One rank, as means per step.
 
     Attributes:
@@ -257,8 +294,7 @@ class RankShare:
     late_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """The rank with the longest work of its own.
 
     Attributes:
@@ -274,8 +310,7 @@ class Straggler:
     last_arrival_share: float | None
 
 
-@dataclass(frozen=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """The rank that the others wait for: at least two thirds of all waits in collectives, and 1 % of a step.
 
     It mostly is the straggler. Otherwise, it may have come late to the first recorded step, or has much work just
@@ -297,8 +332,7 @@ class Awaited:
     late_ns: int | None
 
 
-@dataclass(frozen=True)
-class Distributed:
+class Distributed(Struct, frozen=True):
     """The comparison of the ranks of a run.
 
     Attributes:
@@ -316,6 +350,8 @@ class Distributed:
         straggler: The rank with the longest work; None if the ranks are equal or there is only one.
         awaited: The rank that most of the waits were for; None without such a rank, or if no collectives could be
             matched.
+        bus_bytes_per_s: Bus bandwidth of the matched collectives with known sizes, by the shortest time of each on any
+            rank, which has no wait for others; None without any.
     """
 
     ranks: tuple[RankShare, ...]
@@ -329,6 +365,7 @@ class Distributed:
     balanced_saving_ns: float
     straggler: Straggler | None
     awaited: Awaited | None = None
+    bus_bytes_per_s: float | None = None
 
 
 def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
@@ -358,6 +395,7 @@ def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
         balanced_saving_ns=max(works) - mean if works else 0.0,
         straggler=_straggler(by_rank, shares, waits.matched) if len(shares) > 1 and imbalance >= _IMBALANCE else None,
         awaited=_awaited(shares, waits),
+        bus_bytes_per_s=waits.bus_bytes_per_s,
     )
 
 

@@ -8,9 +8,8 @@ lists the differences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import find_row, outlying
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
@@ -23,8 +22,7 @@ _OUTLIER_STEPS = 5
 """With fewer complete steps, no step is called an outlier."""
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """One step of the recording.
 
     Attributes:
@@ -40,8 +38,7 @@ class StepTime:
     complete: bool
 
 
-@dataclass(frozen=True)
-class CategoryTime:
+class CategoryTime(Struct, frozen=True):
     """The time of one category in each step.
 
     Mean, spread and share are over `Breakdown.averaged_steps`.
@@ -70,8 +67,7 @@ class CategoryTime:
     share: float | None
 
 
-@dataclass(frozen=True)
-class Outlier:
+class Outlier(Struct, frozen=True):
     """A step with an unusual wall time.
 
     Attributes:
@@ -87,8 +83,7 @@ class Outlier:
     category: str
 
 
-@dataclass(frozen=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Where the step time goes.
 
     Attributes:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from lightning_perf.run_files.fit.account import AccountEntry, AccountFacts, FitAccount, GcTotals, Group, LoaderStart
 
 
-@dataclass(frozen=True)
-class FitPart:
+class FitPart(Struct, frozen=True):
     """One entry of the account of a fit.
 
     Attributes:
@@ -29,8 +29,7 @@ class FitPart:
     later_ns: float | None = None
 
 
-@dataclass(frozen=True)
-class FitGroup:
+class FitGroup(Struct, frozen=True):
     """A group of entries, e.g. validation.
 
     Attributes:
@@ -50,8 +49,7 @@ class FitGroup:
         return next((part for part in self.parts if part.name == name), FitPart(name, 0, 0.0, 0))
 
 
-@dataclass(frozen=True)
-class FitTime:
+class FitTime(Struct, frozen=True):
     """Where the time of a whole fit went. The groups do not overlap, and they add up to the wall time exactly.
 
     Attributes:

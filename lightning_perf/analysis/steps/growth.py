@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup, WorkerGrowth
 from lightning_perf.trace.columns import Float64Array, Int64Array
@@ -30,8 +30,7 @@ Z_95 = 1.959964
 """Quantile of the normal distribution for an interval of 95 %."""
 
 
-@dataclass(frozen=True)
-class StepGrowth:
+class StepGrowth(Struct, frozen=True):
     """Steps that take longer and longer.
 
     Attributes:
@@ -62,14 +61,6 @@ def find_growth(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, am
     """Find out whether the steps of a run get longer and longer.
 
     Steps that grow with their tokens or samples (`amount`, -1 where unknown) are no problem.
-
-    Example:
-        >>> number = np.arange(100)
-        >>> growth = find_growth(number, 1_000_000 + 50_000 * number, 0 * number, 0 * number - 1)
-        >>> growth.slope_ns, growth.slope_low_ns, round(growth.growth, 1)
-        (50000.0, 50000.0, 5.0)
-        >>> find_growth(number, np.where(number < 40, 1_000_000, 4_000_000), 0 * number, 0 * number - 1) is None
-        True
     """
     if len(number) < LEAST_STEPS or not step_ns.all():
         return None
@@ -137,8 +128,7 @@ SHOWN = 8
 """Groups of tensors that are listed."""
 
 
-@dataclass(frozen=True)
-class TensorGrowth:
+class TensorGrowth(Struct, frozen=True):
     """Tensors of one kind that became more between two counts.
 
     Attributes:
@@ -156,8 +146,7 @@ class TensorGrowth:
     bytes: int
 
 
-@dataclass(frozen=True)
-class MemoryGrowth:
+class MemoryGrowth(Struct, frozen=True):
     """The memory of a fit at the ends of steps.
 
     Attributes:
@@ -165,9 +154,7 @@ class MemoryGrowth:
         source: ``allocator`` of the GPU, or ``process`` for the resident memory of the process.
         first_step: Step of the first sample.
         last_step: Step of the last sample.
-        first_bytes: Median of the first quarter of the samples.
-        last_bytes: Median of the last quarter.
-        bytes_per_step: Growth per step, from these medians.
+        bytes_per_step: Growth per step, from the medians of the first and the last quarter of the samples.
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The kinds of tensors that grew between them, the most bytes first.
@@ -180,8 +167,6 @@ class MemoryGrowth:
     source: Literal["allocator", "process"]
     first_step: int
     last_step: int
-    first_bytes: int
-    last_bytes: int
     bytes_per_step: float
     grows: bool
     counted_steps: int
@@ -207,8 +192,6 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
         source=record.source,
         first_step=int(steps[0]),
         last_step=int(steps[-1]),
-        first_bytes=int(medians[0]),
-        last_bytes=int(medians[-1]),
         bytes_per_step=per_step,
         grows=grows,
         counted_steps=counted,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
@@ -17,8 +16,7 @@ GAP_CLASSES = ("kernel_gap", *HOST_CATEGORIES)
 at fault. The others are the host's categories of the breakdown."""
 
 
-@dataclass(frozen=True, eq=False)
-class Gaps:
+class Gaps(Struct, frozen=True, eq=False):
     """The device-idle gaps of the averaged steps, in time order. A gap that spans two steps is cut in two.
 
     Attributes:
@@ -83,8 +81,7 @@ _GAPS_LISTED = 10
 _STEP_MARK = "ProfilerStep#"
 
 
-@dataclass(frozen=True)
-class IdleClass:
+class IdleClass(Struct, frozen=True):
     """The device-idle time of one class.
 
     Attributes:
@@ -102,8 +99,7 @@ class IdleClass:
     remedy: str
 
 
-@dataclass(frozen=True)
-class IdleGap:
+class IdleGap(Struct, frozen=True):
     """One gap.
 
     Attributes:
@@ -111,7 +107,6 @@ class IdleGap:
         start_ns: Its start, from the start of the recording.
         length_ns: Its length.
         cause: The class with the largest part of it.
-        parts_ns: Time of each class in it, in the order of `GAP_CLASSES`.
         before: The device work that ended last before it; None at the start of the recording.
         after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
@@ -124,7 +119,6 @@ class IdleGap:
     start_ns: int
     length_ns: int
     cause: str
-    parts_ns: tuple[int, ...]
     before: str | None
     after: str | None
     operator: str | None
@@ -133,8 +127,7 @@ class IdleGap:
     remedy: str
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """The device-idle time of the averaged steps: instants at which no device does anything.
 
     Attributes:
@@ -216,7 +209,6 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         start_ns=start - trace.begin_ns,
         length_ns=end - start,
         cause=cause,
-        parts_ns=tuple(int(gaps.parts_ns[name][row]) for name in GAP_CLASSES),
         before=trace.names[int(device.name[np.argmax(device.end_ns[:began])])] if began else None,
         after=trace.names[int(device.name[first_after])] if ends_it else None,
         operator=_running(trace, trace.operators, thread, start, end),

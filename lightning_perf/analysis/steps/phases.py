@@ -6,9 +6,8 @@ phase that comes first in `PHASES` gets the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import find_row
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, share_of
@@ -22,8 +21,7 @@ LEAVES: tuple[str, ...] = (*DEVICE_CATEGORIES, *HOST_CATEGORIES)
 """The categories without parts, which are the columns of the matrix."""
 
 
-@dataclass(frozen=True)
-class PhaseTime:
+class PhaseTime(Struct, frozen=True):
     """The time of one phase.
 
     Attributes:
@@ -42,8 +40,7 @@ class PhaseTime:
     category_mean_ns: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(Struct, frozen=True):
     """Phase × category.
 
     Attributes:
@@ -52,15 +49,11 @@ class Phases:
             to the category's time in the breakdown.
         source: The source of the phases: ``"own"`` ranges of `PerfCallback`, or ``"foreign"`` marks of PyTorch or
             Lightning. Where no foreign mark names forward and backward, operators do.
-        averaged_steps: The number of averaged steps, as in `Breakdown`.
-        truncated: Whether the file ends early. Times are then lower bounds, and shares are missing.
     """
 
     categories: tuple[str, ...]
     phases: tuple[PhaseTime, ...]
     source: str
-    averaged_steps: int
-    truncated: bool
 
     def phase(self, name: str) -> PhaseTime:
         """Return the row of one phase, or raise a `KeyError` that lists them."""
@@ -98,8 +91,7 @@ def phases(trace: Trace) -> Phases:
         )
         for p, name in enumerate(PHASES)
     )
-    source = "own" if has_own_marks(trace) else "foreign"
-    return Phases(LEAVES, rows, source, int(averaged.sum()), trace.problems.lacks_work)
+    return Phases(LEAVES, rows, "own" if has_own_marks(trace) else "foreign")
 
 
 def phase_times(trace: Trace) -> Int64Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.steps.growth import StepGrowth, find_growth
@@ -23,8 +23,7 @@ HICCUPS = 2
 """At most so many steps are hiccups: their long waits do not mean that the run waits for data."""
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(Struct, frozen=True):
     """The step times of a run, by the always-on timer.
 
     Percentiles, shares and rates are over the `steps` kept: warm-up and profiled steps are left out.
@@ -212,8 +211,7 @@ CANDIDATES = 5
 """Distances between long steps that are tried as a period, the most frequent first."""
 
 
-@dataclass(frozen=True)
-class PeriodicSteps:
+class PeriodicSteps(Struct, frozen=True):
     """Steps of a run that take longer at regular distances.
 
     Attributes:

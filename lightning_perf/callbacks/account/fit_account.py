@@ -99,6 +99,7 @@ class FitAccountant:
         self.samples: int | None = None
         self.tokens: int | None = None
         self.collections: tuple[GcTotals, ...] = ()
+        self.core_wait_ns: int | None = None
         self._trainer = trainer
         self._on_end = on_end
         self._failed = False
@@ -129,6 +130,8 @@ class FitAccountant:
             group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
         }
         transfer, fetch, compute = (entry("validation", name) for name in ("transfer", "fetch", "compute"))
+        self._flags = [entry("training steps", "stop flag"), entry("epoch boundaries", "stop flag")]
+        self._phases_ns: tuple[int, int] | None = None
         self._validation_phases = [-1, transfer, -1, -1, -1, fetch, compute]
         self._no_phases = [-1] * 7
         stack.phases = self._no_phases
@@ -142,6 +145,10 @@ class FitAccountant:
             for name in LOGGER_METHODS:
                 number = entry("logging", f"{type(logger).__name__}.{name}")
                 self._wrapped.wrap(logger, name, functools.partial(self._timed, number))
+        if trainer.world_size > 1:
+            # Where Lightning tells every rank before each batch whether rank 0 has to stop (2.5.6 and later).
+            loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+            self._wrapped.wrap(loop, "_broadcast_sigterm_tensor", self._flagging)
         # The Trainer announces no start of worker processes.
         self._wrapped.wrap(DataLoader, "__iter__", self._iterating)
         stack.leave()
@@ -194,6 +201,19 @@ class FitAccountant:
         if self.stack.is_own_thread:
             self.stack.mark(steps)
 
+    def step_phases_ns(self) -> tuple[int | None, int | None]:
+        """Return the time since the last call of transfer, forward and optimizer, and of phases that wait for ranks.
+
+        They are unknown in the first step, which has entries of its own.
+        """
+        if self._failed:
+            return None, None
+        times_ns, numbers, before = self.stack.times_ns, self._step_phases["training steps"], self._phases_ns
+        compute_ns = times_ns[numbers[TRANSFER]] + times_ns[numbers[FORWARD]] + times_ns[numbers[OPTIMIZER]]
+        wait_ns = times_ns[numbers[BACKWARD]] + times_ns[self._flags[0]]
+        self._phases_ns = compute_ns, wait_ns
+        return (None, None) if before is None else (compute_ns - before[0], wait_ns - before[1])
+
     def snapshot(self, end: Literal["returned", "report", "exception"]) -> FitAccount | None:
         """Return the account until now; None if it has failed."""
         if self._failed:
@@ -220,6 +240,7 @@ class FitAccountant:
             facts=self._facts(),
             tokens=self.tokens,
             collections=self.collections,
+            core_wait_ns=self.core_wait_ns,
         )
 
     def close(self) -> None:
@@ -447,6 +468,18 @@ class FitAccountant:
                 stack.leave()
 
         return timed
+
+    def _flagging(self, broadcast: Callable[[], None]) -> Callable[[], None]:
+        """Time the broadcast of the stop flag: in a step, or before the first one after epochs and validations."""
+
+        def flag() -> None:
+            self.stack.enter(self._flags[self._watches_fetch])
+            try:
+                broadcast()
+            finally:
+                self.stack.leave()
+
+        return flag
 
     def _describing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def describe(*args: Any, **kwargs: Any) -> Any:

@@ -27,17 +27,6 @@ class TimeStack:
     Attributes:
         phases: The entries of the phases of the loop, by the number of the phase. `enter_phase` uses them. A negative
             entry stands for the innermost action.
-        start_ns: The clock's first reading.
-
-    Example:
-        >>> readings = iter([0, 10, 25, 30])
-        >>> stack = TimeStack("training steps", "", now_ns=lambda: next(readings))
-        >>> stack.enter(stack.entry("checkpoints", "write"))
-        >>> stack.leave()
-        >>> stack.close()
-        30
-        >>> [(entry.name, entry.time_ns) for entry in stack.entries()]
-        [('', 15), ('write', 15)]
     """
 
     def __init__(self, group: Group, name: str, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:

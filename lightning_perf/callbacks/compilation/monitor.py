@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
 from lightning_perf.callbacks.error_reporter import ErrorReporter

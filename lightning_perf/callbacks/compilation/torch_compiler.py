@@ -10,10 +10,10 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import replace
 
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak
 

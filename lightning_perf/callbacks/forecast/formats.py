@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from msgspec import Struct
 
 FORMATS = ("fp16", "bf16", "e4m3", "e4m3-delayed", "e5m2", "e5m2-delayed", "mxfp8", "nvfp4")
 """The formats of a tensor.
@@ -22,8 +21,7 @@ _FP32_MANTISSA = 23
 _FP32_BIAS = 127
 
 
-@dataclass(frozen=True)
-class _Float:
+class _Float(Struct, frozen=True):
     """A small floating-point format without infinities in use.
 
     Attributes:
@@ -44,8 +42,7 @@ _E5M2 = _Float(2, -14, 57344.0, 61440.0)
 _E2M1 = _Float(1, 0, 6.0, 7.0)
 
 
-@dataclass(frozen=True)
-class Rounded:
+class Rounded(Struct, frozen=True):
     """A tensor after rounding.
 
     Attributes:
@@ -65,11 +62,6 @@ def round_values(
 
     Args:
         values: An FP32 matrix. Blocks run along its last dimension. The last block of a row may be shorter.
-
-    Example:
-        >>> x = torch.tensor([[448.0, 1.06, 0.0005]])
-        >>> round_values(x, "e4m3", largest=x.max(), earlier_largest=x.max()).values
-        tensor([[448.,   1.,   0.]])
     """
     if number_format == "fp16":
         return Rounded(values.half().float(), values.abs() >= 65520.0)

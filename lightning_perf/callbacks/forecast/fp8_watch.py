@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.formats import round_values
@@ -35,8 +35,7 @@ _LIMITS: dict[_Form, float] = {"e4m3": 448.0, "e5m2": 57344.0}
 _TE_TENSORS = (("activation", "scaling_fwd", 0), ("weight", "scaling_fwd", 1), ("gradient", "scaling_bwd", 0))
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """A tensor of a layer, with its figures on the device.
 
     Attributes:
@@ -112,15 +111,12 @@ class Fp8Monitor(FitObserver):
             self._write()
 
     def stop_waiting(self) -> None:
-        """Forget the figures that have not arrived."""
         self._waiting.clear()
 
     def close(self) -> None:
-        """Remove the hooks of the layers."""
         self._hooks.remove()
 
     def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
         self._hooks.remove()
         while self._waiting:
             self._write()

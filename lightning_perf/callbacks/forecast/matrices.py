@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 COVERED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -40,8 +40,7 @@ class LayerShape(NamedTuple):
     sizes: dict[str, int]
 
 
-@dataclass(frozen=True)
-class ProductSample:
+class ProductSample(Struct, frozen=True):
     """Samples of the operands of one matrix product, as FP32. Of both, the last dimension runs along the sums."""
 
     product: Literal["forward", "input gradient", "weight gradient"]

@@ -154,12 +154,10 @@ class ForecastMonitor(FitObserver):
         self._write()
 
     def stop_waiting(self) -> None:
-        """Forget the samples that have not arrived."""
         self._waiting.clear()
         self._rounded.clear()
 
     def close(self) -> None:
-        """Remove the hooks of the layers."""
         self._hooks.remove()
 
     def finish(self) -> None:

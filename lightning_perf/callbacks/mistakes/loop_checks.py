@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.mistakes.found import FoundMistakes, user_place
 from lightning_perf.callbacks.precision.autograd_graph import CAST, LEAF, graph_edges
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.objects import parts
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
 
@@ -86,30 +87,25 @@ class LoggedValues:
         self._found = found
         self.places: dict[str, str] = {}
         """The lines that log values in the first batches, by the values' names."""
-        self._wrapper: Any = None
+        self._wrapped = WrappedMethods()
 
     def start(self) -> None:
         """Start to note places."""
-        if "log" in vars(self._module) or self._wrapper is not None:
-            return
-        log = self._module.log
+        if not self._wrapped.active:
+            self._wrapped.wrap(self._module, "log", self._noting)
 
+    def _noting(self, log: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any, **kwargs: Any) -> Any:
-            self._note(*args, **kwargs)
+            name = args[0] if args else kwargs.get("name")
+            if isinstance(name, str) and name not in self.places:
+                self.places[name] = user_place(self._found.layers)[1]
             return log(*args, **kwargs)
 
-        self._wrapper = noting
-        object.__setattr__(self._module, "log", noting)
-
-    def _note(self, name: Any = None, *_: Any, **__: Any) -> None:
-        if isinstance(name, str) and name not in self.places:
-            self.places[name] = user_place(self._found.layers)[1]
+        return noting
 
     def stop(self) -> None:
         """Give the module its own `log` back."""
-        if self._wrapper is not None and vars(self._module).get("log") is self._wrapper:
-            object.__delattr__(self._module, "log")
-        self._wrapper = None
+        self._wrapped.restore()
 
     def on_epoch_end(self, loss: torch.Tensor | None) -> None:
         """Training on an epoch has ended."""

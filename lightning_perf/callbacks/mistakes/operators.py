@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.mistakes.found import FoundMistakes, user_place
 from lightning_perf.callbacks.mistakes.weights import SHORT, ZERO_IN_FP16
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 LARGEST_COUNT = {torch.float16: 2048, torch.bfloat16: 256}
 """The largest integer up to which a type holds every integer."""
@@ -65,8 +66,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._module = module
         self._found = found
         self._mixed = mixed
-        self._on = False
-        self._wrapper: Callable[..., Any] | None = None
+        self._wrapped = WrappedMethods()
         self._counts: dict[int, weakref.ref[torch.Tensor]] = {}
 
     @classmethod
@@ -76,27 +76,20 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
         """Look at the operators of the next calls of `training_step`."""
-        if "training_step" in vars(self._module) or self._wrapper is not None:
-            return
-        step = self._module.training_step
-
-        @functools.wraps(step)
-        def watched_step(*args: Any, **kwargs: Any) -> Any:
-            if not self._on:
-                return step(*args, **kwargs)
-            with self:
-                return step(*args, **kwargs)
-
-        self._on, self._wrapper = True, watched_step
-        object.__setattr__(self._module, "training_step", watched_step)
+        if not self._wrapped.active:
+            self._wrapped.wrap(self._module, "training_step", self._watched)
 
     def stop(self) -> None:
         """Give the module its own `training_step` back. A second call does nothing."""
-        self._on = False
         self._counts.clear()
-        if self._wrapper is not None and vars(self._module).get("training_step") is self._wrapper:
-            object.__delattr__(self._module, "training_step")
-        self._wrapper = None
+        self._wrapped.restore()
+
+    def _watched(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def watched_step(*args: Any, **kwargs: Any) -> Any:
+            with self if self._wrapped.active else nullcontext():
+                return step(*args, **kwargs)
+
+        return watched_step
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -109,11 +102,11 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if _TOO_LARGE in str(error):
                 self._constant(func, (*args, *kwargs.values()))
             raise
-        if self._on and torch._C._current_autograd_node() is None:
+        if self._wrapped.active and torch._C._current_autograd_node() is None:
             try:
                 self._check(func, args, kwargs, result)
             except Exception as error:
-                self._on = False
+                self.stop()
                 self._found.failed(error)
         return result
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -15,12 +15,11 @@ from torch.nn.utils import clip_grad
 
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.mistakes.found import FoundMistakes, user_place
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 _GROUPING = "_group_tensors_by_device_and_dtype"
 """The function that `clip_grad_norm_` and `clip_grad_value_` both call. Replacing it also works where a program has
 imported those two by name."""
-
-_METHODS = ("scale", "unscale_", "step", "update")
 
 _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 _FRAMES = 8
@@ -57,31 +56,30 @@ class ScalerCalls:
         self._trainer = trainer
         self._found = found
         self._states: dict[int, _ScalerState] = {}
-        self._originals: list[tuple[Any, str, Any, Any]] = []
+        self._wrapped = WrappedMethods()
 
     def start(self) -> None:
         """Start to listen."""
-        if self._originals:
+        if self._wrapped.active:
             return
-        for name in _METHODS:
-            self._replace(torch.amp.GradScaler, name, getattr(self, f"_on_{name.rstrip('_')}"))
-        if hasattr(clip_grad, _GROUPING):
-            self._replace(clip_grad, _GROUPING, self._on_clip)
+        listeners = {
+            "scale": self._on_scale,
+            "unscale_": self._on_unscale,
+            "step": self._on_step,
+            "update": self._on_update,
+        }
+        for name, listener in listeners.items():
+            self._wrapped.wrap(torch.amp.GradScaler, name, partial(self._listening, listener))
+        self._wrapped.wrap(clip_grad, _GROUPING, partial(self._listening, self._on_clip))
 
     def stop(self) -> None:
         """Restore the original functions, unless something else has replaced ours by now."""
-        for owner, name, original, ours in self._originals:
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, original)
-        self._originals = []
+        self._wrapped.restore()
         self._states.clear()
 
-    def _replace(self, owner: Any, name: str, listener: Callable[..., None]) -> None:
-        original = vars(owner)[name]
-
-        @functools.wraps(original)
+    def _listening(self, listener: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
         def listening(*args: Any, **kwargs: Any) -> Any:
-            if self._originals:
+            if self._wrapped.active:
                 try:
                     listener(*args, *kwargs.values())
                 except Exception as error:
@@ -89,8 +87,7 @@ class ScalerCalls:
                     self._found.failed(error)
             return original(*args, **kwargs)
 
-        setattr(owner, name, listening)
-        self._originals.append((owner, name, original, listening))
+        return listening
 
     def _state(self, scaler: Any) -> _ScalerState:
         return self._states.setdefault(id(scaler), _ScalerState(scaler))

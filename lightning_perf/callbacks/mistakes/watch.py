@@ -84,7 +84,6 @@ class MistakeWatch(FitObserver):
         return idle + (["on_batch_end", "on_epoch_end"] if not self._log.places else [])
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """A training batch starts."""
         self._check_saved()
         if not self._first:
             return
@@ -100,7 +99,6 @@ class MistakeWatch(FitObserver):
             self._operators.start()
 
     def on_before_backward(self, loss: Any) -> None:
-        """A backward pass starts."""
         if not self._first:
             return
         self._backwards += 1
@@ -108,7 +106,6 @@ class MistakeWatch(FitObserver):
             self._casts.on_before_backward(loss)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """An optimizer is about to step."""
         if not self._first:
             return
         if self._manual:
@@ -119,7 +116,6 @@ class MistakeWatch(FitObserver):
         self._backwards = 0
 
     def on_batch_end(self, outputs: Any) -> None:
-        """A training batch has ended."""
         loss = outputs.get("loss") if type(outputs) is dict or isinstance(outputs, Mapping) else outputs
         self._loss = loss if isinstance(loss, torch.Tensor) else self._loss
         if not self._first:
@@ -130,7 +126,6 @@ class MistakeWatch(FitObserver):
             self._end_first()
 
     def on_epoch_end(self) -> None:
-        """Training on an epoch has ended."""
         self._log.on_epoch_end(self._loss)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -139,11 +134,9 @@ class MistakeWatch(FitObserver):
         self.idle_changes()
 
     def results(self) -> dict[str, Any]:
-        """Return the mistakes."""
         return {"mistakes": self._found.mistakes}
 
     def finish(self) -> None:
-        """Training has ended or failed."""
         self._end_first()
         self._check_saved()
         self._averages.check(self._found)
@@ -153,7 +146,6 @@ class MistakeWatch(FitObserver):
             check_schedule(self._found, history)
 
     def close(self) -> None:
-        """Remove all that the watch added to torch and to the module. A second call does nothing."""
         self._first = False
         self._operators.stop()
         self._calls.stop()

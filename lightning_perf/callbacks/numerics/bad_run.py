@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.host_copy import ScalarCopies
-from lightning_perf.callbacks.lightning_compat import holds_whole_model, step_number
+from lightning_perf.callbacks.lightning_compat import Module, holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.found import layer_names
-from lightning_perf.callbacks.numerics.cure_search import CureSearch
 from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch, is_finite
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
@@ -87,7 +88,6 @@ class LossWatch(FitObserver):
             self._batch = self._replay.keep(batch, batch_idx)
 
     def on_before_backward(self, loss: Any) -> None:
-        """A backward pass starts."""
         if self._result is not None or not isinstance(loss, torch.Tensor):
             return
         self._bad_loss = False
@@ -101,7 +101,6 @@ class LossWatch(FitObserver):
                 self._exact = True
 
     def on_after_backward(self) -> None:
-        """The backward pass has ended, and the optimizer has not stepped yet."""
         if self._result is not None or self._batch is None:
             return
         if self._bad_loss:
@@ -120,11 +119,9 @@ class LossWatch(FitObserver):
             self._diagnose("drift")
 
     def results(self) -> dict[str, Any]:
-        """Return the diagnosis, None if there was nothing to diagnose."""
         return {"bad_run": self._result}
 
     def close(self) -> None:
-        """Let go of the batch."""
         self._batch, self._losses = None, ScalarCopies()
 
     def _gradients_are_bad(self) -> bool:
@@ -152,8 +149,7 @@ class LossWatch(FitObserver):
             self._result = BadRun(step, precision, symptom, weights_finite=False, layer=bad)
 
 
-@dataclass(frozen=True)
-class _Pass:
+class _Pass(Struct, frozen=True):
     """The loss of a pass; its gradients in one FP32 vector, None if the loss or a gradient is not finite."""
 
     loss: float = float("nan")
@@ -192,7 +188,7 @@ class _Diagnosis:
         # Where FP32 fails too, its own pass shows the cause, without the overflows of 16 bits.
         origin = _origin(mixed_watch.found, fp32_watch.found) if sound else _origin(fp32_watch.found, ())
         if origin is not None:
-            found = replace(found, **{name: value for name, value in vars(origin).items() if name != "finite_inputs"})
+            found = replace(found, **{name: value for name, value in asdict(origin).items() if name != "finite_inputs"})
         return found if fp32.gradients is None or mixed.is_like(fp32) else self._with_cure(found, fp32)
 
     def _in_batch(self) -> tuple[str, ...]:
@@ -271,3 +267,108 @@ def _origin(suspects: Sequence[NonFiniteOperator], benign: Sequence[NonFiniteOpe
     found = [one for one in found if not one.fills] or found
     makes_nan = [one for one in found if one.finite_inputs and one.value == "nan"]
     return next(iter(makes_nan or [one for one in found if one.finite_inputs] or found), None)
+
+
+MAX_TRIALS = 64
+MAX_SECONDS = 60.0
+"""Limits of a search. It then returns the best list so far."""
+
+
+class _OutOfBudgetError(Exception):
+    """The search has used up its trials or its time."""
+
+
+class CureSearch:
+    """Searches the layers of a module for a minimal list that cures a batch.
+
+    No layer of the result can be left out. A container is replaced by layers inside it, as long as those suffice.
+    `cures` tells whether a batch is sound with these layers in FP32.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        cures: Callable[[tuple[str, ...]], bool],
+        *,
+        max_trials: int = MAX_TRIALS,
+        max_seconds: float = MAX_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trials = 0
+        """Lists tried so far."""
+        self._cures = cures
+        self._max_trials = max_trials
+        self._until = clock() + max_seconds
+        self._clock = clock
+        self._known: dict[frozenset[str], bool] = {}
+        self._best: tuple[str, ...] | None = None
+        self._children: dict[str, tuple[str, ...]] = {}
+        for name, layer in module.named_modules():
+            inner = [child for child, _ in layer.named_children() if child != "_orig_mod"]
+            self._children[layer_name(name)] = tuple(layer_name(f"{name}.{child}".lstrip(".")) for child in inner)
+        self._order = {name: number for number, name in enumerate(self._children)}
+
+    def find(self, suspect: str) -> tuple[str, ...] | None:
+        """Return a minimal list in the module's order; None if not even all layers in FP32 cure the batch.
+
+        The layer `suspect` is tried first, with the layers around it.
+        """
+        try:
+            found = self._find(suspect)
+            return found if found is None or self._test(found) else self._best
+        except _OutOfBudgetError:
+            return self._best
+
+    def _find(self, suspect: str) -> tuple[str, ...] | None:
+        for name in _with_parents(suspect):
+            if name in self._children and self._test((name,)):
+                return self._refined((name,))
+        top = self._children[""]
+        return self._refined(self._minimal(top, ())) if self._test(top) else None
+
+    def _test(self, names: Sequence[str]) -> bool:
+        key = frozenset(names)
+        if key not in self._known:
+            if self.trials >= self._max_trials or self._clock() > self._until:
+                raise _OutOfBudgetError
+            self.trials += 1
+            self._known[key] = bool(names) and self._cures(self._sorted(names))
+            if self._known[key] and (self._best is None or len(names) <= len(self._best)):
+                self._best = self._sorted(names)
+        return self._known[key]
+
+    def _sorted(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(sorted(names, key=lambda name: self._order.get(name, 0)))
+
+    def _minimal(self, names: tuple[str, ...], fixed: tuple[str, ...], *, grown: bool = False) -> tuple[str, ...]:
+        """Return a minimal part of `names` that cures together with `fixed`, which may suffice if it has grown.
+
+        This is QuickXplain (Junker, *QuickXplain: Preferred Explanations and Relaxations for Over-Constrained
+        Problems*, AAAI 2004).
+        """
+        if grown and self._test(fixed):
+            return ()
+        if len(names) == 1:
+            return names
+        first, second = names[: len(names) // 2], names[len(names) // 2 :]
+        kept = self._minimal(second, (*fixed, *first), grown=True)
+        return (*self._minimal(first, (*fixed, *kept), grown=bool(kept)), *kept)
+
+    def _refined(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Replace containers by layers inside them."""
+        done: tuple[str, ...] = ()
+        left = list(names)
+        while left:
+            name = left.pop(0)
+            children, others = self._children.get(name, ()), (*done, *left)
+            if children and self._test((*others, *children)):
+                left = [*self._minimal(children, others), *left]
+            else:
+                done = (*done, name)
+        return self._sorted(done)
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition(".")[0]

@@ -95,11 +95,9 @@ class NumericsGuard(FitObserver):
                     self._on_drift(last)
 
     def results(self) -> dict[str, Any]:
-        """Return the comparison, None if the steps were not made."""
         return {"numerics": self._result}
 
     def close(self) -> None:
-        """Let go of the batches and the weights."""
         self._left = 0
         self._steps, self._batches, self._losses, self._start, self._optimizer_state = [], [], [], [], {}
 

@@ -146,16 +146,13 @@ class LossScaleMonitor(FitObserver):
         return summarize_loss_scale(self._events)
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """A training batch starts."""
         self._began_ns = time.perf_counter_ns()
         self._backward_in_batch = False
 
     def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
-        """A backward pass starts."""
         self._backward_in_batch = self._backward_since_step = True
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """An optimizer is about to step, or to be skipped."""
         automatic = bool(self._module.automatic_optimization)
         self._close_attempt()
         if automatic and not self._backward_in_batch:
@@ -171,7 +168,6 @@ class LossScaleMonitor(FitObserver):
         self._open = _Attempt(optimizer, index, self._step, self._attempts, schedulers=schedulers)
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
-        """A training batch has ended, its learning-rate schedulers have stepped."""
         self._trained_ns = self._trained_now()
         self._began_ns = time.perf_counter_ns()
         self._close_attempt()
@@ -184,17 +180,14 @@ class LossScaleMonitor(FitObserver):
         self._unresolved.clear()
 
     def results(self) -> dict[str, Any]:
-        """Return the history."""
         return {"loss_scale": self.history}
 
     def close(self) -> None:
-        """Remove the hooks of the optimizers."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def finish(self) -> None:
-        """Training has ended or failed."""
         self.close()
         if self._open is not None and not self._open.executed and self._open.verdict is None:
             self._open = None  # cut off by an error before the scaler had its say

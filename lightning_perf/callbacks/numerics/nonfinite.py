@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -127,8 +127,7 @@ def _judge(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isnan().any(), 2, torch.where(values.isinf().any(), 1, 0))
 
 
-@dataclass(frozen=True)
-class NonFiniteOperator:
+class NonFiniteOperator(Struct, frozen=True):
     """An operator that makes inf, or makes NaN of numbers. In the backward pass it has the name of autograd's node.
 
     There, layer and line are those of the forward pass. All fields but the last are also those of `BadRun`.

@@ -6,11 +6,12 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -26,8 +27,7 @@ TensorCopies = list[tuple[torch.Tensor, torch.Tensor]]
 """Tensors of a training, each with a copy of its values."""
 
 
-@dataclass(frozen=True)
-class KeptBatch:
+class KeptBatch(Struct, frozen=True):
     """A training batch, its number in the epoch, and torch's random numbers before it, on the CPU and the GPU."""
 
     batch: Any
@@ -41,8 +41,7 @@ class KeptBatch:
         return replace(self, batch=batch)
 
 
-@dataclass(frozen=True)
-class ReplayedPass:
+class ReplayedPass(Struct, frozen=True):
     """The loss of a batch, and its gradients by the name of the parameter."""
 
     loss: torch.Tensor

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.precision.scales import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
@@ -43,8 +44,7 @@ _PROBE_DOUBLINGS = (20, 10, 5)
 _logger = logging.getLogger("lightning_perf")
 
 
-@dataclass(frozen=True)
-class _Counted:
+class _Counted(Struct, frozen=True):
     """A sample. Its counts may not have arrived from the device yet."""
 
     step: int
@@ -54,8 +54,7 @@ class _Counted:
     probe: _Probe | None
 
 
-@dataclass(frozen=True)
-class _Probe:
+class _Probe(Struct, frozen=True):
     """The result of one more backward pass for some layers, at a scale that many doublings higher."""
 
     layers: tuple[int, ...]
@@ -110,14 +109,12 @@ class UnderflowMonitor(FitObserver):
         return tabulate_underflow(self._samples) if self._samples else None
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """A training batch starts."""
         step = step_number(self._trainer)
         # Gradients start from zero with the first batch of a step. Later ones of an accumulation add to them.
         first_of_step = batch_idx % self._trainer.accumulate_grad_batches == 0
         self._batch = step if first_of_step and step % self._every_n_steps == 0 else None
 
     def on_before_backward(self, loss: torch.Tensor) -> None:
-        """A backward pass starts, on a scaled loss."""
         if self._batch is None or loss.grad_fn is None:
             return
         self._graph = read_graph(loss)
@@ -148,11 +145,9 @@ class UnderflowMonitor(FitObserver):
             self._take(self._waiting.pop(0))
 
     def stop_waiting(self) -> None:
-        """Forget the counts that have not arrived."""
         self._waiting = []
 
     def results(self) -> dict[str, Any]:
-        """Return the table."""
         return {"underflow": self.table}
 
     def finish(self) -> None:

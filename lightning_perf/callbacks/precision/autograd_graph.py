@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 CAST = "ToCopyBackward0"
 LEAF = "torch::autograd::AccumulateGrad"
 _COMPILED = "CompiledFunctionBackward"
 
 
-@dataclass(frozen=True)
-class GradientGraph:
+class GradientGraph(Struct, frozen=True):
     """The parameters that a loss reaches.
 
     Attributes:
@@ -26,24 +25,12 @@ class GradientGraph:
     casts: dict[int, int]
     compiled: bool
 
-    @property
-    def total_casts(self) -> int:
-        """Casts of parameters in the forward pass."""
-        return sum(self.casts.values())
-
 
 def read_graph(loss: torch.Tensor) -> GradientGraph:
     """Count the casts of each parameter.
 
     Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
     weight cache it is cast once however often it is used.
-
-    Example:
-        >>> layer = torch.nn.Linear(2, 2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-        ...     loss = layer(layer(torch.ones(1, 2))).sum()
-        >>> read_graph(loss).total_casts  # weight and bias, each once for two uses
-        2
     """
     casts: dict[int, int] = {}
     compiled = False

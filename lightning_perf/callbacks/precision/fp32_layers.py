@@ -57,11 +57,6 @@ def find_layers(module: Module, patterns: Iterable[LayerPattern]) -> dict[str, n
     """Find the layers that patterns ask for.
 
     A list or dict of layers, which has no forward of its own, stands for the layers in it.
-
-    Example:
-        >>> net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "norm": nn.LayerNorm(2)})
-        >>> list(find_layers(net, ["body.*", nn.LayerNorm]))
-        ['body.0', 'body.1', 'norm']
     """
     named = {layer_name(name): layer for name, layer in module.named_modules() if name}
     found: set[str] = set()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic
 
@@ -40,8 +40,7 @@ class Tf32Override:
             self._flags = None
 
 
-@dataclass(frozen=True)
-class Fp32Flags:
+class Fp32Flags(Struct, frozen=True):
     """All flags of this process about FP32 products.
 
     Torch has two generations of them, and raises when the older are read after the newer were set by themselves. None

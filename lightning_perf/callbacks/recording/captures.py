@@ -103,15 +103,7 @@ def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
 
 
 class SlowStepDetector:
-    """Judges each step in order. Slow steps enter the history too, once their row has ended.
-
-    Example:
-        >>> detector = SlowStepDetector(CaptureOptions(sustained=2))
-        >>> [detector.add(step_ns) for step_ns in [100] * 30 + [200]][-1] is None
-        True
-        >>> detector.add(210)
-        Slowdown(usual_ns=100, limit_ns=125, step_ns=(200, 210))
-    """
+    """Judges each step in order. Slow steps enter the history too, once their row has ended."""
 
     def __init__(self, config: CaptureOptions) -> None:
         self._config = config
@@ -288,7 +280,6 @@ class Captures(StepObserver):
             self._signals = None
 
     def on_step_start(self) -> None:
-        """Start the clock."""
         self._open = True
         profiled = self._state.profiling
         self._judged = not self._settling and not profiled
@@ -336,7 +327,6 @@ class Captures(StepObserver):
         return slowdown
 
     def on_step_dropped(self) -> None:
-        """Leave the step out."""
         self._open = False
 
     def on_training_pause(self) -> None:

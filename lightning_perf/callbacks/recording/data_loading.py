@@ -113,13 +113,7 @@ def _collate(function: Any) -> str | None:
 
 
 def reaches_model(root: Any, module: Any) -> bool:
-    """Whether an object holds the model or a part of it: then its data depend on the state of the training.
-
-    Example:
-        >>> model = torch.nn.Linear(2, 2)
-        >>> reaches_model({"policy": model}, model), reaches_model([torch.nn.ReLU()], model)
-        (True, False)
-    """
+    """Whether an object holds the model or a part of it: then its data depend on the state of the training."""
     own: set[int] | None = None
     queue, seen = deque([root]), {id(root)}
     while queue and len(seen) < MAX_OBJECTS:

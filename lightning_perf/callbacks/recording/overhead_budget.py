@@ -74,7 +74,6 @@ class OverheadBudget(StepObserver):
         self.cost_ns += cost_ns
 
     def on_step_start(self) -> None:
-        """Start the clock."""
         self._profiled = self._state.profiling
         self._begin_ns = self._now_ns()
 

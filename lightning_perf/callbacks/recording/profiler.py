@@ -21,13 +21,13 @@ from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import (
     RecorderWatch,
     device_recording_stopped,
+    export_options,
     new_recorder,
     recorder_is_taken,
     without_thread_error,
 )
-from lightning_perf.callbacks.recording.window_notes import WindowNotes
+from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, WindowNotes
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
-from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.description import STOPPED_KEY
@@ -169,14 +169,12 @@ class WindowProfiler(StepObserver):
         self._stop()
 
     def on_phase_start(self, phase: Phase) -> None:
-        """Open the phase's range."""
         if self._state.recording:
             self._trained |= phase is Phase.FORWARD
             self._phase_mark = mark = record_function(phase.value)
             mark.__enter__()  # type: ignore[no-untyped-call]
 
     def on_phase_end(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
-        """Close the phase's range."""
         if self._phase_mark is not None:
             self._phase_mark.__exit__(None, None, None)
             self._phase_mark = None
@@ -339,7 +337,7 @@ class WindowProfiler(StepObserver):
         begin_ns = time.perf_counter_ns()
         try:
             folder = self._plan.folder_for(self._capture)
-            path = export_trace(stopped, folder, self._rank, time.time_ns())
+            path = export_trace(stopped, folder, self._rank, time.time_ns(), **export_options(stopped))
             self._trace_bytes = path.stat().st_size
         except Exception as error:
             self._errors.report("the trace of a window is lost", error)

@@ -36,9 +36,12 @@ class Recording:
     capture_slow_steps: CaptureOptions | bool = False
     max_overhead: float | timedelta | None = None
     ranks: Collection[int] | None = None
+    hang_after: float | None = None
 
     def __post_init__(self) -> None:
         check_budget(self.max_overhead)
+        if self.hang_after is not None and not 0 < self.hang_after < float("inf"):
+            raise ValueError(f"hang_after={self.hang_after!r} must be a number of seconds above 0")
         _ = self.schedule, self.captures
         object.__setattr__(self, "ranks", checked_ranks(self.ranks))
 

@@ -89,12 +89,7 @@ class Schedule:
         return math.inf if position is None else step + max(0, self.wait - position)
 
     def recorded_within(self, steps: int) -> int:
-        """Count the steps that are recorded in a fit of `steps` steps.
-
-        Example:
-            >>> Schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=0).recorded_within(8)
-            3
-        """
+        """Count the steps that are recorded in a fit of `steps` steps."""
         if steps <= self.skip_first:
             return 0
         cycles, rest = divmod(steps - self.skip_first, self.cycle)
@@ -107,10 +102,6 @@ class Schedule:
 
         The skipped steps give first, then the wait, then the warm-up; `active` stays, since the recording just ends
         with the fit. One step is left before the window, if there are two: the first step of a fit is like no other.
-
-        Example:
-            >>> Schedule().shortened(7)
-            Schedule(skip_first=0, wait=0, warmup=2, active=5, repeat=1)
         """
         missing = self.first_recorded + min(self.active, max(steps - 1, 1)) - steps
         shorter = {}
@@ -144,12 +135,7 @@ def expected_steps(trainer: Trainer) -> int | None:
 
 
 def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None) -> tuple[Schedule, str | None]:
-    """Shorten a schedule for a fit that is too short for it.
-
-    Example:
-        >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
-        'Shortened for a fit of 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
-    """
+    """Shorten a schedule for a fit that is too short for it."""
     if steps is None:
         return schedule, None
     shorter = schedule.shortened(steps, chosen)
@@ -164,12 +150,7 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
 
 
 def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:
-    """Return a line on the part of the schedule that was not recorded, and the reason.
-
-    Example:
-        >>> recording_notes(Schedule(skip_first=0, warmup=1, active=3), steps=3, recorded=2)
-        ['Recorded 2 of 3 steps: training ended after 3 steps, the schedule needs 4.']
-    """
+    """Return a line on the part of the schedule that was not recorded, and the reason."""
     planned = schedule.active * (schedule.repeat or 1)
     if recorded >= planned:
         return []

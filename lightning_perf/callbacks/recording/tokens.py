@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.host_copy import HostCopy
-from lightning_perf.callbacks.steps.batch_tokens import Padding, count_padding, find_sequences
+from lightning_perf.callbacks.steps.batch_parts import Padding, count_padding, find_sequences
 from lightning_perf.callbacks.steps.fit_state import FitState
 
 MOST_BATCHES = 16

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -47,6 +48,17 @@ def device_recording_stopped() -> bool:
     """
     asked = getattr(torch.autograd, "_is_kineto_stopped", None)  # private, and new
     return asked is not None and bool(asked())
+
+
+def export_options(stopped: profile) -> dict[str, Mapping[int, Any]]:
+    """Return the names that the program gave to kernels in CUDA graphs, for the export, as torch 2.15 takes them.
+
+    Without such names there is no option, because torch then exports events in Python, which takes longer.
+    """
+    module = getattr(torch.cuda, "graph_annotations", None)
+    named: Mapping[int, Any] = getattr(module, "get_kernel_annotations", dict)()
+    known = "cuda_graph_annotations" in inspect.signature(stopped.export_chrome_trace).parameters
+    return {"cuda_graph_annotations": named} if named and known else {}
 
 
 _THREAD_ERROR = b"External init callback must run in same thread as registerClient"

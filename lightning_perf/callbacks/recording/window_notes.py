@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec.structs import asdict
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.recording.batch_contents import count_contents
 from lightning_perf.callbacks.recording.memory_watch import process_bytes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.machine.environment import cuda_settings, setting_facts
+from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.machine.processor import processor_facts
+from lightning_perf.objects import attributes
+from lightning_perf.run_files.steps import WARMUP_STEPS
 from lightning_perf.trace.description import (
     BATCH_KEY,
     LOADER_KEY,
@@ -28,6 +36,109 @@ from lightning_perf.trace.description import (
 )
 from lightning_perf.trace.tensors import TENSORS_KEY
 from lightning_perf.workers.memory_limit import free_bytes
+
+LAST_STEPS = 20
+LEAST_STEPS = 3
+"""So many steps after the warm-up are the least that a median is taken of."""
+
+LATEST_STEPS = 3
+"""If these have fewer faults than the others, the run is still settling."""
+
+
+class PageFaultCounter:
+    """Counts the page faults of whole steps after the warm-up, except where the profiler runs.
+
+    The profiler's own faults are not the training's. Those of the first steps do not come back: they compile, and take
+    the memory that later steps use again.
+    """
+
+    def __init__(self, state: FitState, *, count: Callable[[], int | None] = count_page_faults) -> None:
+        self._state = state
+        self._count = count
+        self._before: int | None = None
+        self._steps: deque[int] = deque(maxlen=LAST_STEPS)
+
+    def on_step_start(self) -> None:
+        """Count from here."""
+        warming_up = self._state.step < WARMUP_STEPS
+        self._before = None if self._state.profiling or warming_up else self._count()
+
+    def on_step_end(self) -> None:
+        """Keep the difference."""
+        now = self._count() if self._before is not None else None
+        if now is not None and self._before is not None:
+            self._steps.append(now - self._before)
+        self._before = None
+
+    def on_step_cut(self) -> None:
+        """Forget a step that is dropped or interrupted: validation has page faults of its own."""
+        self._before = None
+
+    def median_per_step(self) -> float | None:
+        """Return the median of the last steps, that of the latest if it is lower, or None when they are too few."""
+        steps = list(self._steps)
+        if len(steps) < LEAST_STEPS:
+            return None
+        return min(statistics.median(steps), statistics.median(steps[-LATEST_STEPS:]))
+
+
+MAX_OBJECTS = 2_000
+"""Objects of a batch that are counted, in a few milliseconds of a step that is not recorded."""
+
+SMALL = (bool, int, float, complex, type(None))
+
+
+def count_contents(batch: Any) -> Batch:
+    """Count the tensors of a batch, its other objects and their bytes.
+
+    A batch may be any object, and no code of it runs. Plain containers are read by the methods of their base class, and
+    objects by their ``__dict__``. Everything else, such as a generator, counts as one object.
+    """
+    waiting, seen = [batch], set[int]()
+    tensors = tensor_bytes = objects = object_bytes = 0
+    while waiting and tensors + objects < MAX_OBJECTS:
+        value = waiting.pop()
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            tensors += 1
+            tensor_bytes += _tensor_bytes(value)
+        else:
+            objects += 1
+            object_bytes += _own_bytes(value, kind)
+        if id(value) not in seen:
+            seen.add(id(value))
+            waiting += _parts(value, kind)
+    return Batch(tensors, tensor_bytes, objects, object_bytes, complete=not waiting)
+
+
+def _tensor_bytes(tensor: Any) -> int:
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return int(tensor.numel()) * int(tensor.element_size())
+    except Exception:  # e.g. a nested tensor of some layouts has no size
+        return 0
+
+
+def _own_bytes(value: Any, kind: type) -> int:
+    """Return the bytes that go through the pipe unchanged."""
+    if kind is np.ndarray:
+        return int(value.nbytes)
+    return len(value) if kind in (str, bytes, bytearray) else 0
+
+
+def _parts(value: Any, kind: type) -> list[Any]:
+    """Return the objects that are sent with an object, at most `MAX_OBJECTS` of them."""
+    if issubclass(kind, (*SMALL, torch.nn.Module)):
+        return []
+    parts: list[Any] = []
+    for plain in (list, tuple, set, frozenset):
+        if issubclass(kind, plain):
+            parts += islice(plain.__iter__(value), MAX_OBJECTS)
+    if issubclass(kind, dict):
+        parts += islice(chain.from_iterable(dict.items(value)), MAX_OBJECTS)
+    if not issubclass(kind, torch.Tensor):
+        parts += islice(attributes(value).values(), MAX_OBJECTS)
+    return parts
 
 
 class WindowNotes:
@@ -44,6 +155,7 @@ class WindowNotes:
         errors: ErrorReporter,
         core_use: CoreUse,
         loader: Mapping[str, object],
+        nodes: int | None,
         parameters: Callable[[], int | None],
         hook_times: HookTimes | None = None,
         tensors: WindowLists | None = None,
@@ -53,6 +165,7 @@ class WindowNotes:
         self._errors = errors
         self._core_use = core_use
         self._loader = loader
+        self._nodes = nodes
         self._hook_times = hook_times
         self._tensors = tensors
         self._page_faults = PageFaultCounter(state)
@@ -68,7 +181,7 @@ class WindowNotes:
         yield PROCESSOR_KEY, json.dumps(processor | self._core_use.facts() | memory)
         if self._loader:
             yield LOADER_KEY, json.dumps(self._loader)
-        settings = setting_facts()
+        settings = setting_facts() | {"nodes": self._nodes}
         if self._on_cuda:
             with self._errors.instead("recordings do not name the device and its settings"):
                 settings |= cuda_settings()

@@ -1,187 +1,317 @@
-"""Watches a run's GPUs through NVIDIA's management library for throttling and other processes, which distort times.
+"""Watches a run's GPUs through NVIDIA's management library: clocks, heat, power, energy, and other processes.
 
 Needs the extra ``[nvml]``; without it, or without an NVIDIA GPU, nothing is watched.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeAlias
 
 import torch
 
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.machine.environment import nvml_uuid
 from lightning_perf.machine.processor import process_counters
+from lightning_perf.run_files.fit.gpu_health import (
+    HARDWARE_SLOWDOWN,
+    POWER_CAP,
+    REMARKABLE,
+    TROUBLE,
+    ClockReason,
+    GpuHealth,
+)
 
-PERIOD_S = 10.0
-"""Seconds between two looks: a look takes about a millisecond of the host's time, so a ten-thousandth at most."""
+PERIOD_S = 2.0
+"""Seconds between two looks: a look takes about a millisecond of a thread of its own, mostly in the driver."""
 
-INVALIDATING = {
-    0x08: "slowed down by its hardware",
-    0x20: "throttled by the driver, too hot",
-    0x40: "throttled by its hardware, too hot",
-    0x80: "throttled by its hardware, power brake",
-}
-"""Reasons for low clocks that are trouble of the machine: ``nvmlClocksEventReason…`` in NVML's ``nvml.h``."""
+PROCESSES_EVERY = 5
+"""Looks between two that also list the processes."""
 
-REMARKABLE = {
-    0x04: "at its power limit",
-    0x10: "held to the clock of other GPUs (sync boost)",
-}
-"""Reasons that are usual for a GPU under full load. They are worth a remark, and belong to the cost of an arm. The
-others, idle (1), application clocks (2) and display clocks (256), are no limit or a setting."""
+MAX_SAMPLES = 256
+"""Samples kept. When they are full, every second one is dropped, and their distance doubles."""
+
+JOIN_S = 2.0
+"""Longest wait for a look that takes long, at the end of training."""
 
 COUNTED = {
-    1: ("slowed down by heat", 0.01, True),
-    0: ("held back by its power limit", 0.05, False),
+    "heat_limited_s": ("slowed down by heat", 0.01, True),
+    "power_limited_s": ("held back by its power limit", 0.05, False),
 }
 """Time that NVML counts (``nvmlPerfPolicyType_t``): words for it, the share of the run from which on it is said, and
-whether it makes the run's times invalid. Looks at the clocks miss what happens between them, and the last one finds an
-idle GPU."""
+whether it makes the run's times invalid. Looks at the clocks miss what happens between them."""
 
-UNANSWERED = ("NVMLError_NotSupported", "NVMLError_NoPermission", "NVMLError_FunctionNotFound")
-"""Errors of a GPU, or a part of one, that does not answer a question. That is no fault: the question is left out."""
+UNANSWERED = ("NVMLError_NotSupported", "NVMLError_NoPermission", "NVMLError_FunctionNotFound", "AttributeError")
+"""Errors of a GPU, a part of one, or older bindings, that do not answer a question. That is no fault: the question is
+left out."""
 
-HARDWARE_SLOWDOWN = 0x08
-SPECIFIC_SLOWDOWNS = 0x40 | 0x80
+IDLE, CLOCK_SETTING, SPECIFIC_SLOWDOWNS = 0x01, 0x02, 0x40 | 0x80
+
+LEAST_BUSY = 0.5
+"""Share of the time before a sample in which kernels ran, from which on the GPU counts as under load."""
+
+LOWERED_BY_W = 1.0
+"""A power limit counts as lowered if it is below the default by more than this."""
+
+Questions: TypeAlias = Mapping[str, Callable[[Any, Any], float]]
+"""Functions of NVML and a GPU's handle, by the name of the figure."""
+
+
+def _clock_reasons(nvml: Any, gpu: Any) -> int:
+    # The older of two names, which drivers before 535 know as well; newer bindings may drop it.
+    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+    reasons = int((ask or nvml.nvmlDeviceGetCurrentClocksEventReasons)(gpu))
+    # The general reason is set as well next to a specific one, and says less.
+    return reasons & ~HARDWARE_SLOWDOWN if reasons & SPECIFIC_SLOWDOWNS else reasons
+
+
+STATE: Questions = {
+    "reasons": _clock_reasons,
+    "clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, 1),  # NVML_CLOCK_SM
+    "power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0),  # NVML_TEMPERATURE_GPU
+    "busy": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+}
+LIMITS: Questions = {
+    "max_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, 1),
+    "set_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetApplicationsClock(gpu, 0),  # NVML_CLOCK_GRAPHICS
+    "power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    "default_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
+    "slowdown_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperatureThreshold(gpu, 1),  # …_THRESHOLD_SLOWDOWN
+}
+COUNTERS: Questions = {
+    "energy_j": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    "power_limited_s": lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, 0).violationTime / 1e9,
+    "heat_limited_s": lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, 1).violationTime / 1e9,
+    # Since the driver was loaded: NVML_VOLATILE_ECC.
+    "uncorrected_errors": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0),
+    "corrected_errors": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, 0, 0),
+}
+
+
+class Gpu:
+    """A GPU, or a part of one, that NVML finds by its unique name. A question that fails is not asked again."""
+
+    def __init__(self, nvml: Any, uuid: str, fail: Callable[[BaseException], None]) -> None:
+        self.uuid = uuid
+        self.handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._nvml = nvml
+        self._fail = fail
+        self._failed: set[str] = set()
+        try:  # clocks, limits and counters of a MIG instance are those of the whole GPU
+            self._whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self.handle)
+        except Exception:  # it is a whole GPU already, or the bindings are old
+            self._whole = self.handle
+
+    def ask(self, questions: Questions) -> dict[str, Any]:
+        """Return the answers that the whole GPU gives."""
+        return {name: answer for name in questions if (answer := self._ask(name, questions[name])) is not None}
+
+    def process_ids(self) -> list[int]:
+        """Return the processes on it, or on this part of it."""
+        found = self._ask("processes", lambda nvml, _: nvml.nvmlDeviceGetComputeRunningProcesses(self.handle))
+        return [int(process.pid) for process in found or ()]
+
+    def _ask(self, name: str, question: Callable[[Any, Any], Any]) -> Any:
+        if name in self._failed:
+            return None
+        try:
+            return question(self._nvml, self._whole)
+        except Exception as error:
+            self._failed.add(name)
+            if type(error).__name__ not in UNANSWERED:  # virtual GPUs answer some questions and not others
+                self._fail(error)
+            return None
 
 
 class DeviceHealth:
-    """Watches the GPUs of a run.
+    """Watches GPUs of a run from a thread, which does not keep the process alive.
 
     Args:
-        tell: Called once for each thing seen, with words for it and whether it makes the run's times invalid.
-        fail: Called when an NVML query fails; the watch then does without it.
+        uuids: NVML's names for them. The first one is that of the rank.
+        siblings: Whether other processes of the same training may use them.
     """
 
     def __init__(
         self,
         uuids: Sequence[str],
         *,
-        tell: Callable[[str, bool], None],
-        fail: Callable[[BaseException], None],
+        rank: int = 0,
         siblings: bool = False,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tell = tell
-        self._fail = fail
+        self._uuids = uuids
+        self._rank = rank
         self._family = os.getppid() if siblings else os.getpid()
         self._now_s = now_s
-        self._next_s = 0.0
-        self._told: set[str] = set()
+        self._said: set[str] = set()
+        self._news: deque[tuple[str, bool]] = deque()
+        self._errors: deque[BaseException] = deque()
         self._nvml: Any = None
-        self._handles: list[Any] = []
-        self._questions: list[Callable[[str, Any], None]] = [self._ask_clocks, self._ask_processes]
+        self._gpus: list[Gpu] = []
+        self._before: list[dict[str, float]] = []
         self._began_s = now_s()
-        self._counted_at_start: list[dict[int, int]] = []
+        self._looks = 0
+        self._distance = 1
+        self._samples: list[dict[str, Any]] = []
+        self._health: GpuHealth | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lightning_perf device", daemon=True)
+
+    def start(self) -> None:
+        """Start to look once per period."""
+        self._thread.start()
+
+    def finish(self) -> GpuHealth | None:
+        """Look no longer, and return the health of the rank's own GPU; None if nothing was watched."""
+        self._stop.set()
+        self._thread.join(JOIN_S)
+        return self._health
+
+    def news(self) -> list[tuple[str, bool]]:
+        """Return new observations: words for each, and whether it makes the times of the run invalid."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def errors(self) -> list[BaseException]:
+        """Return new errors; the watch does without the question that failed."""
+        return [self._errors.popleft() for _ in range(len(self._errors))]
+
+    def _run(self) -> None:
+        try:
+            if self.open():
+                while True:
+                    self.look()
+                    if self._stop.wait(PERIOD_S):
+                        break
+                self._health = self.close()
+        except Exception as error:  # no driver, no such device, no permission
+            self._errors.append(error)
+        finally:
+            if self._nvml is not None:
+                with suppress(Exception):
+                    self._nvml.nvmlShutdown()
+
+    def open(self) -> bool:
+        """Connect to NVML, and read the counters; return whether that is possible."""
         try:
             import pynvml
         except ImportError:
-            return
-        try:
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-            self._counted_at_start = [self._counters(handle) for handle in self._handles]
-        except Exception as error:  # no driver, no such device, no permission
-            self._handles = []
-            self._fail(error)
-            self.close()
-        self.look()
-
-    def tick(self) -> None:
-        """Look when it is time; costs a look at the clock otherwise."""
-        if self._handles and self._now_s() >= self._next_s:
-            self.look()
+            return False
+        pynvml.nvmlInit()
+        self._nvml = pynvml
+        self._gpus = [Gpu(pynvml, uuid, self._errors.append) for uuid in self._uuids]
+        self._before = [gpu.ask(COUNTERS) for gpu in self._gpus]
+        self._began_s = self._now_s()
+        return True
 
     def look(self) -> None:
-        """Look at all devices now."""
-        self._next_s = self._now_s() + PERIOD_S
-        for number, handle in enumerate(self._handles):
-            for question in list(self._questions):
-                self._try(question, self._name(number), handle)
+        """Look at all GPUs now."""
+        for number, gpu in enumerate(self._gpus):
+            state = gpu.ask(STATE)
+            if number == 0 and self._looks % self._distance == 0:
+                self._samples.append(state)
+            self._say_reasons(self._name(number), state.get("reasons", 0))
+            if self._looks % PROCESSES_EVERY == 0:
+                self._say_processes(self._name(number), gpu.process_ids())
+        self._looks += 1
+        if len(self._samples) > MAX_SAMPLES:
+            self._samples = self._samples[::2]
+            self._distance *= 2
 
-    def finish(self) -> None:
-        """Look once more, and say for which share of the run NVML counted a limit."""
-        self.look()
-        elapsed_ns = (self._now_s() - self._began_s) * 1e9
-        for number, (handle, start) in enumerate(zip(self._handles, self._counted_at_start, strict=True)):
-            counted = self._counters(handle)
-            for policy, (words, least, invalid) in COUNTED.items():
-                if policy in start and policy in counted and elapsed_ns > 0:
-                    share = min((counted[policy] - start[policy]) / elapsed_ns, 1.0)
-                    if share >= least:
-                        self._say(f"{self._name(number)} was {words} for {share:.0%} of the training", invalid=invalid)
-
-    def close(self) -> None:
-        """Let go of NVML. Does nothing the second time."""
-        nvml, self._nvml, self._handles = self._nvml, None, []
-        if nvml is not None:
-            try:
-                nvml.nvmlShutdown()
-            except Exception as error:
-                self._fail(error)
-
-    def _try(self, question: Callable[[str, Any], None], name: str, handle: Any) -> None:
-        try:
-            question(name, handle)
-        except Exception as error:
-            self._questions.remove(question)
-            if type(error).__name__ not in UNANSWERED:  # virtual GPUs answer some questions and not others
-                self._fail(error)
+    def close(self) -> GpuHealth:
+        """Read the counters again, and return the health of the rank's own GPU."""
+        watched_s = self._now_s() - self._began_s
+        counted = [
+            {name: max(after - before[name], 0) for name, after in gpu.ask(COUNTERS).items() if name in before}
+            for gpu, before in zip(self._gpus, self._before, strict=True)
+        ]
+        for number, counts in enumerate(counted):
+            self._say_counts(self._name(number), counts, watched_s)
+        own, limits = self._gpus[0], self._gpus[0].ask(LIMITS)
+        kept: dict[str, Any] = {
+            name: counted[0].get(name) for name in ("energy_j", "uncorrected_errors", "corrected_errors")
+        }
+        return GpuHealth(self._rank, own.uuid, round(watched_s, 3), **summarize(self._samples, limits), **kept)
 
     def _name(self, number: int) -> str:
-        return "the device" if len(self._handles) == 1 else f"device {number}"
+        return "the device" if len(self._gpus) == 1 else f"device {number}"
 
-    def _counters(self, handle: Any) -> dict[int, int]:
-        """Return the nanoseconds that NVML has counted for each limit since the driver was loaded."""
-        try:
-            whole, ask = self._whole(handle), self._nvml.nvmlDeviceGetViolationStatus
-            return {policy: int(ask(whole, policy).violationTime) for policy in COUNTED}
-        except Exception:  # older bindings and some devices have no counters: the looks at the clocks remain
-            return {}
-
-    def _whole(self, handle: Any) -> Any:
-        """Return the handle of the GPU that a MIG instance is a part of: clocks and limits are the whole GPU's."""
-        find = getattr(self._nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", None)
-        try:
-            return handle if find is None else find(handle)
-        except Exception:  # it is a whole GPU already
-            return handle
-
-    def _ask_clocks(self, name: str, handle: Any) -> None:
-        # The older of two names, which drivers before 535 know as well; newer bindings may drop it.
-        ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
-        reasons = int((ask or self._nvml.nvmlDeviceGetCurrentClocksEventReasons)(self._whole(handle)))
-        if reasons & SPECIFIC_SLOWDOWNS:
-            reasons &= ~HARDWARE_SLOWDOWN  # set as well then, and says less
-        for table, invalid in ((INVALIDATING, True), (REMARKABLE, False)):
+    def _say_reasons(self, name: str, reasons: int) -> None:
+        for table, invalid in ((TROUBLE, True), (REMARKABLE, False)):
             for bit, words in table.items():
                 if reasons & bit:
                     self._say(f"{name} was {words}", invalid=invalid)
 
-    def _ask_processes(self, name: str, handle: Any) -> None:
-        pids = [int(process.pid) for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    def _say_processes(self, name: str, pids: Sequence[int]) -> None:
         strangers = [pid for pid in pids if not _descends(pid, self._family)]
         if len(strangers) == len(pids):
             return  # not even ours: a container, in which processes have other numbers than the driver's
         for pid in strangers:
             self._say(f"another process was on {name} ({_program(pid)}, pid {pid})", invalid=True)
 
+    def _say_counts(self, name: str, counts: Mapping[str, float], watched_s: float) -> None:
+        for policy, (words, least, invalid) in COUNTED.items():
+            share = min(counts.get(policy, 0.0) / watched_s, 1.0) if watched_s > 0 else 0.0
+            if share >= least:
+                self._say(f"{name} was {words} for {share:.0%} of the training", invalid=invalid)
+        if counts.get("uncorrected_errors"):
+            self._say(f"{name} had uncorrected memory errors", invalid=True)
+
     def _say(self, words: str, *, invalid: bool) -> None:
-        if words not in self._told:
-            self._told.add(words)
-            self._tell(words, invalid)
+        if words not in self._said:
+            self._said.add(words)
+            self._news.append((words, invalid))
+
+
+def summarize(samples: Sequence[Mapping[str, Any]], limits: Mapping[str, float]) -> dict[str, Any]:
+    """Return the fields of `GpuHealth` about the state of a GPU, from samples of `STATE` and its `LIMITS`."""
+    known = [sample for sample in samples if "reasons" in sample]
+    # A part of a GPU does not say how busy it is.
+    loaded = [each for each in known if each.get("busy", 1.0) >= LEAST_BUSY and not each["reasons"] & IDLE]
+    lowered = limits.get("power_limit_w", math.inf) < limits.get("default_limit_w", 0.0) - LOWERED_BY_W
+    is_set = any(each["reasons"] & CLOCK_SETTING for each in loaded)
+    harmful = sum(TROUBLE) | (POWER_CAP if lowered else 0)
+    throttled = [each for each in loaded if each["reasons"] & harmful]
+    counts = {bit: sum(bool(each["reasons"] & bit) for each in loaded) for bit in TROUBLE | REMARKABLE}
+    reasons = [
+        ClockReason((TROUBLE | REMARKABLE)[bit], count / len(known), bool(bit & harmful))
+        for bit, count in counts.items()
+        if count
+    ]
+    return {
+        "load": len(loaded) / len(known) if known else None,
+        "clock_mhz": _median(loaded, "clock_mhz"),
+        "clock_limit_mhz": limits.get("set_clock_mhz" if is_set else "max_clock_mhz"),
+        "clock_is_set": is_set,
+        "throttled_share": len(throttled) / len(known) if known else None,
+        "throttled_clock_mhz": _median(throttled, "clock_mhz"),
+        "reasons": tuple(sorted(reasons, key=lambda reason: -reason.share)),
+        "power_w": _median(loaded, "power_w"),
+        "temperature_c": max((each["temperature_c"] for each in samples if "temperature_c" in each), default=None),
+        **{name: limits.get(name) for name in ("power_limit_w", "default_limit_w", "slowdown_c")},
+    }
+
+
+def _median(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [sample[name] for sample in samples if name in sample]
+    return median(values) if values else None
 
 
 def gpu_uuids(trainer: Trainer) -> list[str]:
-    """The unique names of the NVIDIA GPUs that a Trainer uses on this machine; none on other devices."""
+    """The unique names of the GPUs that a rank watches: its own, and on rank 0 the others of this machine."""
     strategy = trainer.strategy
-    return device_uuids(getattr(strategy, "parallel_devices", None) or [strategy.root_device])
+    devices = [strategy.root_device]
+    if trainer.is_global_zero:
+        devices += getattr(strategy, "parallel_devices", None) or ()
+    return device_uuids(list(dict.fromkeys(devices)))
 
 
 def device_uuids(devices: Sequence[torch.device]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +18,6 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.peak_memory import end_peak, start_peak
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
-from lightning_perf.callbacks.run_record.host_load import HostLoad
 from lightning_perf.callbacks.run_record.run_facts import (
     Later,
     OpenFacts,
@@ -29,6 +30,8 @@ from lightning_perf.callbacks.run_record.run_facts import (
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.compare.records.fingerprint import NOT_HASHED
 from lightning_perf.machine.environment import host_notes
+from lightning_perf.machine.processor import busy_s, process_counters
+from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH
 from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
 WAIT_S = 1.0
@@ -82,7 +85,7 @@ UNWATCHED = "the device is not watched for throttling and other processes"
 
 
 class LoopRecord(FitObserver):
-    """Records a training, on rank 0. On other ranks it does nothing.
+    """Records a training, on rank 0. On other ranks it only watches the GPU of that rank.
 
     The hashes are taken before the first step, within the limits of `lightning_perf.compare.records.fingerprint`. The
     hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. All that needs
@@ -101,6 +104,7 @@ class LoopRecord(FitObserver):
         folder: Path | None,
         errors: ErrorReporter,
         *,
+        rank: int,
         device: torch.device,
         uuids: Callable[[], list[str]],
         world_size: int,
@@ -108,7 +112,9 @@ class LoopRecord(FitObserver):
         facts: Mapping[str, FactValue] = MappingProxyType({}),
         sources: Mapping[str, Callable[[], OpenFacts]] = MappingProxyType({}),
     ) -> None:
+        self._folder = folder
         self._errors = errors
+        self._rank = rank
         self._device = device
         self._uuids = uuids
         self._siblings = world_size > 1
@@ -119,8 +125,8 @@ class LoopRecord(FitObserver):
         self._open: dict[str, Later] = {}
         self._late = LateFacts({})
         self._batches = 0
-        self._watches = False
-        if folder is None:
+        self._watches = folder is None or (rank != 0 and device.type != "cuda")
+        if folder is None or rank != 0:
             return
         found = dict(facts)
         for what, source in sources.items():
@@ -130,9 +136,8 @@ class LoopRecord(FitObserver):
 
     @property
     def idle(self) -> Collection[str]:
-        """The hook of a batch, once all facts are known and no device is watched."""
-        done = self._recorder is None or (self._watches and not self._late and self._health is None)
-        return ("on_batch_start",) if done else ()
+        """The hook of a batch, once all facts are known."""
+        return ("on_batch_start",) if self._watches and not self._late else ()
 
     def training_begins(self) -> None:
         """Start to count the training time: the preparations are over."""
@@ -143,37 +148,31 @@ class LoopRecord(FitObserver):
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Hash the first batch that is trained on. The second one shows that the first is over."""
-        if self._recorder is None:
-            return
-        if self._health is not None:
-            self._health.tick()
         if self._late:
             self._add(self._late.collect())
-        elif self._watches and self._health is None:
+        elif self._watches:
             self.idle_changes()
         self._batches += 1
-        if self._batches == 1:
+        if self._batches == 1 and self._recorder is not None:
             self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
         elif self._batches == 2:
             self.first_batch_ended()
 
     def first_batch_ended(self) -> None:
         """Find the facts that would have held up the first batch, and start to watch the machine."""
-        if self._recorder is None or self._watches:
+        if self._watches:
             return
         self._watches = True
+        with self._errors.instead(UNWATCHED, kind="device"):
+            if uuids := self._uuids():
+                self._health = DeviceHealth(uuids, rank=self._rank, siblings=self._siblings)
+                self._health.start()
+        if self._recorder is None:
+            return
         with self._errors.instead("the load of the machine is not recorded"):
             self._load = HostLoad(siblings=self._siblings)
         for what, source in self._later.items():
             self._add(self._ask(what, source))
-        with self._errors.instead(UNWATCHED, kind="device"):
-            if uuids := self._uuids():
-                self._health = DeviceHealth(
-                    uuids,
-                    tell=lambda words, invalid: self._write(lambda recorder: recorder.health(words, invalid=invalid)),
-                    fail=lambda error: self._errors.report(UNWATCHED, error, kind="device"),
-                    siblings=self._siblings,
-                )
         self._late = LateFacts(self._open)
 
     def add_facts(self, what: str, source: Callable[[], OpenFacts]) -> None:
@@ -185,6 +184,8 @@ class LoopRecord(FitObserver):
         self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
     ) -> None:
         """Record an epoch that has ended."""
+        if self._health is not None:
+            self._add_news(self._health)
         self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics, higher_is_better))
 
     def ends(self, error: BaseException | None = None) -> None:
@@ -218,8 +219,11 @@ class LoopRecord(FitObserver):
         self._add(self._late.finish())
         health, self._health = self._health, None
         if health is not None:
-            health.finish()
-            health.close()
+            own = health.finish()
+            self._add_news(health)
+            if own is not None and self._folder is not None:
+                with self._errors.instead("the report lacks the GPU's clocks, power and energy", kind="device"):
+                    GPU_HEALTH.replace(self._folder, self._rank, own)
         load, self._load = self._load, None
         other_cpu_share = cpu_throttled_share = None
         if load is not None:
@@ -234,6 +238,13 @@ class LoopRecord(FitObserver):
                 cpu_throttled_share=cpu_throttled_share,
             )
         )
+
+    def _add_news(self, health: DeviceHealth) -> None:
+        """Record new observations of the GPUs."""
+        for problem, invalid in health.news():
+            self._write(functools.partial(RunRecorder.health, problem=problem, invalid=invalid))
+        for error in health.errors():
+            self._errors.report(UNWATCHED, error, kind="device")
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:
         if self._recorder is not None:
@@ -257,8 +268,9 @@ class FitRecord(LoopRecord):
         self._trainer = trainer
         self._finished_epoch: int | None = None
         super().__init__(
-            folder if trainer.is_global_zero else None,
+            folder,
             errors,
+            rank=int(trainer.global_rank),
             device=trainer.strategy.root_device,
             uuids=functools.partial(gpu_uuids, trainer),
             world_size=int(trainer.world_size),
@@ -276,7 +288,6 @@ class FitRecord(LoopRecord):
         self._finished_epoch = int(self._trainer.current_epoch)
 
     def finish(self) -> None:
-        """Record the last epoch."""
         self.on_epoch_start()
 
     def on_epoch_start(self) -> None:
@@ -301,3 +312,80 @@ def directions(trainer: Trainer, names: Iterable[str]) -> dict[str, bool]:
                 known |= dict.fromkeys((name, f"{name}_step", f"{name}_epoch"), better)
     in_names = ((name, known.get(name.partition("/dataloader_idx")[0])) for name in names)
     return {name: better for name, better in in_names if better is not None}
+
+
+LEAST_S = 1.0
+"""Shorter trainings are not judged: the kernel counts in hundredths of a second."""
+
+_PROC = Path("/proc")
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
+
+
+class HostLoad:
+    """Measures the load of other processes from its making on.
+
+    Only Linux has the counters: ``/proc/stat`` has the busy time of each processor, including that of other virtual
+    machines, and ``cpu.stat`` that of the control group. Reading them takes milliseconds.
+    """
+
+    def __init__(self, *, siblings: bool = False, proc: Path = _PROC, control_group: Path = _CONTROL_GROUP) -> None:
+        self._family = os.getppid() if siblings else os.getpid()
+        self._proc = proc
+        self._control_group = control_group
+        self._began_s = time.monotonic()
+        self._start = self._read()
+
+    def shares(self) -> tuple[float | None, float | None]:
+        """Return how busy the machine was with other work since the start, 0 to 1.
+
+        Returns:
+            The share of the usable processors' time that other processes took, and the share of the time in which a CPU
+            quota held back the container. An unknown share stays None.
+        """
+        elapsed_s = time.monotonic() - self._began_s
+        if elapsed_s < LEAST_S:
+            return None, None
+        all_s, own_s, throttled_s = (
+            end - start if start is not None and end is not None else None
+            for start, end in zip(self._start, self._read(), strict=True)
+        )
+        other = None
+        if all_s is not None and own_s is not None and all_s > 0:  # some sandboxes count nothing
+            other = _share((all_s - own_s) / (elapsed_s * len(os.sched_getaffinity(0))))
+        return other, _share(throttled_s / elapsed_s) if throttled_s is not None else None
+
+    def _read(self) -> tuple[float | None, float | None, float | None]:
+        """Return the seconds of all processes, of the run's, and of the quota; None where nobody counts them."""
+        all_s, own_s = busy_s(self._proc / "stat", stolen=True), _own_s(self._proc, self._family)
+        return all_s, own_s, _throttled_s(self._control_group / "cpu.stat")
+
+
+def _share(value: float) -> float:
+    return round(min(1.0, max(0.0, value)), 4)
+
+
+def _own_s(proc: Path, family: int) -> float | None:
+    """Processor time of the run's processes, those that have ended included once their parent took note."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    try:
+        pids = [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208
+    except OSError:
+        return None
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            counters = process_counters(pid, proc)
+            parents[pid], ticks[pid] = int(counters[1]), sum(map(int, counters[11:15]))
+    own = {family}
+    while more := {pid for pid, parent in parents.items() if parent in own and pid not in own}:
+        own |= more
+    return sum(ticks.get(pid, 0) for pid in own) / os.sysconf("SC_CLK_TCK")
+
+
+def _throttled_s(stat: Path) -> float | None:
+    try:
+        lines = stat.read_text().splitlines()
+    except OSError:
+        return None
+    counts = dict(line.split() for line in lines if len(line.split()) == 2)
+    return int(counts["throttled_usec"]) / 1e6 if "throttled_usec" in counts else None

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
@@ -33,8 +33,8 @@ from lightning_perf.compare.records.fingerprint import (
     hash_tensors,
 )
 from lightning_perf.machine.environment import device_facts, flag_facts, host_facts, variable_facts, version_facts
+from lightning_perf.machine.revision import git_revision
 from lightning_perf.objects import attribute, attributes, is_array, leaves, parts, size
-from lightning_perf.revision import git_revision
 from lightning_perf.run_files.run_record import FactValue
 
 MAX_INDICES = 100_000
@@ -175,8 +175,7 @@ def batch_facts(batch: Any) -> Facts:
     return {"data.first_batch": fact_of_hash(lambda: hash_tensors(batch))}
 
 
-@dataclass(frozen=True)
-class SampleFiles:
+class SampleFiles(Struct, frozen=True):
     """The files from which a data set reads its samples, in the order of the samples."""
 
     count: int

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import operator
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.machine.processor import busy_s, process_counters
@@ -16,6 +22,7 @@ from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.steps import WARMUP_STEPS
 
 PROC = Path("/proc")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 LEAST_S = 0.2
 """In a shorter time, the use by other programs stays unknown: the kernel counts it in hundredths of a second."""
@@ -33,6 +40,32 @@ def task_use(path: Path) -> Use | None:
         on_core_ns, waited_ns, *_ = (path / "schedstat").read_text(encoding="ascii").split()
         return int(on_core_ns), int(waited_ns)
     except (OSError, ValueError):  # not Linux, a kernel without these statistics, or a task that has ended
+        return None
+
+
+def core_wait_ns() -> int | None:
+    """Return the time for which the calling thread was ready to run and had no core; None if nobody counts it."""
+    use = task_use(PROC / "self" / "task" / str(threading.get_native_id()))
+    return use[1] if use is not None else None
+
+
+def pressure_us(kind: str) -> int | None:
+    """Return how long tasks of this container or machine have waited for ``io`` or ``memory``; None if unknown.
+
+    Linux counts it as pressure stall information, the line ``some``: as a mean of the cores that are in use.
+    """
+    for path in (CONTROL_GROUP / f"{kind}.pressure", PROC / "pressure" / kind):
+        with suppress(OSError, ValueError, IndexError):  # not Linux, or switched off
+            return int(path.read_text(encoding="ascii").splitlines()[0].rpartition("total=")[2])
+    return None
+
+
+def read_bytes(pid: int) -> int | None:
+    """Return the bytes that a process has fetched from a disk, without those in the page cache; None if unknown."""
+    try:
+        lines = (PROC / str(pid) / "io").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+    except (OSError, ValueError, StopIteration):
         return None
 
 
@@ -62,8 +95,7 @@ def process_memory(pid: int) -> Memory | None:
         return None
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """All counters at one moment; None stands for one that the system does not have."""
 
     at_ns: int = field(default_factory=time.perf_counter_ns)
@@ -81,8 +113,134 @@ class Reading:
     )
 
 
+BURST = 50
+BURST_EVERY_S = 0.02
+"""Looks at the states of the workers in each stretch, and the mean time between two of them: a second in all."""
+
+LEAST_LOOKS = 16
+"""Looks from which a share is known."""
+
+SLOW = 0.5
+"""Share of the slowest worker's open batches that the others have at most in the mean, if only that one is slow.
+
+With 4 looks per worker and 8 more, it holds by chance in at most 2 of 100 simulated loaders with equal workers and
+exponential times of batches.
+"""
+
+
+_Counters: TypeAlias = tuple[int, dict[int, tuple[int, ...]], dict[str, int | None]]
+"""The time, the use of cores and the bytes of each process, and the pressure by kind."""
+
+
+class WorkerUse:
+    """Adds up how the workers of the training's loader spend their time, in stretches without validation.
+
+    Args:
+        workers: Their number.
+        iterators: Returns the iterators of the loader; empty if they are not known.
+    """
+
+    def __init__(self, workers: int, iterators: Callable[[], Sequence[Any]] = tuple) -> None:
+        self._workers = workers
+        self._iterators = iterators
+        self._begun: list[_Counters] = []
+        self._totals: dict[int, list[int]] = {}  # by worker
+        self._stalls_us: Counter[str] = Counter()
+        self._looks = self._queued = self._ahead = 0
+        self._open: Counter[int] = Counter()
+        self._states: dict[int, Counter[str]] = defaultdict(Counter)  # by worker
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def look(self) -> None:
+        """Count the batches ahead when a fetch starts: those that a worker has yet to make, and those in the queue.
+
+        It reads private attributes of torch's iterator, as torch 2.1 to 2.15 have them.
+        """
+        found = [each for each in self._iterators() if hasattr(each, "_task_info")]
+        with suppress(AttributeError, OSError, NotImplementedError):  # macOS does not count the entries of a queue
+            for iterator in found if len(found) == 1 else ():
+                tasks = tuple(iterator._task_info.values())
+                self._queued += iterator._data_queue.qsize()
+                self._ahead += len(tasks)
+                self._open.update(task[0] for task in tasks if len(task) == 1)
+                self._looks += 1
+        if not self._begun:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin a stretch. Without iterators, the workers are the processes that were started last."""
+        pids = [worker.pid for each in self._iterators() for worker in getattr(each, "_workers", ())]
+        pids = pids or sorted(child.pid or 0 for child in multiprocessing.active_children())[-self._workers :]
+        self._begun = [self._read(pids)]
+        self._stop.clear()
+        self._threads = [threading.Thread(target=self._look_at_states, args=(pids,), daemon=True)]
+        self._threads[0].start()
+
+    @staticmethod
+    def _read(pids: Iterable[int]) -> _Counters:
+        uses: dict[int, tuple[int, ...]] = {
+            pid: (*use, read_bytes(pid) or 0) for pid in pids if (use := process_use(pid)) is not None
+        }
+        return time.perf_counter_ns(), uses, {kind: pressure_us(kind) for kind in ("io", "memory")}
+
+    def _look_at_states(self, pids: Sequence[int]) -> None:
+        """Look at the states of the workers for a second, in a thread: when a step starts, they are not the usual."""
+        for gap in Random(0).choices(range(2, 19), k=BURST):
+            if self._stop.wait(gap / 10 * BURST_EVERY_S):
+                return
+            for number, pid in enumerate(pids):
+                with suppress(OSError, IndexError):
+                    self._states[number][process_counters(pid)[0]] += 1
+
+    def end(self) -> None:
+        """End the stretch, as far as its workers still run."""
+        self._stop.set()  # and wait: the program may fork next, and Python warns of that where there are threads
+        for thread in self._threads:
+            thread.join()
+        begun, self._begun, self._threads = self._begun, [], []
+        for begin_ns, before, stalled in begun:
+            end_ns, after, stalls = self._read(before)
+            for number, pid in enumerate(before):
+                if pid in after:
+                    used = (end_ns - begin_ns, *map(operator.sub, after[pid], before[pid]))
+                    self._totals[number] = [*map(operator.add, self._totals.get(number, (0, 0, 0, 0)), used)]
+            for kind, begin_us in stalled.items():
+                self._stalls_us[kind] += (stalls[kind] or 0) - (begin_us or 0)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of `lightning_perf.run_files.fit.memory_growth.WorkerGrowth` about the time of a worker."""
+        facts: dict[str, Any] = {}
+        slow = None
+        if self._looks >= LEAST_LOOKS:
+            slow = self._slow()
+            left = max(0, self._open.total() - self._queued) / self._looks / self._workers
+            facts |= {"slow": slow, "open_batches": round(left, 2)}
+            facts["queued"] = round(self._queued / max(self._ahead, 1), 4)
+        chosen = [total for number, total in self._totals.items() if slow in (None, number)]
+        if chosen:
+            elapsed_ns, *used = map(sum, zip(*chosen, strict=True))
+            shares = [round(amount / elapsed_ns, 4) for amount in used]
+            facts |= {"cpu": shares[0], "core_wait": shares[1], "read_bytes_per_s": round(1e9 * used[2] / elapsed_ns)}
+        states = sum((counts for number, counts in self._states.items() if slow in (None, number)), Counter[str]())
+        if states.total() >= 2 * LEAST_LOOKS:
+            facts["disk_wait"] = round(states["D"] / states.total(), 4)
+        if self._stalls_us["io"] > 0:
+            facts["memory_stalls"] = round(min(1.0, self._stalls_us["memory"] / self._stalls_us["io"]), 4)
+        return facts
+
+    def _slow(self) -> int | None:
+        """Return the number of the only worker that still makes batches when the others have made theirs."""
+        (slowest, most), *others = self._open.most_common() or [(None, 0)]
+        is_only = sum(count for _, count in others) <= SLOW * most * (self._workers - 1)
+        return slowest if is_only and self._workers > 1 and self._looks >= 4 * self._workers + 8 else None
+
+
 class CoreUse(StepObserver):
-    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on."""
+    """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on.
+
+    It looks at the loader at ever greater distances: two hundred times in a million steps.
+    """
 
     def __init__(
         self,
@@ -90,6 +248,7 @@ class CoreUse(StepObserver):
         workers: int = 0,
         container: str = "",
         *,
+        iterators: Callable[[], Sequence[Any]] = tuple,
         read: Callable[[], Reading] = Reading,
         memory: Callable[[int], Memory | None] = process_memory,
     ) -> None:
@@ -99,10 +258,11 @@ class CoreUse(StepObserver):
         self._container = container
         self._memory = memory
         self._begun: Reading | None = None
-        self._next = 0
+        self._next = self._next_sample = 0
+        self._distances = Random(0)  # a fixed distance could always meet the same worker
         self._worker = 0  # its process ID
         self._sizes: list[tuple[int, Memory]] = []  # by step
-        self._uses: list[tuple[int, Use]] = []
+        self._use = WorkerUse(workers, iterators)
 
     def on_step_start(self) -> None:
         """Begin with the first step, and again after the warm-up. Look at a worker whenever steps have doubled."""
@@ -113,11 +273,19 @@ class CoreUse(StepObserver):
             self._begun = self._read()
         if step == 0 and self._begun is not None and self._workers:
             self._worker = max(self._begun.children, default=0)  # the loader of the training has started its last
-        if self._worker and (found := self._memory(self._worker)) is not None:
-            self._sizes.append((step, found))
-            if step >= WARMUP_STEPS and (use := process_use(self._worker)) is not None:
-                self._uses.append((time.perf_counter_ns(), use))
-        self._next = max(WARMUP_STEPS, 2 * step)
+        if step >= self._next_sample:
+            self._next_sample = max(WARMUP_STEPS, 2 * step)
+            self._use.end()
+            if self._worker and (found := self._memory(self._worker)) is not None:
+                self._sizes.append((step, found))
+        self._next = self._next_sample
+        if step >= WARMUP_STEPS and self._workers:
+            self._use.look()
+            self._next = min(self._next, step + self._distances.randint(1, 1 + step // 8))
+
+    def on_training_pause(self) -> None:
+        """End the stretch of the workers: in validation they have nothing to do."""
+        self._use.end()
 
     def worker_growth(self) -> WorkerGrowth | None:
         """Return the memory of a worker process over time; None without one."""
@@ -125,12 +293,9 @@ class CoreUse(StepObserver):
             return None
         (first_step, first), (last_step, last) = self._sizes[0], self._sizes[-1]
         _, resident, faulted = (max(0, then - before) for before, then in zip(first, last, strict=True))
-        shares: list[float | None] = [None, None]
-        if len(self._uses) > 1:
-            (begin_ns, begin), (end_ns, end) = self._uses[0], self._uses[-1]
-            shares = [round(_share(begin, end, which, end_ns - begin_ns), 4) for which in (0, 1)]
+        self._use.end()
         sizes = (first[0], last[0], resident, faulted)
-        return WorkerGrowth(self._workers, first_step, last_step, *sizes, self._container, *shares)
+        return WorkerGrowth(self._workers, first_step, last_step, *sizes, self._container, **self._use.facts())
 
     def facts(self) -> dict[str, float]:
         """Return the known facts of `lightning_perf.trace.description.Processor` about the use of cores so far."""

@@ -45,7 +45,6 @@ class FitState:
         step: Index of the open step, or of the last one between two steps, counted from 0 at the start of the fit.
         first_number: Number of step 0 in the Trainer's own logs; a resumed fit starts where its checkpoint stopped.
             Known once the first step is open.
-        checkpoint_saved: Whether a checkpoint was saved in this step.
         in_step: Whether a step runs: not between two steps, and not while validation interrupts one.
         profiling: Whether the profiler warms up or records.
 

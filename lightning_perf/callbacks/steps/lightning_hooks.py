@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from lightning_perf.callbacks.steps.fit_state import Signal
@@ -63,8 +63,7 @@ def read_signal(action: str) -> Signal | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ActionPlan:
+class ActionPlan(Struct, frozen=True):
     """Functions to call around an action of the Trainer. None of them may raise.
 
     Attributes:

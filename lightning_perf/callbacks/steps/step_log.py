@@ -67,7 +67,6 @@ class StepLog(StepObserver):
             self._trainer_log.settle()
 
     def finish(self) -> None:
-        """Write the rest."""
         self.write()
 
     def close(self) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from msgspec import Struct
 
-from lightning_perf.callbacks.steps.batch_parts import batch_samples
-from lightning_perf.callbacks.steps.batch_tokens import count_tokens
+from lightning_perf.callbacks.steps.batch_parts import batch_samples, count_tokens
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
 from lightning_perf.run_files.steps import StepSample
 
@@ -22,8 +21,7 @@ TimingEvent: TypeAlias = Any
 """A `torch.cuda.Event` with ``enable_timing=True``."""
 
 
-@dataclass(frozen=True)
-class DeviceInterval:
+class DeviceInterval(Struct, frozen=True):
     """The events of one step in the device's stream.
 
     Attributes:
@@ -160,6 +158,7 @@ class StepTimer(StepObserver):
     Args:
         on_sample: Takes the samples, in the order of the steps. Their device time is known, or known to be missing.
         device_clock: Times the device; None on a device without timing events.
+        phases_ns: Returns `StepSample.compute_ns` and `StepSample.wait_ns` of the time since the last call.
     """
 
     def __init__(
@@ -168,10 +167,12 @@ class StepTimer(StepObserver):
         *,
         on_sample: Callable[[StepSample], None],
         device_clock: DeviceClock | None = None,
+        phases_ns: Callable[[], tuple[int | None, int | None]] | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._state = state
         self._on_sample = on_sample
+        self._phases_ns = phases_ns
         self._device_clock = device_clock
         self._now_ns = now_ns
         self._waiting: deque[tuple[StepSample, DeviceInterval | None]] = deque()
@@ -204,7 +205,6 @@ class StepTimer(StepObserver):
         self._hand_on(all_of_them=True)
 
     def on_step_start(self) -> None:
-        """Start the clocks."""
         self._open = True
         self._pause_ns = None
         self._data_wait_ns = 0
@@ -224,6 +224,9 @@ class StepTimer(StepObserver):
         tokens = self._tokens or None if samples is not None else None
         step_ns = end_ns - self._begin_ns
         sample = StepSample(self._state.number, step_ns, self._data_wait_ns, None, samples, self._profiled, tokens)
+        if self._phases_ns is not None:
+            compute_ns, wait_ns = self._phases_ns()
+            sample = sample._replace(compute_ns=compute_ns, wait_ns=wait_ns)
         if self._device_clock is None:
             self._on_sample(sample)
         else:
@@ -231,8 +234,9 @@ class StepTimer(StepObserver):
             self._hand_on()
 
     def on_step_dropped(self) -> None:
-        """Forget the step."""
         self._open = False
+        if self._phases_ns is not None:
+            self._phases_ns()
         if self._device_clock is not None:
             self._device_clock.cancel()
 
@@ -244,20 +248,17 @@ class StepTimer(StepObserver):
                 self._device_clock.cancel()
 
     def on_training_resume(self) -> None:
-        """Resume the host's clock."""
         if self._pause_ns is not None:
             self._begin_ns += self._now_ns() - self._pause_ns
             self._pause_ns = None
 
     def on_phase_start(self, phase: Phase) -> None:
-        """Note when a fetch starts."""
         if phase is Phase.FETCH:
             self._fetch_begin_ns = self._now_ns()
             if self._device_clock is not None:
                 self._device_clock.fetch_start(at_once=self._fetch_begin_ns - self._begin_ns < AT_ONCE_NS)
 
     def on_phase_end(self, phase: Phase) -> None:
-        """Add a fetch to the wait for data."""
         if phase is Phase.FETCH:
             self._data_wait_ns += self._now_ns() - self._fetch_begin_ns
             if self._device_clock is not None:

@@ -105,7 +105,6 @@ class StepTracker(FitObserver):
         return () if self._followed is _ALL else self._idle
 
     def on_action_start(self, signal: Signal) -> None:
-        """The Trainer starts an action."""
         if signal is Signal.FETCH and not self._in_batch:
             self._open_or_resume()
         if signal is Signal.VALIDATION:
@@ -116,7 +115,6 @@ class StepTracker(FitObserver):
             self._start_phase(phase)
 
     def on_action_end(self, signal: Signal) -> None:
-        """The Trainer has ended an action."""
         if signal is Signal.EPOCH:
             self._in_batch = False
             self._pause()
@@ -136,18 +134,15 @@ class StepTracker(FitObserver):
             take(batch)
 
     def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
-        """Start the backward phase."""
         if Phase.BACKWARD in self._followed:
             self._start_phase(Phase.BACKWARD)
 
     def on_after_backward(self) -> None:
-        """End the backward phase."""
         self._end_phase(Phase.BACKWARD)
         if self._in_automatic_step:
             self._start_optimizer()  # unscaling and clipping come before the optimizer's own hook
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:  # noqa: ARG002
-        """Start the optimizer phase."""
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
@@ -168,12 +163,16 @@ class StepTracker(FitObserver):
             self._end_phase(Phase.OPTIMIZER)
 
     @property
+    def batches(self) -> int:
+        """Batches that have ended in the open step."""
+        return self._batches
+
+    @property
     def optimizer_stepped(self) -> bool:
         """Whether an optimizer has stepped in the open step."""
         return self._optimizer_stepped
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
-        """See whether the step is whole."""
         self._in_batch = False
         self._in_automatic_step = False
         self._batches += 1
@@ -194,7 +193,6 @@ class StepTracker(FitObserver):
             observer.finish()
 
     def stop_waiting(self) -> None:
-        """Let no observer wait for the device any more."""
         for observer in self._at_end:
             observer.stop_waiting()
 

@@ -7,10 +7,10 @@ import platform
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records
@@ -35,8 +35,7 @@ STALE_S = 600.0
 the machine may have changed since then."""
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """A device that one run at a time uses.
 
     Attributes:
@@ -84,8 +83,7 @@ def repeats_lost(folder: Path, block: int, problem: str, losses: Counter[int]) -
     return False
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """One block on a leased device. `journal_of` names the device if this is the warm-up of a further device."""
 
     study: Study

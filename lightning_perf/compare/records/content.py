@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from lightning_perf.objects import attributes, is_tensor
 
@@ -44,8 +44,7 @@ class UnreadableError(Exception):
     """The content cannot be read within the limits. The message says why, as in "it has sparse rows"."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """A strided block of numbers.
 
     Attributes:

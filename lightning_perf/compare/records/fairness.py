@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.compare.records.fingerprint import NOT_HASHED, hash_methods
 from lightning_perf.run_files.run_record import FactValue
@@ -32,8 +33,7 @@ Facts: TypeAlias = Mapping[str, FactValue]
 """The fingerprint of a run."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A fact that differs between the arms.
 
     Attributes:
@@ -50,8 +50,7 @@ class Difference:
     allowed_by: str | None
 
 
-@dataclass(frozen=True)
-class Fairness:
+class Fairness(Struct, frozen=True):
     """The differences between the fingerprints of two arms.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord
@@ -41,8 +42,7 @@ class Scale(str, Enum):
     DIFFERENCE = "difference"
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A metric of a comparison: one number per run.
 
     Attributes:
@@ -87,8 +87,7 @@ QUALITY_METRICS = ("accuracy", "loss", "score")
 """Metrics that show how well a run learned. A comparison has at most one of them."""
 
 
-@dataclass(frozen=True)
-class Quality:
+class Quality(Struct, frozen=True):
     """The logged metric that shows how well a run learned: an accuracy, a loss or another score.
 
     Attributes:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.compare.errors import CompareError
@@ -42,8 +42,7 @@ PROGRESS_RUNS = 1000
 CRASHED_AT_START = "it crashed at its start, and left an empty record"
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """The record of one training run: its fingerprint, epochs, times, memory and outcome.
 
     Attributes:
@@ -86,7 +85,7 @@ class RunRecord:
     peak_host_bytes: int | None = None
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    steps: StepTimes | None = field(default=None, repr=False)
+    steps: StepTimes | None = None
     steps_problem: str | None = None
     predicted_speedup: tuple[float, float] | None = None
     other_cpu_share: float | None = None

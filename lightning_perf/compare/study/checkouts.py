@@ -9,9 +9,10 @@ import sys
 import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm

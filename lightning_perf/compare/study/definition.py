@@ -8,13 +8,14 @@ import re
 import shlex
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct, field
+
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
-from lightning_perf.revision import git_revision
+from lightning_perf.machine.revision import git_revision
 from lightning_perf.run_files.atomic import read_json
 from lightning_perf.run_files.journal import STUDY_NAME
 
@@ -26,8 +27,7 @@ _SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-@dataclass(frozen=True)
-class StudyArm:
+class StudyArm(Struct, frozen=True):
     """One setting of a study: a command that trains with it.
 
     Attributes:
@@ -85,8 +85,7 @@ class StudyArm:
         return [_PLACEHOLDER.sub(lambda match: values[match[0]], text) for text in self.command]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Struct, frozen=True, kw_only=True):
     """The plan of a study: its arms, and how often and in which order they run.
 
     Attributes:
@@ -203,11 +202,6 @@ def balanced_orders(
 
     Returns:
         For each block, the names in the order in which they run.
-
-    Example:
-        >>> orders = balanced_orders(("fp32", "amp"), 4, seed=0)
-        >>> sorted(orders)
-        [('amp', 'fp32'), ('amp', 'fp32'), ('fp32', 'amp'), ('fp32', 'amp')]
     """
     rng = random.Random(seed)
     orders: list[tuple[str, ...]] = []

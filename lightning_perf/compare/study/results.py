@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord, find_records

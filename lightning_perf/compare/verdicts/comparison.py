@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
@@ -42,8 +43,7 @@ class VerdictKind(str, Enum):
     UNFINISHED = "unfinished"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The verdict on one candidate, in words.
 
     Attributes:
@@ -60,8 +60,7 @@ class Verdict:
     next: str | None
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run as a point in tables and plots.
 
     Attributes:
@@ -87,8 +86,7 @@ class Run:
     revision: str | None = None
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(Struct, frozen=True):
     """One setting and the statistics of its runs.
 
     Attributes:
@@ -113,8 +111,7 @@ class Arm:
     command: str | None = None
 
 
-@dataclass(frozen=True)
-class MetricResult:
+class MetricResult(Struct, frozen=True):
     """The candidate's change against the baseline in one metric.
 
     Attributes:
@@ -140,8 +137,7 @@ class MetricResult:
     far_blocks: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """The predicted and the measured speed-up of mixed precision.
 
     Attributes:
@@ -159,8 +155,7 @@ class Prediction:
     held: bool | None
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """The results of one arm against the baseline.
 
     Attributes:
@@ -216,8 +211,7 @@ def _named(entries: Sequence[_Entry], field: str, name: str, missing: str) -> _E
     return found
 
 
-@dataclass(frozen=True)
-class Comparison(TextDocument, PageDocument, SavedDocument):
+class Comparison(TextDocument, PageDocument, SavedDocument, frozen=True):
     """A comparison of several arms with the first one, the baseline.
 
     Attributes:

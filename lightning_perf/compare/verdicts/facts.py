@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
 
 from lightning_perf.compare.records.fairness import Fairness, check_fairness
 from lightning_perf.compare.records.metrics import Quality, find_quality, run_values
@@ -27,8 +28,7 @@ _Unit = int | str
 """The number of a block, or the file of a run outside a study."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True, dict=True):
     """The runs of each arm, the baseline first. Each property is computed once, when it is first read.
 
     `CHECKS` holds the conditions under which all properties have a value.

@@ -10,6 +10,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from msgspec import Struct, structs
+
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.statistics.collapse import CollapseCounts
@@ -35,12 +37,10 @@ class GateOutcome(str, Enum):
     INCONCLUSIVE = "inconclusive"
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """A limit on one metric of the candidates.
 
     Attributes:
-        text: The gate as the user wrote it.
         upper: Whether the limit is the largest allowed value; otherwise it is the smallest.
         limit: Limit of the ratio candidate / baseline; for accuracy, of the difference candidate - baseline.
     """
@@ -133,8 +133,7 @@ _FIELD_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 """The names of fields of `Settings`, the test of their values, and the valid ones."""
 
 
-@dataclass(frozen=True)
-class GateResult:
+class GateResult(Struct, frozen=True):
     """The outcome of a gate for one candidate.
 
     Attributes:
@@ -226,7 +225,7 @@ def judge(
         or collapsed.candidate == collapsed.of_candidate
     )
     outcome = GateOutcome.FAILED if failed else GateOutcome.INCONCLUSIVE
-    return replace(result, outcome=outcome, reason=f"collapsed runs: {collapsed}")
+    return structs.replace(result, outcome=outcome, reason=f"collapsed runs: {collapsed}")
 
 
 def _judge_interval(gate: Gate, arm: str, estimate: Estimate | None, deterministic: bool) -> GateResult:

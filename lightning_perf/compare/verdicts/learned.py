@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import Quality, is_broken
 from lightning_perf.compare.records.record import RunRecord
@@ -15,8 +16,7 @@ from lightning_perf.statistics.location import Difference, Kept, NonInferiority,
 from lightning_perf.statistics.values import Numbers, finite
 
 
-@dataclass(frozen=True)
-class Learned:
+class Learned(Struct, frozen=True):
     """The judgement whether a candidate still learns.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS, Metric
 from lightning_perf.compare.verdicts.blocks import gate_table, results_table, verdict_blocks, way_out

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
@@ -60,14 +61,11 @@ SAME_SAMPLES = 0.1
 Values = list[float | None]
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """The runs of a baseline and a candidate: by block, or else in the order of their start.
 
     Attributes:
         points: The runs of both arms that count, the baseline first. Blocks that lack a run of either arm are left out.
-        records: Their records, in the same order.
-        blocked: Whether runs are paired by block.
         sessions: The session of each run, see `find_sessions`; None where runs count as independent.
         different_work: Metrics that do not compare the same work, with the reason.
     """
@@ -247,12 +245,7 @@ def _overlapping(spans: Sequence[tuple[float, float, int]]) -> list[bool]:
 
 
 def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> list[float | None]:
-    """Return the geometric mean of each session, from one positive value per run; other values are left out.
-
-    Example:
-        >>> session_means([1.0, 4.0, 3.0], [1, 1, 2])
-        [2.0, 3.0000000000000004]
-    """
+    """Return the geometric mean of each session, from one positive value per run; other values are left out."""
     logs: dict[int, list[float]] = {}
     for value, number in zip(values, numbers, strict=True):
         if value is not None and math.isfinite(value) and value > 0:

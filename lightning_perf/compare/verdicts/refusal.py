@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import Struct
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import Difference
@@ -43,8 +44,7 @@ class UnfairError(CompareError):
         self.refusal = Unfair(str(self), baseline, rows, advice=advice)
 
 
-@dataclass(frozen=True)
-class UnfairRow:
+class UnfairRow(Struct, frozen=True):
     """A fact that makes the comparison unfair.
 
     Attributes:
@@ -60,8 +60,7 @@ class UnfairRow:
     candidate: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Unfair(PageDocument):
+class Unfair(PageDocument, frozen=True):
     """A refused comparison: the arms differ in more than the setting being tested.
 
     Attributes:
@@ -127,8 +126,7 @@ def or_refusal(judge: Callable[[], _Judged]) -> _Judged | Unfair | InvalidRuns:
         return InvalidRuns(str(error))
 
 
-@dataclass(frozen=True)
-class InvalidRuns(Document):
+class InvalidRuns(Document, frozen=True):
     """A comparison that was not made: an arm has no finished and valid run.
 
     Attributes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
@@ -38,10 +40,6 @@ def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
     """Return the verdict for a ratio of times, candidate / baseline, by its interval.
 
     Times within the share `equivalence` of each other are equivalent, even if the interval excludes 1.
-
-    Example:
-        >>> classify(Estimate(0.94, 0.93, 0.95, 0.95, 6, "paired t"), 0.01).value
-        'faster'
     """
     if ratio.low is None or ratio.high is None:
         return VerdictKind.INCONCLUSIVE
@@ -62,12 +60,10 @@ def _inverse(ratio: float) -> float:
     return 1 / ratio
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The results of a candidate that its verdict describes.
 
     Attributes:
-        blocked: Whether runs are paired by block.
         equivalence: Times within this share of each other are equivalent.
         unfinished: Counts for both arms of blocks with a run that did not finish, or of such runs outside a study.
         learned: Whether it still learns; None if the runs share no quality.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf.errors import LocatedError
 from lightning_perf.project import page_url
@@ -22,12 +23,7 @@ _SYMPTOM = re.compile(r"^## Symptom\n+(?P<first>.+?\.)(?=\s)", re.MULTILINE | re
 
 
 def rule_page_url(rule: str) -> str:
-    """Return the address of the page that explains a rule.
-
-    Example:
-        >>> rule_page_url("input-bound").removeprefix("https://github.com/")
-        'lightning-perf/lightning_perf/blob/main/lightning_perf/findings/pages/input-bound.md'
-    """
+    """Return the address of the page that explains a rule."""
     return page_url(f"{FOLDER}/{rule}.md")
 
 
@@ -75,8 +71,7 @@ class UnknownRuleError(LocatedError):
     """There is no rule with this ID. The message names the closest one."""
 
 
-@dataclass(frozen=True)
-class ExplainedRule:
+class ExplainedRule(Struct, frozen=True):
     """A rule of the findings.
 
     Attributes:
@@ -92,8 +87,7 @@ class ExplainedRule:
     text: str | None = None
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """One rule with its page, or the list of all rules without pages.
 
     Attributes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True)
-class LayerCount:
+
+class LayerCount(Struct, frozen=True):
     """The counts of one layer in one forward pass.
 
     A layer is a module with operators in its own ``forward``: a convolution, or a residual block for its addition. The
@@ -39,8 +40,7 @@ class LayerCount:
     uncounted: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(Struct, frozen=True):
     """The counts of one forward pass of a model.
 
     The convention: one multiply-accumulate (MAC) is two floating-point operations (FLOPs). Matrix products,
@@ -81,8 +81,7 @@ class Count:
         return tuple(layer for layer in self.layers if layer.uncounted)
 
 
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(Struct, frozen=True):
     """Peak rates of a device.
 
     Attributes:
@@ -121,11 +120,6 @@ class Peaks:
 
         Convolutions, recurrent layers and attention have TF32 switches of their own, so only linear layers certainly
         run as matrix products. For any other layer the result is the faster rate, so that the bound remains a bound.
-
-        Example:
-            >>> peaks = Peaks("A100 40GB", "float32", None, 19.5e12, 1555e9, "an example", 156e12)
-            >>> peaks.flops_per_s_of("Linear") / 1e12, peaks.flops_per_s_of("Conv2d") / 1e12
-            (19.5, 156.0)
         """
         if self.convolution_flops_per_s is None or "Linear" in kind:
             return self.flops_per_s
@@ -134,8 +128,7 @@ class Peaks:
         return max(self.flops_per_s, self.convolution_flops_per_s)
 
 
-@dataclass(frozen=True)
-class LayerBound:
+class LayerBound(Struct, frozen=True):
     """The shortest possible time of one layer alone, with its tensors in memory.
 
     Attributes:
@@ -155,8 +148,7 @@ class LayerBound:
     limit: Literal["compute", "memory"]
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """The shortest possible time of a forward pass (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
 
     It is a lower bound, not a forecast: real kernels reach only a part of either peak, and calls have overhead.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.inference.errors import InferenceError
@@ -20,8 +20,7 @@ Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Struct, frozen=True):
     """Accuracy of a variant, and its agreement with the original.
 
     Attributes:
@@ -56,12 +55,7 @@ class Accuracy:
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
-    """Return the 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
-
-    Example:
-        >>> tuple(round(end, 3) for end in wilson_interval(0.9, 100))
-        (0.826, 0.945)
-    """
+    """Return the 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927)."""
     denominator = 1 + Z95**2 / n
     centre = (share + Z95**2 / (2 * n)) / denominator
     half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / denominator

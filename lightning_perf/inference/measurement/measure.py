@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.statistics.ranks import walsh_ratio
@@ -65,8 +66,7 @@ class Effort:
     most_calls: int = 1000
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(Struct, frozen=True):
     """Latency of one variant with one batch size and number of threads.
 
     Attributes:

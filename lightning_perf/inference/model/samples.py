@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -29,8 +30,7 @@ NOISE = (
 )
 
 
-@dataclass(frozen=True)
-class Validation:
+class Validation(Struct, frozen=True):
     """Held-out inputs with their labels, for measuring accuracy.
 
     Attributes:
@@ -64,8 +64,7 @@ BATCH = 64
 _WANTED = "Give a DataLoader or Dataset of (input, label), a pair of tensors, or a LightningDataModule"
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """Held-out inputs, calibration inputs and training data of one study.
 
     Attributes:

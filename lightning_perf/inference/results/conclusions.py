@@ -35,10 +35,6 @@ def pareto_front(points: Mapping[str, tuple[float, float]], tie: float = 0.0) ->
     cost that is within the noise. It also beats the other if it is more accurate and its cost is at most a tie higher.
     There are no cycles: a chain of such steps never loses accuracy, and with equal accuracy its cost falls. So the
     front is never empty.
-
-    Example:
-        >>> pareto_front({"fp32": (10.0, 0.92), "int8": (2.0, 0.91), "bf16": (12.0, 0.90)})
-        ('int8', 'fp32')
     """
 
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:

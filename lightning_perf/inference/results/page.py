@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_perf.inference.counting.document import Count, Roofline
 from lightning_perf.inference.results.blocks import (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf.documents import Format, TextDocument
 from lightning_perf.inference.counting.document import Peaks
@@ -22,8 +23,7 @@ SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
 
 
-@dataclass(frozen=True)
-class SweepRow:
+class SweepRow(Struct, frozen=True):
     """The results of one backbone.
 
     Attributes:
@@ -49,8 +49,7 @@ class SweepRow:
     efficiency: float | None = None
 
 
-@dataclass(frozen=True)
-class Sweep(TextDocument, PlottedDocument):
+class Sweep(TextDocument, PlottedDocument, frozen=True):
     """Latency of untrained backbones in eager PyTorch and float32, timed in alternating rounds.
 
     Attributes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.inference.counting.document import Count, Roofline
@@ -33,8 +34,7 @@ LAYERS = 5
 """Default number of rows in the table of layers."""
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine of a measurement.
 
     Attributes:
@@ -58,8 +58,7 @@ class Machine:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class ColdStart:
+class ColdStart(Struct, frozen=True):
     """Start-up time and memory of a fresh process.
 
     Attributes:
@@ -75,8 +74,7 @@ class ColdStart:
     peak_device_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Reload:
+class Reload(Struct, frozen=True):
     """Difference of outputs between a fresh process and the process that built the artefact.
 
     Attributes:
@@ -88,8 +86,7 @@ class Reload:
     tolerance: float
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """The results of one variant.
 
     Attributes:
@@ -140,8 +137,7 @@ class Row:
         return next(found, None)
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One batch size and number of threads, over all variants.
 
     Attributes:
@@ -167,8 +163,7 @@ class Cell:
         return f"batch {self.batch}, {count_of(self.threads, 'thread')}"
 
 
-@dataclass(frozen=True)
-class Recommendation:
+class Recommendation(Struct, frozen=True):
     """The variant to deploy.
 
     Attributes:
@@ -191,7 +186,7 @@ def measured_rows(rows: Sequence[Row], threads: int, batch: int) -> list[tuple[R
     return [(row, latency) for row, latency in pairs if latency is not None]
 
 
-class PlottedDocument(SavedDocument):
+class PlottedDocument(SavedDocument, frozen=True):
     """A document with a plot."""
 
     def save_plot(self, path: str | os.PathLike[str]) -> None:
@@ -212,8 +207,7 @@ class PlottedDocument(SavedDocument):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Tradeoff(PageDocument, PlottedDocument):
+class Tradeoff(PageDocument, PlottedDocument, frozen=True):
     """Accuracy, latency and size of all variants of one model.
 
     Attributes:

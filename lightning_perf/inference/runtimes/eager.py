@@ -94,12 +94,10 @@ class Eager(Runtime):
     channels_last = False
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Write the module."""
         save_module(subject.module, folder)
         return {"dtype": "float32"}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Read the module."""
         return module_call(load_module(folder, device), dtype=self.dtype, channels_last=self.channels_last)
 
 
@@ -182,7 +180,6 @@ class Bf16(HalfPrecision):
     dtype = torch.bfloat16
 
     def missing(self, device: torch.device) -> str | None:
-        """Return why a GPU has no bfloat16 arithmetic, or None."""
         if device.type == "cuda":
             with on_device(device):
                 if not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -190,7 +187,6 @@ class Bf16(HalfPrecision):
         return None
 
     def arithmetic(self, device: torch.device) -> str:
-        """Say whether the device has bfloat16 arithmetic."""
         if device.type != "cpu":
             return "native"
         flags = cpu_flags()

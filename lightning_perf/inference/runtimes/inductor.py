@@ -43,8 +43,8 @@ def missing_inductor_tools(device: torch.device) -> str | None:
     return missing_package("triton", package="triton") if device.type == "cuda" else missing_compiler()
 
 
-def compiled_call(module: nn.Module, threads: int) -> Call:
-    """Compile a module with frozen weights, at the first call with each batch size.
+def compiled_call(module: nn.Module, threads: int, mode: str = "default") -> Call:
+    """Compile a module with frozen weights in a mode of ``torch.compile``, at the first call with each batch size.
 
     Code for any batch size would need one compilation only. But TorchInductor then does not pack the weights of
     convolutions, and it gets the memory format of int8 convolutions wrong (torch 2.15, ``_inductor/mkldnn_ir.py``).
@@ -52,7 +52,9 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
     Freezing is a setting of the process and is on during compilation only. As an option of `torch.compile` it would
     come too late: the weights would already be arguments, which cannot be frozen.
     """
-    plain = module_call(torch.compile(module, dynamic=False, options={"cpp.threads": threads}))
+    options = torch._inductor.list_mode_options(mode)
+    plain = module_call(torch.compile(module, dynamic=False, options={"cpp.threads": threads, **options}))
+    in_graphs = "triton.cudagraphs" in options
     seen: set[tuple[torch.Size, bool]] = set()
 
     def call(inputs: Tensor) -> Tensor:
@@ -61,18 +63,25 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
         # TorchDynamo recompiles, without freezing, if either of these two changes.
         kind = inputs.shape, inputs.is_inference()
         if kind in seen:
-            return plain(inputs)
+            # The next replay of a CUDA graph overwrites its outputs.
+            return plain(inputs).clone() if in_graphs else plain(inputs)
         import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
+        from torch._dynamo.utils import counters
 
         with (
             variant_errors("TorchInductor cannot compile this model"),
             inductor.patch(freezing=True),
             dynamo.patch(recompile_limit=MAX_SHAPES, fail_on_recompile_limit_hit=True),
         ):
+            skipped = counters["inductor"]["cudagraph_skips"]
             outputs = plain(inputs)
+            if mode == "reduce-overhead" and counters["inductor"]["cudagraph_skips"] > skipped:
+                raise VariantError(
+                    "TorchInductor made no CUDA graph of this model, e.g. for work on the CPU: use compile"
+                )
         seen.add(kind)
-        return outputs
+        return outputs.clone() if in_graphs else outputs
 
     return call
 
@@ -86,9 +95,9 @@ class Compile(Runtime):
 
     name = "compile"
     summary = "torch.compile (TorchInductor), float32, frozen weights"
+    mode = "default"
 
     def missing(self, device: torch.device) -> str | None:
-        """Return which compiler is missing, or None."""
         return missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
@@ -99,7 +108,32 @@ class Compile(Runtime):
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
         """Read the module; the first call with each batch size compiles it for this number of threads."""
         with torch.inference_mode(False):  # weights made in inference mode cannot be frozen
-            return compiled_call(load_module(folder, device), threads)
+            return compiled_call(load_module(folder, device), threads, self.mode)
+
+
+class CompileReduceOverhead(Compile):
+    """Compiles the model, and replays its kernels from CUDA graphs: one launch per call instead of one per kernel."""
+
+    name = "compile-reduce-overhead"
+    summary = "torch.compile with CUDA graphs, float32, frozen weights"
+    mode = "reduce-overhead"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Return that a processor has no CUDA graphs, or which compiler is missing, or None."""
+        if device.type != "cuda":
+            return f"CUDA graphs run on GPUs, not on {device.type}: use compile"
+        return super().missing(device)
+
+
+class CompileMaxAutotune(CompileReduceOverhead):
+    """Compiles the model with the fastest of many kernels for each product, and replays them from CUDA graphs.
+
+    The search takes minutes for each batch size.
+    """
+
+    name = "compile-max-autotune"
+    summary = "torch.compile with a search for the fastest kernels and CUDA graphs, float32, frozen weights"
+    mode = "max-autotune"
 
 
 SINGLE_FILE = "batch-1.pt2"

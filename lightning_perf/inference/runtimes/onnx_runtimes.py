@@ -116,13 +116,11 @@ class OnnxRuntime(Runtime):
         return missing_package("onnxruntime", extra="infer")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export the model."""
         require_provider(subject.device)
         write_onnx(subject, folder / ONNX_FILE)
         return {"dtype": "float32", **package_versions("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Start a session with this number of threads."""
         return load_session(folder / ONNX_FILE, device, threads)
 
 
@@ -134,7 +132,6 @@ class OnnxRuntimeInt8(OnnxRuntime):
     why_not_on_gpu = "ONNX Runtime has no int8 convolutions for CUDA: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export, calibrate and quantize."""
         return write_qdq_onnx(subject, folder / ONNX_FILE)
 
 
@@ -150,7 +147,6 @@ class OnnxRuntimeInt8Dynamic(OnnxRuntime):
     why_not_on_gpu = "ONNX Runtime quantizes activations in each call on CPUs only: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export and quantize."""
         convolutions = sum(isinstance(layer, nn.modules.conv._ConvNd) for layer in subject.module.modules())
         if convolutions:
             raise VariantError(
@@ -199,18 +195,15 @@ class OpenVino(Runtime):
     summary = "OpenVINO, float32"
 
     def missing(self, device: torch.device) -> str | None:
-        """Return why OpenVINO cannot run: it is not installed, or the device is not a CPU."""
         if device.type != "cpu":
             return f"lightning-perf uses OpenVINO on CPUs only, not on {device.type}"
         return missing_package("openvino", extra="openvino")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export the model."""
         write_onnx(subject, folder / ONNX_FILE)
         return {"dtype": "float32", **package_versions("onnx", "onnxscript", "openvino")}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Compile the file for this number of threads."""
         return load_openvino(folder / ONNX_FILE, threads)
 
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.runtimes.base import Runtime
 from lightning_perf.inference.runtimes.eager import Bf16, ChannelsLast, ChannelsLastFused, Eager, Fp16
-from lightning_perf.inference.runtimes.inductor import AotInductor, Compile
+from lightning_perf.inference.runtimes.inductor import AotInductor, Compile, CompileMaxAutotune, CompileReduceOverhead
 from lightning_perf.inference.runtimes.onnx_runtimes import (
     OnnxRuntime,
     OnnxRuntimeInt8,
@@ -23,6 +23,8 @@ RUNTIMES: tuple[Runtime, ...] = (
     ChannelsLast(),
     ChannelsLastFused(),
     Compile(),
+    CompileReduceOverhead(),
+    CompileMaxAutotune(),
     AotInductor(),
     Bf16(),
     Fp16(),
@@ -42,12 +44,7 @@ RUNTIME_NAMES = tuple(runtime.name for runtime in RUNTIMES)
 
 
 def find_runtime(name: str) -> Runtime:
-    """Find a runtime by its name.
-
-    Example:
-        >>> find_runtime("onnxruntime-int8").summary
-        'ONNX Runtime, int8 weights and activations, calibrated'
-    """
+    """Find a runtime by its name."""
     if name in RUNTIME_NAMES:
         return RUNTIMES[RUNTIME_NAMES.index(name)]
     near = get_close_matches(name, RUNTIME_NAMES, n=1)

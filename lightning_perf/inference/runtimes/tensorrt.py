@@ -109,7 +109,6 @@ class TensorRtFp16(Runtime):
         return missing_package("tensorrt", package="tensorrt")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export and build the engine."""
         with TemporaryDirectory() as scratch:
             model = Path(scratch, "model.onnx")
             settings = self._write_onnx(subject, model)
@@ -121,7 +120,6 @@ class TensorRtFp16(Runtime):
         return {"dtype": "float16"}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Load the engine."""
         return load_engine(folder / ENGINE_FILE, device, self.input_dtype)
 
 

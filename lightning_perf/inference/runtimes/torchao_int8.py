@@ -98,11 +98,9 @@ class Int8WeightOnly(Eager):
     summary = "int8 weights of linear layers by torchao, float32 activations"
 
     def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Return that torchao is missing, or None."""
         return missing_package("torchao", extra="infer")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Quantize the linear layers and write the module."""
         layers = list(subject.module.modules())
         linear = sum(isinstance(layer, nn.Linear) for layer in layers)
         convolutions = sum(isinstance(layer, nn.modules.conv._ConvNd) for layer in layers)
@@ -128,6 +126,5 @@ class Int8WeightOnly(Eager):
         }
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Read the module."""
         with quietly():  # unpickling imports torchao, which prints warnings
             return super().load(folder, device, threads)

@@ -35,11 +35,9 @@ class Prune(Transform):
         self.summary = f"{percent} % of the channels removed, then fine-tuned"
 
     def missing(self) -> str | None:
-        """Return that torch-pruning is missing, or None."""
         return missing_package("torch_pruning", extra="infer")
 
     def change(self, module: nn.Module, subject: Subject) -> nn.Module:
-        """Prune a copy."""
         changed, example = copy_module(module), subject.inputs[:1]
         before = sum(parameter.numel() for parameter in changed.parameters())
         import torch_pruning as tp
@@ -93,7 +91,6 @@ class Separable(Transform):
     summary = "k×k convolutions replaced by depthwise and pointwise ones, then fine-tuned"
 
     def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
-        """Replace the convolutions of a copy."""
         holder = nn.ModuleList([copy_module(module)])  # a list, because the model itself may be a convolution
         dense = {child: separate(child) for child in holder.modules() if _is_dense(child)}
         if not dense:

@@ -34,12 +34,7 @@ _NUMBERED: tuple[tuple[str, int, Callable[[int], Transform]], ...] = (
 
 
 def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Transform:
-    """Find a transform by its name.
-
-    Example:
-        >>> find_transform("share-5bit").summary
-        'k-means leaves 32 distinct weights per layer: smaller when compressed, not faster'
-    """
+    """Find a transform by its name."""
     for pattern, most, make in _NUMBERED:
         if match := re.fullmatch(pattern, name):
             number = int(match[1])

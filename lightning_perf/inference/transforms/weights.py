@@ -64,11 +64,6 @@ def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], N
 
     Returns:
         At most k numbers in ascending order, and the index of the nearest number for each value.
-
-    Example:
-        >>> codebook, indices = cluster(np.array([0.0, 0.1, 5.0, 5.2, 9.0], dtype=np.float32), 3)
-        >>> [round(float(value), 2) for value in codebook], indices.tolist()
-        ([0.05, 5.1, 9.0], [0, 0, 1, 1, 2])
     """
     ordered = np.sort(values).astype(np.float64)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
@@ -106,7 +101,6 @@ class Share(Transform):
         self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when compressed, not faster"
 
     def change(self, module: nn.Module, subject: Subject) -> nn.Module:  # noqa: ARG002
-        """Share the weights of a copy."""
         changed = copy_module(module)
         shared = 0
         with torch.no_grad():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from lightning_perf import __version__
@@ -58,8 +58,7 @@ ARTEFACT_FILE = "artefact.json"
 """File name of the description, next to the files that the runtime wrote."""
 
 
-@dataclass(frozen=True)
-class Artefact:
+class Artefact(Struct, frozen=True):
     """The description of an artefact.
 
     Attributes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from lightning_perf.errors import reason_of
@@ -16,8 +17,7 @@ from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import FineTune, Transform
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """Sizes of a model's weights and buffers.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.inference.errors import InferenceError, VariantError, worker_errors
@@ -34,8 +34,7 @@ _COARSE = ("int8", "fp16", "bf16")
 TURN_TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True)
-class BuiltVariant:
+class BuiltVariant(Struct, frozen=True):
     """An artefact, with its outputs in the process that built it.
 
     Attributes:
@@ -138,12 +137,7 @@ def compare_reload(found: NDArray[np.float32], built: NDArray[np.float32], artef
 
 
 def relative_difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """Return the largest difference of two outputs, as a share of the largest expected output.
-
-    Example:
-        >>> relative_difference(np.array([1.0, -1.9]), np.array([1.0, -2.0])).__round__(3)
-        0.05
-    """
+    """Return the largest difference of two outputs, as a share of the largest expected output."""
     if found.shape != expected.shape:
         return float("inf")
     largest = float(np.abs(expected).max(initial=0.0))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.runtimes.base import Runtime
@@ -34,6 +35,7 @@ _DEFAULTS = {
         "eager",
         "channels-last",
         "compile",
+        "compile-reduce-overhead",
         "aot-inductor",
         "fp16",
         "bf16",
@@ -53,8 +55,7 @@ def default_variants(device_type: str) -> tuple[str, ...]:
     return _DEFAULTS[device_type]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One way to run a model.
 
     Attributes:
@@ -78,12 +79,7 @@ class Variant:
 
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
-    """Parse the name of a variant.
-
-    Example:
-        >>> parse_variant("prune-50").name
-        'prune-50+eager'
-    """
+    """Parse the name of a variant."""
     parts = [part.strip() for part in text.split("+")]
     if "" in parts:
         raise InferenceError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.model.operator_calls import OperatorCall
@@ -40,8 +41,7 @@ class NotCallableError(Exception):
     """A recorded call cannot be made again. The message says why."""
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """A tensor without its values."""
 
     dtype: torch.dtype
@@ -70,8 +70,7 @@ Argument: TypeAlias = Any
 """A `TensorInfo`, a list of them and of ``None``, or a value."""
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """An operator with the arguments of one recorded call.
 
     Attributes:

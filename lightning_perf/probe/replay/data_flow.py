@@ -9,11 +9,11 @@ that returned such a tensor. Autocast itself decides which operators it casts, s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -321,10 +321,6 @@ def grown_place(
 
     Returns:
         The place; ``None`` if the size is -1, so that torch computes it.
-
-    Example:
-        >>> grown_place((512, 4, 192), 1, (512, 24, 32), 4), grown_place((8, 3), 0, (-1, 3), 8)
-        (1, None)
     """
     if by_place:
         place = len(sizes) - len(shape) + grown

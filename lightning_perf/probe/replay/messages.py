@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.trace.description import Batch, Settings
@@ -12,8 +12,7 @@ FUSED, THREADS = "fused", "threads"
 """Names of an optimizer's fused implementation, and of the recorded implementation with more threads."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A way to run the recorded calls.
 
     Attributes:

@@ -147,10 +147,6 @@ def sample_sizes(sizes: Sequence[int], whole: int, large: int) -> list[int]:
 
     Args:
         large: A large size. There is at least one of it if there was any.
-
-    Example:
-        >>> sample_sizes([100, 100, 100, 10, 10], 160, 50), sample_sizes([10, 1000], 510, 2000)
-        ([50, 50, 50, 5, 5], [10, 500])
     """
     if sum(sizes) <= whole:
         return list(sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lightning_perf.analysis.core.arrays import Series
 from lightning_perf.analysis.host.launches import Launches, QueueDepth
@@ -11,13 +11,24 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import Communication
+from lightning_perf.analysis.ranks.links import LinkUse
 from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Figure, Figures, Heading, Line, Part, Plot, table
 from lightning_perf.show.plots import area, time_axis
 from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import format_bytes, format_count, format_duration, format_flop_rate, format_share
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_energy,
+    format_flop_rate,
+    format_share,
+)
 
 LONGEST_GAPS = 3
 
@@ -55,10 +66,62 @@ def efficiency_section(efficiency: Efficiency) -> Iterator[Block]:
     if efficiency.flops_per_s is not None:
         covered = efficiency.flops_coverage
         bound = "at least " if covered is not None and covered < 1 else ""
-        mfu = f", MFU {format_share(efficiency.mfu)}" if efficiency.mfu is not None else ""
-        yield Line(f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}{mfu}")
+        mfu, *facts = mfu_texts(efficiency)
+        more = f", MFU {' · '.join([mfu, *facts])}" if efficiency.mfu is not None else ""
+        yield Line(f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}{more}")
     if efficiency.mfu is None and efficiency.mfu_missing:
         yield Line(f"No MFU: {efficiency.mfu_missing}", "quiet")
+
+
+def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
+    """Yield clock, power, heat and energy of each rank's GPU over the fit, and the reasons for low clocks."""
+    yield Heading("GPUs over the training", definition="gpu-health")
+    rows = (
+        (
+            str(gpu.rank),
+            gpu.load,
+            _of(gpu.clock_mhz, gpu.clock_limit_mhz, "MHz") + " (set)" * gpu.clock_is_set,
+            _of(gpu.power_w, gpu.power_limit_w, "W"),
+            NOT_AVAILABLE if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+            format_energy(gpu.energy_j),
+        )
+        for gpu in gpus
+    )
+    heads = ("rank", "load", "clock\nunder load", "power\nunder load", "hottest", "energy")
+    yield table(heads, rows, kinds="name share" + " figure" * 4)
+    for gpu in gpus:
+        for found in gpu.reasons:
+            text = f"Rank {gpu.rank}: {found.reason} in {format_share(found.share)} of the samples"
+            yield Line(text, "warning" if found.harmful else "plain")
+        if gpu.corrected_errors:
+            errors = count_of(gpu.corrected_errors, "memory error")
+            yield Line(f"Rank {gpu.rank}: {errors}, corrected by ECC", "quiet")
+        if gpu.sample_energy_j is not None:
+            yield Line(f"Rank {gpu.rank}: {format_energy(gpu.sample_energy_j)} per sample")
+    energies = {gpu.uuid: gpu.energy_j for gpu in gpus}
+    if len(energies) > 1 and None not in energies.values() and not any(uuid.startswith("MIG-") for uuid in energies):
+        yield Line(f"Energy of all {len(energies)} GPUs: {format_energy(sum(filter(None, energies.values())))}")
+    yield Line("Figures are those of the whole GPU, with all programs on it, from the second batch on.", "quiet")
+
+
+def _of(value: float | None, limit: float | None, unit: str) -> str:
+    number = NOT_AVAILABLE if value is None else f"{value:,.0f}"
+    return f"{number} {unit}" if limit is None else f"{number} of {limit:,.0f} {unit}"
+
+
+def mfu_texts(efficiency: Efficiency) -> list[str]:
+    """Return the MFU, then what to know about it."""
+    mfu, most, hfu, covered = efficiency.mfu, efficiency.mfu_high, efficiency.hfu, efficiency.flops_coverage
+    if mfu is None or covered is None:
+        return [format_share(mfu)]
+    texts = [format_share(mfu)]
+    if covered < 1:
+        texts = [f"at least {texts[0]}", f"FLOPs known for {format_share(covered)} of product time"]
+    elif most is not None and most > mfu:
+        texts = [f"{texts[0]} to {format_share(most)}"]
+    if most is not None and most > mfu:
+        texts.append("mask or lengths of attention not recorded")
+    return texts + ([f"HFU {format_share(hfu)} with repeated forward work"] if hfu is not None and hfu > mfu else [])
 
 
 def _launches(found: Launches, of_what: str) -> Iterator[Block]:
@@ -242,11 +305,20 @@ def _communication(rank: RankAnalysis, found: Communication, of_what: str, top: 
         yield _times("Communication", parts, steps)
         if top == EVERY_ROW:
             yield from _sent(found)
+    if rank.link is not None:
+        yield _link(rank.link)
     if found.collectives:
         yield from _collectives(found, steps, top)
         return
     rows = ((row.name, row.calls / steps, row.total_ns / steps) for row in found.host_collectives[:top])
     yield table(("collective on the host", "calls", "time"), rows, kinds="code count duration")
+
+
+def _link(use: LinkUse) -> Line:
+    rate = f"Bus bandwidth {'at least ' if use.at_least else ''}{format_bandwidth(use.bus_bytes_per_s)}"
+    if use.share is None:
+        return Line(f"{rate}. The link's peak is unknown: {use.missing} (--link gives it).", "quiet")
+    return Line(f"{rate}, {format_share(use.share)} of {use.link} ({format_bandwidth(use.link_bytes_per_s)}).")
 
 
 def _sent(found: Communication) -> Iterator[Line]:

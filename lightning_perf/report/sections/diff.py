@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.comparability import Comparability
 from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff, MemoryDiff

@@ -14,6 +14,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
 from lightning_perf.report.sections.compilation import compilation_page
+from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
@@ -21,7 +22,7 @@ from lightning_perf.report.sections.fp32_comparison import shadow_page
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
-from lightning_perf.report.sections.ranks import ranks_parts
+from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
 from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
@@ -59,8 +60,8 @@ UNKNOWN_SHARE = 0.5
 
 _OF_OVERVIEW = (
     "attention-math compile-cost cudagraph-skips gc-pauses graph-breaks growing-steps long-validation padding "
-    "periodic-steps recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger worker-memory "
-    "worker-restarts"
+    "periodic-steps recompiles recompute slow-callback slow-checkpoints slow-first-step slow-logger throttled "
+    "worker-memory worker-restarts"
 )
 
 VIEWS = {
@@ -78,7 +79,7 @@ VIEWS = {
         "the memory",
         "activations allocator fragmentation leak memory-full memory-growth memory-spare optimizer-state",
     ),
-    "distributed": ("the ranks", "data-parallel exposed-communication rank-imbalance"),
+    "distributed": ("the ranks", "data-parallel exposed-communication imbalance straggler"),
     "precision": ("the precision", "autocast-tax half-precision"),
     "overview": ("the overview", _OF_OVERVIEW),
 }
@@ -95,6 +96,7 @@ PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
     "shadow": shadow_page,
     "forecast": forecast_page,
+    "over_fit": over_fit_section,
 }
 """Parts of the page with the names of the fields of a report that they show."""
 
@@ -105,6 +107,8 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
         parts["windows"] = _windows(report.trust) if report.trust.windows else []
+    if report.gpu_health:
+        parts["gpu_health"] = gpu_health_section(report.gpu_health)
     if report.out_of_memory:
         parts["out_of_memory"] = out_of_memory_blocks(report.out_of_memory)
     if report.precision is not None:
@@ -215,10 +219,10 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
         Figure(matrix_units(rank.metadata), *_tensor_cores(rank.arithmetic), "tensor-cores"),
     ]
     if efficiency is not None:
-        covered = efficiency.flops_coverage
+        covered, (mfu, *facts) = efficiency.flops_coverage, mfu_texts(efficiency)
         part = "" if covered is None or covered >= 1 else f"covers {format_share(covered)} of product time"
         figures.append(Figure("FLOP/s", format_flop_rate(efficiency.flops_per_s), part, "flops"))
-        figures.append(Figure("MFU", format_share(efficiency.mfu), definition="mfu"))
+        figures.append(Figure("MFU", mfu, ", ".join(facts), "mfu"))
     peak = next((each for each in rank.memory.devices if each.device is not None), None) if rank.memory else None
     if peak is not None:
         whole = f"of {format_bytes(peak.total_bytes)}" if peak.total_bytes else "" if peak.absolute else "at least"

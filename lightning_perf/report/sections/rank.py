@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
 from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
+from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
 from lightning_perf.analysis.model.optimizers import OptimizerSteps
+from lightning_perf.analysis.model.recompute import Recompute
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier
 from lightning_perf.analysis.steps.phases import PhaseTime
-from lightning_perf.findings.savings import counted, each
+from lightning_perf.findings.savings import counted, each, share_of_step, whole
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
-from lightning_perf.report.sections.language_model import language_model_sections
 from lightning_perf.report.sections.memory import memory_section, memory_tables
 from lightning_perf.report.sections.work import regions_and_counters, work_sections
 from lightning_perf.show.blocks import (
@@ -30,11 +31,23 @@ from lightning_perf.show.blocks import (
     Span,
     Table,
     TableRow,
+    listing,
     note,
+    rest,
     table,
 )
 from lightning_perf.show.plots import bars, of_total, time_axis
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_count, format_duration, format_share
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_flop_rate,
+    format_flops,
+    format_rate,
+    format_ratio,
+    format_share,
+)
 
 MADE_BY = {"in_process": "the training process itself (num_workers=0)", "workers": "worker processes"}
 
@@ -222,11 +235,19 @@ def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator
     names = {row.name: row.name.upper() if row.name[0] in "ftb" else row.name for row in used}  # FP16, but integer
     parts = (Part(names[row.name], row.time_ns, format_duration(row.time_ns / steps), row.name) for row in used)
     yield Bar("Device compute by arithmetic", tuple(parts))
+    rates = {rate.name: rate for rate in rank.efficiency.rates} if rank.efficiency is not None else {}
     rows: list[TableRow] = []
     for row in used:
         by = [what for what, part in (("operator types", row.by_operator_ns), ("kernel name", row.by_name_ns)) if part]
-        rows.append((names[row.name], row.time_ns / steps, row.share, ", ".join(by) or NOT_AVAILABLE))
-    yield table(("arithmetic", "time", "share", "source"), rows, kinds="name duration share text")
+        rate = rates.get(row.name)
+        reached = (format_flop_rate(rate.flops_per_s), rate.peak_share) if rate else (None, None)
+        rows.append((names[row.name], row.time_ns / steps, row.share, *reached, ", ".join(by) or NOT_AVAILABLE))
+    yield table(
+        ("arithmetic", "time", "share", "products at", "of peak", "source"),
+        rows,
+        kinds="name duration share figure share text",
+        definitions={"products at": "peak-share", "of peak": "peak-share"},
+    )
     if found.tensor_core_share is not None and names.keys() != {"unknown"}:
         unknown_ns = found.tensor_core_unknown_ns / steps
         unknown = f"; unknown: {format_duration(unknown_ns)}, {format_share(unknown_ns / sum_ns)}" if unknown_ns else ""
@@ -289,3 +310,75 @@ def _optimizer(found: OptimizerSteps, of_what: str) -> Iterator[Block]:
     yield Line(format_duration(found.host_ns / steps), label="On the host")
     if found.launches:
         yield Line(format_duration(found.device_ns / steps), label="On the device")
+
+
+def language_model_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
+    """Yield tokens and FLOPs of a language model, its attention, and the forward work that the backward repeats."""
+    if analysis.language_model is not None:
+        yield Heading("Language model", definition="tokens")
+        yield from _language_model(analysis.language_model)
+    if analysis.attention is not None:
+        yield Heading(f"Attention, {each(analysis)}", definition="attention")
+        yield from _attention(analysis.attention, top)
+    if analysis.recompute is not None:
+        yield Heading("Gradient checkpointing", definition="repeated-forward-work")
+        yield _recompute(analysis.recompute, analysis)
+
+
+def _language_model(model: LanguageModel) -> Iterator[Block]:
+    lines = [_tokens(model)]
+    if model.flops_per_token is not None:
+        lines.append(_flops(model, model.flops_per_token))
+    if model.formula_mfu is not None:
+        lines.append(f"MFU by the formula: {format_share(model.formula_mfu)}")
+    yield from listing(lines)
+
+
+def _tokens(model: LanguageModel) -> str:
+    facts = [f"{counted(model.tokens_per_step, 'token')} per step"]
+    if model.tokens_per_second is not None:
+        facts.append(f"{format_rate(model.tokens_per_second, 'tokens')} under the profiler")
+    if model.padding is not None:
+        facts.append(f"{format_share(model.padding)} padding")
+        if model.tokens_per_second is not None and model.padding:
+            facts.append(format_rate(model.tokens_per_second * (1 - model.padding), "real tokens"))
+    return " · ".join(facts)
+
+
+def _flops(model: LanguageModel, flops_per_token: float) -> str:
+    text = f"{format_flops(flops_per_token)} per token, forward and backward"
+    if model.formula_flops_per_token is None or model.parameters is None:
+        return text
+    ratio = format_ratio(flops_per_token / model.formula_flops_per_token)
+    attention = " + 12·L·d·T" if model.attention_flops_per_token else ""
+    return f"{text}: {ratio} the formula 6N{attention} (N = {format_count(model.parameters)} parameters)"
+
+
+def _attention(attention: Attention, top: int) -> Iterator[Block]:
+    steps = max(attention.steps, 1)
+    yield table(
+        ("implementation", "calls", "device" if attention.on_device else "host", "inputs"),
+        (
+            (kind.implementation, kind.calls / steps, kind.time_ns / steps, _inputs(kind))
+            for kind in attention.kinds[:top]
+        ),
+        kinds="name count duration text",
+    )
+    yield from rest(len(attention.kinds) - top, "row")
+
+
+def _inputs(kind: AttentionKind) -> str:
+    facts = [f"{'×'.join(map(str, kind.query))} queries"] if kind.query else []
+    facts += [counted(kind.keys, "key")] if kind.keys else []
+    facts += [kind.type.removeprefix("c10::")] if kind.type else []
+    facts += ["causal"] if kind.causal else []
+    facts += ["with a mask"] if kind.mask else []
+    facts += [f"dropout {kind.dropout:g}"] if kind.dropout else []
+    return ", ".join(facts)
+
+
+def _recompute(repeated: Recompute, analysis: RankAnalysis) -> Line:
+    time_ns = repeated.time_ns / max(repeated.steps, 1)
+    where = "of the device" if repeated.on_device else "of the host"
+    share = f", {share_of_step(time_ns, analysis)} of {whole(analysis)}" if not repeated.on_device else ""
+    return Line(f"The backward repeats forward work: {format_duration(time_ns)} {where} {each(analysis)}{share}")

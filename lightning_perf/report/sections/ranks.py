@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.findings.savings import each
-from lightning_perf.report.labels import CATEGORY_LABELS
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.report.sentences import who_is_late
 from lightning_perf.show.blocks import Block, Cell, Figure, Figures, Heading, Line, Plot, rest, table
 from lightning_perf.show.plots import bars, of_total, time_axis
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
@@ -44,6 +46,32 @@ def ranks_section(report: PerfReport) -> Iterator[Block]:
     )
     yield from rest(len(report.ranks) - MAX_RANKS, "", hint="")
     yield from map(Line, report.who_waits)
+
+
+def over_fit_section(run: RanksOverFit) -> Iterator[Block]:
+    """Yield a row per rank over the whole fit: how often it is late, and its own work by phase."""
+    straggler = run.straggler
+    yield Heading("Ranks over the whole fit", definition="late", aside=f"{count_of(run.steps, 'step')} compared")
+    yield Line(who_is_late(run), "good" if straggler is None else "warning")
+    phases = ("next batch", "compute", "other") if run.whole_work else ("next batch",)
+    ranks = sorted(run.ranks, key=lambda row: -row.late_share) if len(run.ranks) > MAX_RANKS else run.ranks
+    yield table(
+        ("rank", "late in", "by", "waits", *phases, "last step"),
+        (
+            (
+                Cell(str(row.rank), row.rank),
+                row.late_share,
+                row.late_ns,
+                row.wait_ns,
+                *(row.input_ns, row.compute_ns, row.other_ns)[: len(phases)],
+                row.last_step,
+            )
+            for row in ranks[:MAX_RANKS]
+        ),
+        kinds="figure share duration duration" + " duration" * len(phases) + " count",
+        definitions={"late in": "late", "waits": "wait-over-the-fit", "compute": "own-work", "other": "own-work"},
+    )
+    yield from rest(len(ranks) - MAX_RANKS, "", hint="")
 
 
 def _shown(report: PerfReport) -> list[RankAnalysis]:
@@ -168,8 +196,10 @@ def _skew(compared: Distributed) -> Iterator[Block]:
             row.mean_skew_ns,
             row.max_skew_ns,
             Cell(f"rank {row.last_rank}", row.last_rank),
+            row.bus_bytes_per_s,
         )
         for row in compared.skew
     )
-    heads = ("collective", "group", "calls", "mean skew", "greatest", "last most often")
-    yield table(heads, rows, kinds="code text count duration duration figure")
+    heads = ("collective", "group", "calls", "mean skew", "greatest", "last most often", "bus bandwidth")
+    kinds = "code text count duration duration figure bandwidth"
+    yield table(heads, rows, kinds=kinds, definitions={heads[-1]: "bus-bandwidth"})

@@ -10,21 +10,36 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
-from lightning_perf.probe.blocks import probe_blocks
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, processor_text, settings_text
 from lightning_perf.report.sections.compilation import compilation_section
+from lightning_perf.report.sections.device import gpu_health_section
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
 from lightning_perf.report.sections.fp32_comparison import fp32_section
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
-from lightning_perf.report.sections.ranks import ranks_section
+from lightning_perf.report.sections.ranks import over_fit_section, ranks_section
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
-from lightning_perf.show.blocks import Block, Details, Heading, Line, Span, Style, listing, note, rest
-from lightning_perf.units import format_duration
+from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
+from lightning_perf.show.blocks import (
+    Block,
+    Cell,
+    Details,
+    Heading,
+    Line,
+    Span,
+    Style,
+    Table,
+    TableRow,
+    listing,
+    note,
+    rest,
+    table,
+)
+from lightning_perf.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -67,8 +82,12 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
 def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterator[Block]:
     if len(report.ranks) > 1:
         yield from ranks_section(report)
+    if report.over_fit is not None:
+        yield from over_fit_section(report.over_fit)
     if lead is not None:
         yield from rank_sections(lead, top)
+    if report.gpu_health:
+        yield from gpu_health_section(report.gpu_health)
     for rank in report.ranks:
         if rank.probe is not None:
             yield Heading("Probe")
@@ -170,3 +189,64 @@ def _sources(sources: Sequence[str]) -> Iterator[Block]:
     yield from rest(len(sources) - MAX_SOURCES, "", hint="")
     command = f"lightning-perf view {shlex.quote(sources[0])}"
     yield Line(("Timeline: ", Span(command, "command")), copied=True)
+
+
+CHANGE_NAMES = {
+    "bf16": "bf16-mixed",
+    "channels-last": "channels last",
+    "fused-optimizer": "fused optimizer",
+    "batch": "twice the batch",
+}
+
+
+def probe_blocks(probe: Probe, top: int) -> Iterator[Block]:
+    """Yield the blocks of a probe, with the longest operators."""
+    covered = probe.covered_ns / probe.operator_ns if probe.operator_ns else 0.0
+    yield Line(
+        f"On {probe.device}: the measured operators take {format_share(covered)} of the operators' time, in a step of "
+        f"{format_duration(probe.step_ns)}."
+    )
+    if not probe.same_device:
+        yield Line("The recording was made on another device. The figures are the answer for this machine.", "warning")
+    changes = sorted(probe.changes, key=lambda change: -change.saving_ns)
+    rows = (_change_row(change, probe.step_ns or 1.0) for change in changes)
+    yield table(("change", "saves per step", "share", "measured"), rows, kinds="name figure figure share")
+    if not changes:
+        yield Line("No other setting could be measured.", "warning")
+    if probe.launch_ns is not None:
+        yield Line(f"Launching a kernel takes {format_duration(probe.launch_ns)} on this machine.")
+    if probe.compile_s is not None:
+        yield Line(f"Compiling the operators took {format_duration(1e9 * probe.compile_s)}.")
+    if probe.calls:
+        yield Line()
+        yield _calls_table(probe.calls[:top], [change.name for change in probe.changes])
+    for name, reason in list(probe.skipped.items())[:3]:
+        yield Line(f"Not measured: {name}: {reason}", "quiet")
+
+
+def _change_row(change: ProbedChange, step_ns: float) -> TableRow:
+    low, high = sorted((change.low_ns, change.high_ns))
+    return (
+        change.setting,
+        Cell(f"{format_duration(low)} to {format_duration(high)}", change.saving_ns),
+        Cell(f"{format_share(low / step_ns)} to {format_share(high / step_ns)}", change.saving_ns / step_ns),
+        change.measured_ns / step_ns,
+    )
+
+
+def _calls_table(calls: Sequence[ProbedCall], changes: Sequence[str]) -> Table:
+    names = [name for name in changes if any(name in call.changed_ns for call in calls)]
+    return table(
+        ("operator", "calls", "recorded per step", "one call now", *(CHANGE_NAMES.get(name, name) for name in names)),
+        (
+            (
+                call.name,
+                Cell(f"{call.calls:g}", call.calls),
+                call.recorded_ns,
+                call.current_ns,
+                *(call.changed_ns.get(n) for n in names),
+            )
+            for call in calls
+        ),
+        kinds="name figure duration duration" + " duration" * len(names),
+    )

@@ -65,7 +65,7 @@ def _operators(operators: OperatorTable, top: int) -> Iterator[Block]:
 def _kernels(kernels: KernelTable, top: int) -> Iterator[Block]:
     steps = max(kernels.steps, 1)
     yield table(
-        ("kernel", "calls", "time", "share", "mean", "arithmetic"),
+        ("kernel", "calls", "time", "share", "mean", "arithmetic", "of peak"),
         (
             (
                 kernel_text(row.name),
@@ -74,10 +74,12 @@ def _kernels(kernels: KernelTable, top: int) -> Iterator[Block]:
                 row.share,
                 row.mean_ns,
                 row.arithmetic or "",
+                row.peak_share,
             )
             for row in kernels.rows[:top]
         ),
-        kinds="name count duration share duration figure",
+        kinds="name count duration share duration figure share",
+        definitions={"of peak": "peak-share"},
     )
     yield from rest(len(kernels.rows) - top, "kernel")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.errors import TraceError
 from lightning_perf.project import install_command
@@ -36,8 +37,7 @@ Group: TypeAlias = Literal[
 """The groups of entries, in the order in which a report shows them."""
 
 
-@dataclass(frozen=True)
-class AccountEntry:
+class AccountEntry(Struct, frozen=True):
     """The time of one kind of work in a fit, without the work nested in it that has an entry of its own.
 
     Attributes:
@@ -56,8 +56,7 @@ class AccountEntry:
     early_count: Count = 0
 
 
-@dataclass(frozen=True)
-class LoaderStart:
+class LoaderStart(Struct, frozen=True):
     """One start of the worker processes of a data loader.
 
     Attributes:
@@ -77,8 +76,7 @@ class LoaderStart:
     first_batch_ns: Count
 
 
-@dataclass(frozen=True)
-class GcTotals:
+class GcTotals(Struct, frozen=True):
     """Python's garbage collections of one generation, in the steps of a fit and in the thread that trains.
 
     Attributes:
@@ -99,8 +97,7 @@ class GcTotals:
     objects: Count | None = None
 
 
-@dataclass(frozen=True)
-class AccountFacts:
+class AccountFacts(Struct, frozen=True):
     """Settings of the Trainer that explain an entry. None stands for a setting that cannot be read.
 
     Attributes:
@@ -122,8 +119,7 @@ class AccountFacts:
     lightning_callbacks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class FitAccount:
+class FitAccount(Struct, frozen=True):
     """The account of a fit: its wall time, divided into entries without overlap.
 
     A run leaves one line per rank.
@@ -143,6 +139,8 @@ class FitAccount:
         starts: Starts of data loaders with worker processes, at most `MAX_STARTS`.
         tokens: Tokens trained on, padding included; None if the batches hold no token sequences.
         collections: Garbage collections in the steps, by generation; empty if they were not measured.
+        core_wait_ns: Time from the first step to the last in which the training thread was ready to run and had no
+            core. None where the system does not count it.
     """
 
     version: int
@@ -162,6 +160,7 @@ class FitAccount:
     facts: AccountFacts = AccountFacts()
     tokens: Count | None = None
     collections: tuple[GcTotals, ...] = ()
+    core_wait_ns: Count | None = None
 
     def group_ns(self, group: Group) -> int:
         """Return the time of a group."""

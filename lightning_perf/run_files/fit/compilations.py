@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
@@ -11,8 +12,7 @@ Moment: TypeAlias = Literal["before training", "first step", "step", "between st
 """The part of the fit in which a compilation ran. Validation and epoch boundaries are between steps."""
 
 
-@dataclass(frozen=True)
-class GraphBreak:
+class GraphBreak(Struct, frozen=True):
     """A place at which ``torch.compile`` had to end a graph, so that Python runs the code.
 
     Attributes:
@@ -31,8 +31,7 @@ class GraphBreak:
     code: str = ""
 
 
-@dataclass(frozen=True)
-class Compilation:
+class Compilation(Struct, frozen=True):
     """One compilation of a function, a resumed part of a function, or a backward graph.
 
     A figure that torch does not report is null, and a text that it does not report is empty.

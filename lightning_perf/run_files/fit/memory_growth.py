@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 
-@dataclass(frozen=True)
-class MemorySample:
+class MemorySample(Struct, frozen=True):
     """The memory in use at the end of a step, by its index in this fit."""
 
     step: Count
     bytes: Count
 
 
-@dataclass(frozen=True)
-class TensorGroup:
+class TensorGroup(Struct, frozen=True):
     """The tensors of one class, type, shape and device that Python objects refer to.
 
     Attributes:
@@ -34,8 +33,7 @@ class TensorGroup:
     bytes: Count
 
 
-@dataclass(frozen=True)
-class TensorCensus:
+class TensorCensus(Struct, frozen=True):
     """All tensors at the end of a step, and the container that grew most.
 
     Attributes:
@@ -47,8 +45,7 @@ class TensorCensus:
     items: Count = 0
 
 
-@dataclass(frozen=True)
-class WorkerGrowth:
+class WorkerGrowth(Struct, frozen=True):
     """The memory and the processor time of one worker process of the training's loader, from its start on.
 
     Attributes:
@@ -62,8 +59,16 @@ class WorkerGrowth:
             among it.
         container: The largest list or dictionary that the data set holds, e.g. ``items: 600,000 objects in a list``;
             empty without a large one.
-        cpu: Cores that it kept busy between the warm-up and the last sample; None if unknown.
+        cpu: Cores that a worker kept busy, without warm-up and validation: the mean of all workers, or of the slow one.
+            None if unknown.
         core_wait: Share of that time in which it was ready to run and waited for a core.
+        disk_wait: Share of that time in which it waited for a disk or a file system.
+        memory_stalls: Time in which tasks of the container or the machine waited for memory, over that in which they
+            waited for a disk, 0 to 1 (Linux's pressure stall information).
+        read_bytes_per_s: Bytes per second that it fetched from a disk, because the page cache did not have them.
+        open_batches: Batches that a worker had yet to make when a fetch started, in the mean.
+        queued: Share of the batches ahead that were made then, and that the training had not received yet.
+        slow: Number of the worker that still makes batches when all others have made theirs; None without one.
     """
 
     workers: Count
@@ -76,6 +81,12 @@ class WorkerGrowth:
     container: str = ""
     cpu: float | None = None
     core_wait: float | None = None
+    disk_wait: float | None = None
+    memory_stalls: float | None = None
+    read_bytes_per_s: float | None = None
+    open_batches: float | None = None
+    queued: float | None = None
+    slow: int | None = None
 
     @property
     def copied_bytes(self) -> int:
@@ -83,8 +94,7 @@ class WorkerGrowth:
         return max(0, min(self.last_bytes - self.first_bytes, self.faulted_bytes) - self.resident_bytes)
 
 
-@dataclass(frozen=True)
-class GrowthRecord:
+class GrowthRecord(Struct, frozen=True):
     """The memory of a fit over time.
 
     Attributes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 from lightning_perf.units import format_bytes
@@ -25,8 +26,7 @@ _PLACES: dict[MemoryPhase, str] = {
 }
 
 
-@dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemory(Struct, frozen=True):
     """The state of a training when its memory ran out. None stands for a figure that could not be read.
 
     Attributes:

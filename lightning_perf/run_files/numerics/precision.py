@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from lightning_perf.run_files.atomic import JsonFile
 from lightning_perf.run_files.numerics.samples import Arithmetic, ScaleEvent
@@ -13,8 +14,7 @@ from lightning_perf.run_files.numerics.samples import Arithmetic, ScaleEvent
 PRECISION_NAME = "precision.json"
 
 
-@dataclass(frozen=True)
-class Fp32Arithmetic:
+class Fp32Arithmetic(Struct, frozen=True):
     """The meaning of "FP32" for matrix products and convolutions in this process.
 
     From Ampere on, NVIDIA GPUs can round the inputs of FP32 products to TF32 (10 bits of mantissa) and use Tensor
@@ -50,8 +50,7 @@ class Fp32Arithmetic:
         return f"FP32 is TF32 in {first} and true FP32 in {second}"
 
 
-@dataclass(frozen=True)
-class PrecisionSetting:
+class PrecisionSetting(Struct, frozen=True):
     """The precision that a run trained in, and where it was set.
 
     Attributes:
@@ -74,8 +73,7 @@ class PrecisionSetting:
     note: str | None = None
 
 
-@dataclass(frozen=True)
-class LossScaleHistory:
+class LossScaleHistory(Struct, frozen=True):
     """History of the loss scale in one run.
 
     Attributes:
@@ -115,8 +113,7 @@ class LossScaleHistory:
         return max(0.0, 1 - self.wasted_ns / self.trained_ns) if self.trained_ns else 1.0
 
 
-@dataclass(frozen=True)
-class LayerUnderflow:
+class LayerUnderflow(Struct, frozen=True):
     """A layer's row of the table.
 
     Attributes:
@@ -148,8 +145,7 @@ class LayerUnderflow:
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class PrecisionAdvice:
+class PrecisionAdvice(Struct, frozen=True):
     """The change that fixes underflow.
 
     Attributes:
@@ -165,8 +161,7 @@ class PrecisionAdvice:
     keep_fp32: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class UnderflowTable:
+class UnderflowTable(Struct, frozen=True):
     """Gradient underflow of a run, layer by layer.
 
     Attributes:
@@ -189,8 +184,7 @@ class UnderflowTable:
         return tuple(layer for layer in self.layers if layer.underflows)
 
 
-@dataclass(frozen=True)
-class LayerDrift:
+class LayerDrift(Struct, frozen=True):
     """Distance of a layer's output in mixed precision from its FP32 output, for the same weights and batch.
 
     Attributes:
@@ -202,8 +196,7 @@ class LayerDrift:
     relative_error: float | None
 
 
-@dataclass(frozen=True)
-class NumericsDrift:
+class NumericsDrift(Struct, frozen=True):
     """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
 
     JSON has no numbers for NaN and the infinities. Such a loss is stored as ``null``.
@@ -243,8 +236,7 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@dataclass(frozen=True)
-class PrecisionMistake:
+class PrecisionMistake(Struct, frozen=True):
     """A mistake in the use of 16-bit precision, with its place and its fix.
 
     Attributes:
@@ -281,8 +273,7 @@ class PrecisionMistake:
         return f"{layer} ({self.line})" if layer else f" in {self.line}"
 
 
-@dataclass(frozen=True)
-class BadRun:
+class BadRun(Struct, frozen=True):
     """The diagnosis of a run that went wrong in 16 bits, from replays of the first batch that showed it.
 
     Attributes:
@@ -435,8 +426,7 @@ def fp32_cure(operator: str, line: str) -> str:
     return "Lower the learning rate, or clip gradients: Trainer(gradient_clip_val=1.0). FP32 does not help."
 
 
-@dataclass(frozen=True)
-class RunPrecision:
+class RunPrecision(Struct, frozen=True):
     """The precision that a run trained in, and its effects.
 
     Attributes:

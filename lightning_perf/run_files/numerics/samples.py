@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import RankLog
 
@@ -20,8 +21,7 @@ LOWEST_EXPONENT = -40
 Arithmetic = Literal["fp16", "fp32", "unknown"]
 
 
-@dataclass(frozen=True)
-class LayerGradients:
+class LayerGradients(Struct, frozen=True):
     """Gradient values of a layer's parameters in one sample, counted by magnitude. Scaled, as fp16 sees them.
 
     Attributes:
@@ -40,8 +40,7 @@ class LayerGradients:
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class GradientSample:
+class GradientSample(Struct, frozen=True):
     """The gradients of one training step, sampled.
 
     Attributes:
@@ -61,8 +60,7 @@ class GradientSample:
 GRADIENT_SAMPLES: RankLog[GradientSample] = RankLog(GradientSample, "underflow", "gradient sample", restart=b'{"step"')
 
 
-@dataclass(frozen=True)
-class OverflowOrigin:
+class OverflowOrigin(Struct, frozen=True):
     """Where the first inf or nan of a skipped step came from; running its batch again shows it.
 
     Attributes:
@@ -76,8 +74,7 @@ class OverflowOrigin:
     value: Literal["inf", "nan"]
 
 
-@dataclass(frozen=True)
-class ScaleEvent:
+class ScaleEvent(Struct, frozen=True):
     """A change of the loss scale, or the start or end of a run. Between events the scale stays the same.
 
     Attributes:
@@ -108,8 +105,7 @@ class ScaleEvent:
 SCALE_EVENTS: RankLog[ScaleEvent] = RankLog(ScaleEvent, "loss_scale", "loss-scale event", restart=b'{"kind"')
 
 
-@dataclass(frozen=True)
-class LayerShadow:
+class LayerShadow(Struct, frozen=True):
     """The gradient of one layer's parameters, compared with FP32.
 
     Attributes:
@@ -121,8 +117,7 @@ class LayerShadow:
     norm_ratio: float | None
 
 
-@dataclass(frozen=True)
-class ShadowSample:
+class ShadowSample(Struct, frozen=True):
     """One sampled step.
 
     Attributes:
@@ -147,8 +142,7 @@ class ShadowSample:
 SHADOW: RankLog[ShadowSample] = RankLog(ShadowSample, "shadow", "shadow step", restart=b'{"step"')
 
 
-@dataclass(frozen=True)
-class Fp8Tensor:
+class Fp8Tensor(Struct, frozen=True):
     """One tensor of an FP8 layer.
 
     Attributes:
@@ -170,8 +164,7 @@ class Fp8Tensor:
     saturated: int | None = None
 
 
-@dataclass(frozen=True)
-class Fp8Sample:
+class Fp8Sample(Struct, frozen=True):
     """One FP8 layer on one step.
 
     Attributes:
@@ -190,8 +183,7 @@ class Fp8Sample:
 FP8: RankLog[Fp8Sample] = RankLog(Fp8Sample, "fp8", "FP8 sample", restart=b'{"step"')
 
 
-@dataclass(frozen=True)
-class RoundedCounts:
+class RoundedCounts(Struct, frozen=True):
     """How a format rounds the sampled values of one tensor.
 
     Attributes:
@@ -205,8 +197,7 @@ class RoundedCounts:
     coarse: int
 
 
-@dataclass(frozen=True)
-class TensorSample:
+class TensorSample(Struct, frozen=True):
     """The sampled values of one tensor of a layer.
 
     Attributes:
@@ -222,8 +213,7 @@ class TensorSample:
     formats: dict[str, RoundedCounts]
 
 
-@dataclass(frozen=True)
-class LayerSample:
+class LayerSample(Struct, frozen=True):
     """One layer on one sampled batch.
 
     Attributes:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from lightning_perf.tune.training import Training
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine of the trials.
 
     Attributes:
@@ -27,6 +27,30 @@ class Machine:
     fetch_cpu_share: float | None = None
 
 
+class Setting(Struct, frozen=True):
+    """A setting for the user's code.
+
+    Attributes:
+        place: The call that takes it: ``Trainer``, ``DataLoader``, ``optimizer`` or ``module`` (the first argument of
+            ``fit``). ``statement`` for a line before ``fit``, and empty if no file holds it.
+        arguments: Keyword arguments of that call, their values as source.
+        line: The line for a reader.
+        code: Source of the statement; for ``module`` that of the changed module, with ``{}`` for the module.
+    """
+
+    place: str
+    arguments: dict[str, str] = field(default_factory=dict)
+    line: str = ""
+    code: str = ""
+
+    def __str__(self) -> str:
+        """Return the line for a reader."""
+        if self.line:
+            return self.line
+        others = "…, " if self.place == "DataLoader" else ""
+        return f"{self.place}({others}{', '.join(f'{name}={value}' for name, value in self.arguments.items())})"
+
+
 class Change(Protocol):
     """The change that a lever makes to a training."""
 
@@ -34,8 +58,8 @@ class Change(Protocol):
         """Return why it does not apply to this training on this machine, or None."""
         ...
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        """Return the lines that the user has to write, for a training that the lever applies to."""
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        """Return the settings that the user has to write, for a training that the lever applies to."""
         ...
 
     def apply(self, training: Training) -> None:
@@ -47,8 +71,7 @@ class Change(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Lever:
+class Lever(Struct, frozen=True):
     """One thing to change.
 
     Attributes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_perf.analysis.host.loading import affordable_workers
-from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.training import Training
 
 _KEPT = (
@@ -122,16 +122,18 @@ def _owner(training: Training) -> Any:
     return training.data if hasattr(training.data, "train_dataloader") else None
 
 
-@dataclass(frozen=True)
-class Workers:
+class Workers(Struct, frozen=True):
     """Batches made by worker processes that stay alive over epochs, some of them in advance."""
 
     count: int
     prefetch: int = 2
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        prefetch = f", prefetch_factor={self.prefetch}" if self.prefetch != 2 else ""
-        return (f"DataLoader(…, num_workers={self.count}, persistent_workers=True{prefetch})",)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        arguments = {"num_workers": str(self.count), "persistent_workers": "True"}
+        loader = training_loader(training)
+        if {self.prefetch, 2 if isinstance(loader, str) else loader.prefetch_factor or 2} != {2}:
+            arguments["prefetch_factor"] = str(self.prefetch)
+        return (Setting("DataLoader", arguments),)
 
     def missing(self, training: Training, machine: Machine) -> str | None:
         loader = training_loader(training)
@@ -165,15 +167,17 @@ class PinnedMemory:
             return loader
         return "it is already set" if loader.pin_memory else None
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        return ("DataLoader(…, pin_memory=True)",)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        return (Setting("DataLoader", {"pin_memory": "True"}),)
 
     def apply(self, training: Training) -> None:
         change_loader(training, lambda loader: rebuilt(loader, pin_memory=True))
 
 
-@dataclass(frozen=True)
-class BatchSize:
+_LINEAR_SCALING = "linear scaling (Goyal et al. 2017, arXiv:1706.02677): check the accuracy"
+
+
+class BatchSize(Struct, frozen=True):
     """More samples per batch. This is another training, so the user has to choose its learning rate again."""
 
     factor: int
@@ -181,13 +185,13 @@ class BatchSize:
     def missing(self, training: Training, machine: Machine) -> str | None:
         return _why_fixed(training_loader(training), self.factor)
 
-    def lines(self, training: Training) -> tuple[str, ...]:
+    def settings(self, training: Training) -> tuple[Setting, ...]:
         # If gradients are accumulated, a kept `FewerMicroBatches` may already have changed the batch size.
         accumulated = training.trainer.get("accumulate_grad_batches", 1) > 1
         size = f"{self.factor} * batch_size" if accumulated else self.factor * _batch_size(training_loader(training))
         return (
-            f"DataLoader(…, batch_size={size})",
-            f"lr = {self.factor} * lr  # linear scaling (Goyal et al. 2017, arXiv:1706.02677): check the accuracy",
+            Setting("DataLoader", {"batch_size": str(size)}),
+            Setting("", line=f"lr = {self.factor} * lr  # {_LINEAR_SCALING}"),
         )
 
     def apply(self, training: Training) -> None:
@@ -203,10 +207,10 @@ class FewerMicroBatches:
             return "gradients are not accumulated over an even number of batches"
         return _why_fixed(training_loader(training), 2)
 
-    def lines(self, training: Training) -> tuple[str, ...]:
+    def settings(self, training: Training) -> tuple[Setting, ...]:
         return (
-            f"DataLoader(…, batch_size={2 * _batch_size(training_loader(training))})",
-            f"Trainer(accumulate_grad_batches={training.trainer['accumulate_grad_batches'] // 2})",
+            Setting("DataLoader", {"batch_size": str(2 * _batch_size(training_loader(training)))}),
+            Setting("Trainer", {"accumulate_grad_batches": str(training.trainer["accumulate_grad_batches"] // 2)}),
         )
 
     def apply(self, training: Training) -> None:

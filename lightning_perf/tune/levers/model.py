@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from msgspec import Struct
 from torch import nn
 
 from lightning_perf.machine.environment import has_cpp_compiler
 from lightning_perf.machine.page_faults import KEEP_MEMORY, allocator_name, keep_memory
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.optimizer import clipping_excludes_fusing, has_fused_optimizer
 from lightning_perf.tune.training import Training
 
@@ -19,14 +18,13 @@ _BF16_CAPABILITY = (8, 0)
 """From Ampere on Tensor Cores take bfloat16 and TF32 (NVIDIA's A100 whitepaper)."""
 
 
-@dataclass(frozen=True)
-class MixedPrecision:
+class MixedPrecision(Struct, frozen=True):
     """Autocast to a 16-bit type."""
 
     precision: str
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        return (f'Trainer(precision="{self.precision}")',)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        return (Setting("Trainer", {"precision": f'"{self.precision}"'}),)
 
     def missing(self, training: Training, machine: Machine) -> str | None:
         if training.trainer.get("precision") not in _FULL:
@@ -53,8 +51,9 @@ class TF32:
         # The older `torch.get_float32_matmul_precision` raises where a user has set this by itself.
         return "is on already" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        return ('torch.set_float32_matmul_precision("high")',)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        line = 'torch.set_float32_matmul_precision("high")'
+        return (Setting("statement", line=line, code=line),)
 
     def apply(self, training: Training) -> None:
         torch.set_float32_matmul_precision("high")
@@ -72,8 +71,9 @@ class ChannelsLast:
             return "the weights are in this order already"
         return None
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        return ("module = module.to(memory_format=torch.channels_last)",)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        line = "module = module.to(memory_format=torch.channels_last)"
+        return (Setting("module", line=line, code="{}.to(memory_format=torch.channels_last)"),)
 
     def apply(self, training: Training) -> None:
         training.module.to(memory_format=torch.channels_last)
@@ -91,8 +91,8 @@ class CudnnBenchmark:
             return "the module has no convolution"
         return "is on already" if training.trainer.get("benchmark") or torch.backends.cudnn.benchmark else None
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        return ("Trainer(benchmark=True)",)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        return (Setting("Trainer", {"benchmark": "True"}),)
 
     def apply(self, training: Training) -> None:
         training.trainer["benchmark"] = True
@@ -107,17 +107,16 @@ class KeptMemory:
         allocator = allocator_name()
         return None if allocator == "glibc" else f"needs glibc's allocator, and this is {allocator or 'another one'}"
 
-    def lines(self, training: Training) -> tuple[str, ...]:
+    def settings(self, training: Training) -> tuple[Setting, ...]:
         settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
-        return (f"export {settings}  # in the shell, before the training starts",)
+        return (Setting("", line=f"export {settings}  # in the shell, before the training starts"),)
 
     def apply(self, training: Training) -> None:
         if not keep_memory():
             raise NotApplicableError("glibc does not take the setting")
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """The module compiled by TorchInductor.
 
     Attributes:
@@ -126,9 +125,10 @@ class Compiled:
 
     mode: str
 
-    def lines(self, training: Training) -> tuple[str, ...]:
+    def settings(self, training: Training) -> tuple[Setting, ...]:
         mode = "" if self.mode == "default" else f', mode="{self.mode}"'
-        return (f"trainer.fit(torch.compile(module{mode}), …)",)
+        line = f"trainer.fit(torch.compile(module{mode}), …)"
+        return (Setting("module", line=line, code=f"torch.compile({{}}{mode})"),)
 
     def missing(self, training: Training, machine: Machine) -> str | None:
         if self.mode == "reduce-overhead" and machine.device != "cuda":

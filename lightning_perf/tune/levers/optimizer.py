@@ -11,7 +11,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from lightning_perf.callbacks.lightning_compat import clips_as_lightning_does
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.training import Training
 
 _FUSABLE = (SGD, Adagrad, Adam, AdamW)
@@ -25,12 +25,13 @@ class FusedOptimizer:
     def missing(self, training: Training, machine: Machine) -> str | None:
         if machine.device == "mps":
             return "needs a CPU or a CUDA GPU"
-        optimizers = _made_alone(training)
+        optimizers = optimizers_of(training)
         return _unfit(training, optimizers) if optimizers is not None else None
 
-    def lines(self, training: Training) -> tuple[str, ...]:
-        names = sorted({type(optimizer).__name__ for optimizer in _made_alone(training) or ()}) or ["…"]
-        return tuple(f"torch.optim.{name}(…, fused=True)  # in configure_optimizers" for name in names)
+    def settings(self, training: Training) -> tuple[Setting, ...]:
+        names = sorted({type(optimizer).__name__ for optimizer in optimizers_of(training) or ()}) or ["…"]
+        lines = (f"torch.optim.{name}(…, fused=True)  # in configure_optimizers" for name in names)
+        return tuple(Setting("optimizer", {"fused": "True"}, line) for line in lines)
 
     def apply(self, training: Training) -> None:
         original = training.module.configure_optimizers
@@ -48,8 +49,8 @@ class FusedOptimizer:
         training.module.configure_optimizers = configure_optimizers
 
 
-def _made_alone(training: Training) -> tuple[Optimizer, ...] | None:
-    """The optimizers; None where making them needs a running Trainer, as for a schedule over all its steps."""
+def optimizers_of(training: Training) -> tuple[Optimizer, ...] | None:
+    """Make the optimizers. None where that needs a running Trainer, as for a schedule over all its steps."""
     try:
         return tuple(_optimizers(training.module.configure_optimizers()))
     except Exception:
@@ -86,7 +87,7 @@ def clipping_excludes_fusing(training: Training, precision: Any) -> str | None:
 
 def has_fused_optimizer(training: Training) -> bool:
     """Return whether the module makes a fused optimizer. False if it needs a running Trainer to make it."""
-    return any(optimizer.defaults.get("fused") for optimizer in _made_alone(training) or ())
+    return any(optimizer.defaults.get("fused") for optimizer in optimizers_of(training) or ())
 
 
 def _fuse(optimizer: Optimizer) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from lightning_perf.inference import FineTuner, Validation, VariantError
@@ -106,10 +107,10 @@ class StudyTraining:
         """
         if not (self.make_student and isinstance(module, SignClassifier) and module.untrained):
             return self.tuner(module, teacher)
-        tuner = replace(self.tuner, epochs=self.epochs, lr=self.lr)
+        tuner = structs.replace(self.tuner, epochs=self.epochs, lr=self.lr)
         if teacher is not None and self.temperature_data is not None:
-            tuner = replace(tuner, temperature=self._choose_temperature(tuner, teacher, self.temperature_data))
-        students = [self._train_student(replace(tuner, seed=seed), teacher) for seed in range(self.seeds)]
+            tuner = structs.replace(tuner, temperature=self._choose_temperature(tuner, teacher, self.temperature_data))
+        students = [self._train_student(structs.replace(tuner, seed=seed), teacher) for seed in range(self.seeds)]
         if isinstance(students[0], VariantError):
             raise students[0]
         return students[0]
@@ -117,7 +118,7 @@ class StudyTraining:
     def _choose_temperature(self, tuner: FineTuner, teacher: nn.Module, data: TemperatureData) -> float:
         shown = ", ".join(f"{temperature:g}" for temperature in TEMPERATURES)
         self.on_progress(f"Choosing the temperature from {shown} on a fifth of the training pictures")
-        trial = replace(tuner, data=data.training, seed=0)
+        trial = structs.replace(tuner, data=data.training, seed=0)
         temperature = trial.choose_temperature(self._new_student(0), teacher, data.held_out)
         self.on_progress(f"            temperature {temperature:g}")
         return temperature

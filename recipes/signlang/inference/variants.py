@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from lightning_perf.inference import (
     Effort,
@@ -152,5 +154,5 @@ def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[
     if student is None or not training.outcomes:
         return tradeoff
     outcomes = describe_outcomes(student, settings.student_epochs, training.outcomes)
-    told = replace(tradeoff, notes=(*tradeoff.notes, *outcomes))
+    told = structs.replace(tradeoff, notes=(*tradeoff.notes, *outcomes))
     return told if settings.out is None else save_document(told, settings.out)

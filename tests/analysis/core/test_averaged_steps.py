@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
 from lightning_perf.trace.trace import Trace

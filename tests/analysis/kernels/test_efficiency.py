@@ -1,6 +1,9 @@
+import numpy as np
 import pytest
 
 from lightning_perf.analysis.kernels.efficiency import efficiency
+from lightning_perf.analysis.kernels.kernel_table import kernels
+from lightning_perf.report.sections.device import mfu_texts
 from lightning_perf.trace.reader import read_trace
 from tests.analysis.kernels.test_arithmetic import BF16, FLOAT, Kernels
 from tests.support.trace_builder import TraceBuilder
@@ -124,8 +127,8 @@ def test_a_total_beyond_64_bits_is_exact():
         (lambda b: a100(b).kernel("ampere_sgemm_128x64_nn", 0, 10), "record_shapes=True"),
         (lambda b: Kernels().run("ampere_sgemm_128x64_nn", FLOAT, dims=SHAPES), "no peak rate is known for an unnamed"),
         (
-            lambda b: a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT),
-            "only 50.0 % of the matrix products",
+            lambda b: a100(Kernels()).op("aten::mm", 0, 9, dims=SHAPES).run("ampere_sgemm_b", FLOAT),
+            "FLOPs of none of the matrix products on the device",
         ),
         (
             lambda b: Kernels().run("nvjet_tst_128x256_64x4", BF16, dims=SHAPES).gpu("Tesla V100-SXM2-32GB"),
@@ -137,6 +140,70 @@ def test_why_there_is_no_mfu(build, reason):
     value = efficiency(build(TraceBuilder().step(1, 0, 1000)).build())
     assert value.mfu is None
     assert reason in value.mfu_missing
+
+
+def test_an_mfu_with_unknown_products_is_a_lower_bound():
+    value = efficiency(a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT).build())
+    assert value.mfu == pytest.approx(FLOPS / 19.5e12 / 10e-3)
+    assert mfu_texts(value) == ["at least 1.1 %", "FLOPs known for 50.0 % of product time"]
+
+
+def attention_step(**inputs):
+    builder = a100(TraceBuilder()).step(1, 0, 10_000)
+    name, shape = "aten::_scaled_dot_product_flash_attention", [2, 8, 1024, 64]
+    builder.op(name, 0, 60, types=BF16, dims=[shape] * 3, **inputs)
+    kernel = "pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, cutlass::bfloat16_t>>"
+    return builder.launch(kernel, call_us=10, call_duration_us=5, start_us=20, duration_us=100)
+
+
+@pytest.mark.parametrize(("causal", "least", "most"), [("True", 1, 1), ("False", 2, 2), (None, 1, 2)])
+def test_causal_attention_has_half_the_flops(causal, least, most):
+    one = 2 * 2 * 8 * 1024**2 * 64
+    value = efficiency(attention_step(**({"Concrete Inputs": ["", "", "", "0.", causal]} if causal else {})).build())
+    assert (value.flops, value.flops_by_arithmetic) == (least * one, {"bf16": least * one})
+    assert (value.mfu, value.mfu_high) == pytest.approx((least * one / 312e12 / 10e-3, most * one / 312e12 / 10e-3))
+    (rate,) = value.rates
+    assert (rate.name, rate.time_ns, rate.peak_flops_per_s) == ("bf16", 100_000, 312e12)
+    assert rate.peak_share == pytest.approx(least * one / 100e-6 / 312e12)
+    assert ("mask or lengths of attention not recorded" in mfu_texts(value)) == (least < most)
+
+
+def test_repeated_forward_work_counts_as_hfu_only():
+    builder = a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT, dims=SHAPES)
+    trace = builder.build()
+    repeated = np.arange(len(trace.operators)) == 1
+    value = efficiency(trace, repeated)
+    assert (value.mfu, value.hfu) == pytest.approx((FLOPS / 19.5e12 / 10e-3, 2 * FLOPS / 19.5e12 / 10e-3))
+    assert mfu_texts(value) == ["1.1 %", "HFU 2.2 % with repeated forward work"]
+
+
+def test_a_kernel_against_the_peak():
+    builder = a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT)
+    rows = {row.name: row for row in kernels(builder.build()).rows}
+    time_s = rows["ampere_sgemm_a"].total_ns / 1e9
+    assert rows["ampere_sgemm_a"].flops_per_s == pytest.approx(FLOPS / time_s)
+    assert rows["ampere_sgemm_a"].peak_share == pytest.approx(FLOPS / time_s / 19.5e12)
+    assert (rows["ampere_sgemm_b"].flops_per_s, rows["ampere_sgemm_b"].peak_share) == (None, None)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("file", "name", "flops", "share"),
+    [
+        # Counted from the JSON by a separate script. ViT-base/16 for 4 pictures is 4 × 17.56 GMACs.
+        ("tracelens/h100/Falconsai*", "bf16", 140_509_200_384, 0.1485),
+        ("tracelens/h100/gaunernst*", "bf16", 8_192_059_392, 0.0352),
+        ("tracelens/mi300/gaunernst*", "bf16", 8_192_059_392, 0.0218),
+        ("tracelens/torch_compile_triton/*", "bf16", 5_497_558_138_880, 0.3590),
+        ("tracelens/mi300/ddp_resnet18_no_pool/*", "bf16", 27_259_935_129_600, 0.2187),
+        ("tracelens/b200/*", "bf16", 235_838_453_760, 0.1336),
+    ],
+)
+def test_rates_of_real_recordings(file, name, flops, share, corpus):
+    (path,) = (corpus / "traces").glob(file)
+    (rate,) = efficiency(read_trace(path)).rates
+    assert (rate.name, rate.flops) == (name, flops)
+    assert rate.peak_share == pytest.approx(share, abs=5e-5)
 
 
 @pytest.mark.corpus

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.analysis.kernels.kernel_table import KernelLauncher, KernelRow, KernelTable
 from lightning_perf.analysis.precision.forecast import Forecast, ProductTime, forecast, product_time

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, ShadowDrift, judge_drift, summarize_shadow

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from collections import Counter
 
 import pytest
 
+from lightning_perf.analysis.ranks.communication import communication
 from lightning_perf.analysis.ranks.distributed import (
     CollectiveCall,
     CollectiveSkew,
@@ -13,7 +16,9 @@ from lightning_perf.analysis.ranks.distributed import (
     distributed,
     rank_times,
 )
+from lightning_perf.analysis.ranks.links import link_use
 from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.trace.reader import read_trace
 from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
@@ -282,3 +287,77 @@ def test_collectives_on_the_host():
     trace = builder.build()
     times = rank_times(trace, breakdown(trace), 0)
     assert times.collectives == (CollectiveCall(1, "gloo:all_reduce", "", 50_000, 30_000),)
+
+
+def all_reduces(rank: int, duration_us: list[int], **facts):
+    """Steps with an all-reduce of 4,000 bytes between two ranks of one host, or of the given facts."""
+    builder = TraceBuilder().gpu("NVIDIA H100 80GB HBM3").rank(rank, 2)
+    builder.top_level.update({"host_name": "a"} | facts)
+    args = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Group size": 2}
+    for n, duration in enumerate(duration_us):
+        builder.step(n, 1000 * n, 1000)
+        builder.launch(
+            "ncclDevKernel_AllReduce", call_us=1000 * n, call_duration_us=2, start_us=1000 * n + 500 - duration,
+            duration_us=duration, **args,
+        )  # fmt: skip
+    return builder.build()
+
+
+def used(traces, given=None, ranks=(0, 1)):
+    compared = distributed([rank_times(traces[rank], breakdown(traces[rank]), rank) for rank in ranks])
+    found = known(communication(traces[0]))
+    return known(link_use(found.collectives, traces[0].metadata, compared, given)), known(compared)
+
+
+def test_the_last_rank_to_arrive_gives_the_bandwidth():
+    """An all-reduce of two ranks sends its 4,000 bytes once. The shorter times are 10 and 30 µs."""
+    use, compared = used([all_reduces(0, [10, 200]), all_reduces(1, [100, 30])])
+    assert use.bus_bytes_per_s == compared.skew[0].bus_bytes_per_s == pytest.approx(8000 / 40e-6)
+    assert (use.at_least, use.link, use.link_bytes_per_s, use.missing) == (False, "NVLink 4", 450e9, None)
+    assert use.share == pytest.approx(8000 / 40e-6 / 450e9)
+    assert use.call_bus_bytes == pytest.approx(4000)
+
+
+def test_one_rank_of_several_gives_a_lower_bound_and_no_link():
+    use, _ = used([all_reduces(0, [10, 200])], ranks=[0])
+    assert (use.at_least, use.share, use.missing) == (True, None, "ranks may be on several machines")
+    assert use.bus_bytes_per_s == pytest.approx(4000 / 10e-6)  # the shortest call
+    given, _ = used([all_reduces(0, [10, 200])], 50e9, ranks=[0])
+    assert (given.link, given.share) == ("the given link", pytest.approx(4000 / 10e-6 / 50e9))
+
+
+@pytest.mark.parametrize(
+    ("facts", "link", "missing"),
+    [
+        ({"lightning_perf.settings": {"nodes": 1}, "host_name": None}, "NVLink 4", None),
+        ({"lightning_perf.settings": {"nodes": 2}}, None, "ranks are on several machines"),
+        ({"deviceProperties": [{"name": "NVIDIA H100 PCIe"}]}, None, "no link of NVIDIA H100 PCIe is known"),
+    ],
+)
+def test_the_link_is_never_guessed(facts, link, missing):
+    use, _ = used([all_reduces(rank, [10], **facts) for rank in (0, 1)])
+    assert (use.link, use.missing) == (link, missing)
+
+
+def test_ranks_of_two_hosts_have_no_known_link():
+    use, _ = used([all_reduces(0, [10]), all_reduces(1, [10], host_name="b")])
+    assert use.missing == "ranks are on several machines"
+
+
+@pytest.mark.corpus
+def test_the_bandwidth_of_a_real_recording(corpus):
+    """By nccl-tests' definition from the JSON: bytes of each size over its shortest call. Two ranks: a factor of 1."""
+    (path,) = (corpus / "traces").glob("hta/nccl_parser_config/*")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    shortest, calls = {}, Counter()
+    for event in events:
+        args = event.get("args", {})
+        if event.get("cat") == "kernel" and "Collective name" in args:
+            elements = {"Float": 4, "Long": 8}[args["dtype"]] * args["In msg nelems"]
+            key = args["Collective name"], elements
+            calls[key] += 1
+            shortest[key] = min(shortest.get(key, 1e9), event["dur"])
+    bandwidth = sum(key[1] * n for key, n in calls.items()) / sum(shortest[key] * n for key, n in calls.items()) * 1e6
+    trace = read_trace(path)
+    use = known(link_use(known(communication(trace)).collectives, trace.metadata, None, 300e9))
+    assert (use.bus_bytes_per_s, use.share) == pytest.approx((bandwidth, bandwidth / 300e9), rel=1e-4)

@@ -42,8 +42,7 @@ def test_every_gap_gets_its_cause():
     assert (later.annotation, later.python) == ("perf_like_user_range", "model.py(12): log_everything")
     assert later.operator == "aten::item"
     assert (first.cause, first.before, first.after, first.annotation) == ("input", None, "first", FETCH)
-    assert first.parts_ns[GAP_CLASSES.index("input")] == 300_000
-    assert sum(first.parts_ns) == first.length_ns == 330_000
+    assert first.length_ns == 330_000
 
 
 def test_gap_that_the_step_ends_has_nothing_after_it():
@@ -88,7 +87,6 @@ def test_idle_of_real_traces_is_what_the_breakdown_leaves_to_the_host(trace, row
         assert value.wall_ns - value.idle_ns == row["device_sets_ns"]["busy_ns"]
     assert value.idle_ns == left == sum(part.total_ns for part in value.classes)
     assert sum(part.gaps for part in value.classes) == value.gaps
-    assert all(sum(gap.parts_ns) == gap.length_ns for gap in value.longest)
 
 
 SPAN = 60

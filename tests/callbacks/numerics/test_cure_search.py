@@ -7,7 +7,7 @@ import itertools
 import pytest
 from torch import nn
 
-from lightning_perf.callbacks.numerics.cure_search import CureSearch
+from lightning_perf.callbacks.numerics.bad_run import CureSearch
 
 
 def make_net() -> nn.Module:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
-from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError, ScalerSettings
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import Recipe, fit, make_net, same, stock_options
 from tests.callbacks.training import PACKAGES

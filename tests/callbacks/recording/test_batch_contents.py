@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.callbacks.recording.batch_contents import MAX_OBJECTS, count_contents
+from lightning_perf.callbacks.recording.window_notes import MAX_OBJECTS, count_contents
 from lightning_perf.trace.description import Batch
 
 Pair = namedtuple("Pair", "first second")

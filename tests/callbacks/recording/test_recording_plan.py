@@ -33,6 +33,8 @@ def test_the_callback_and_the_loop_refuse_the_same_values(measure: type) -> None
         measure(fingerprint="none")
     with pytest.raises(ValueError, match="max_overhead=2"):
         measure(max_overhead=2)
+    with pytest.raises(ValueError, match="hang_after=0 must be a number of seconds above 0"):
+        measure(hang_after=0)
     with pytest.raises(TypeError, match="warmup"):
         measure(warmup=1.5)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lightning_perf.callbacks.recording.tokens import MOST_BATCHES, TokenCounter, product_parameters
-from lightning_perf.callbacks.steps.batch_tokens import IGNORED_LABEL
+from lightning_perf.callbacks.steps.batch_parts import IGNORED_LABEL
 from lightning_perf.callbacks.steps.fit_state import FitState
 from recipes.tinylm.model import GPT
 

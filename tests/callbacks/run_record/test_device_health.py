@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +16,15 @@ import pytest
 import torch
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.run_record import fit_record
-from lightning_perf.callbacks.run_record.device_health import PERIOD_S, DeviceHealth, gpu_uuids
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.run_record import device_health, fit_record
+from lightning_perf.callbacks.run_record.device_health import MAX_SAMPLES, PROCESSES_EVERY, DeviceHealth, gpu_uuids
+from lightning_perf.callbacks.run_record.fit_record import LoopRecord
 from lightning_perf.cli import main
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.records.record import RunRecord, find_records
+from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, ClockReason
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
 from tests.callbacks.training import loader, make_module, make_trainer
 
@@ -42,6 +46,8 @@ class FakeNvml(ModuleType):
         self.init: Any = None
         self.looks = 0
         self.open = 0
+        self.energy_mj: Any = 9_000_000
+        self.memory_errors = {0: 4, 1: 0}
         self.counted = {POWER: 7_000_000_000, THERMAL: 3_000_000_000}  # of the time since the driver was loaded
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -63,6 +69,32 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(violationTime=self.counted[policy])
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        assert kind == 1, "that of the multiprocessors"
+        return 1500
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        return 1980
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 512_000
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:  # noqa: N802
+        return 700_000
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return 81
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=97)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+        return int(_give(self.energy_mj))
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:  # noqa: N802
+        assert counter == 0, "since the driver was loaded"
+        return self.memory_errors[kind]
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
         return [SimpleNamespace(pid=pid) for pid in _give(self.pids)]
@@ -95,12 +127,20 @@ def stranger() -> Iterator[int]:
 
 
 class Seen:
+    """A watch that looks when a test wants it, without its thread."""
+
     def __init__(self, uuids: tuple[str, ...] = ("GPU-1",), now_s: Callable[[], float] = lambda: 0.0, **options: Any):
-        self.told: list[tuple[str, bool]] = []
-        self.failed: list[BaseException] = []
-        self.health = DeviceHealth(
-            uuids, tell=lambda *seen: self.told.append(seen), fail=self.failed.append, now_s=now_s, **options
-        )
+        self.health = DeviceHealth(uuids, now_s=now_s, **options)
+        self.health.open()
+        self.health.look()
+
+    @property
+    def told(self) -> list[tuple[str, bool]]:
+        return self.health.news()
+
+    @property
+    def failed(self) -> list[str]:
+        return [str(error) for error in self.health.errors()]
 
 
 @pytest.mark.parametrize(
@@ -127,25 +167,29 @@ def test_the_installed_bindings_have_these_numbers() -> None:
     assert numbers == [POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE]
 
 
-def test_it_looks_at_the_start_and_then_once_a_period_and_tells_each_thing_once(nvml: FakeNvml) -> None:
-    now = [100.0]
-    seen = Seen(now_s=lambda: now[0])
-    assert nvml.looks == 1
-    for now[0] in (100.1, 100.0 + PERIOD_S - 0.1):
-        seen.health.tick()
-    assert nvml.looks == 1
+def test_each_thing_is_told_once_and_the_thread_ends_with_the_fit(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_health, "PERIOD_S", 0.001)
     nvml.reasons = SW_HOT
-    for now[0] in (100.0 + PERIOD_S, 100.0 + 2 * PERIOD_S):
-        seen.health.tick()
-        seen.health.tick()
-    assert nvml.looks == 3
-    assert len(seen.told) == 1
-    seen.health.close()
-    seen.health.close()
-    assert nvml.open == 0
-    now[0] += 2 * PERIOD_S
-    seen.health.tick()
-    assert nvml.looks == 3
+    health = DeviceHealth(("GPU-1",), rank=3)
+    health.start()
+    while nvml.looks < 3:
+        time.sleep(0.001)
+    own = health.finish()
+    assert own is not None
+    assert (own.rank, own.uuid, own.throttled_share, nvml.open) == (3, "GPU-1", 1.0, 0)
+    assert health.news() == [("the device was throttled by the driver, too hot", True)]
+    assert health.errors() == []
+
+
+def test_a_long_training_keeps_few_samples_with_the_same_shares(nvml: FakeNvml) -> None:
+    seen = Seen()
+    for look in range(1, 4 * MAX_SAMPLES):
+        nvml.reasons = SW_HOT if look >= 3 * MAX_SAMPLES else 0
+        seen.health.look()
+    assert len(seen.health._samples) <= MAX_SAMPLES + 1
+    assert seen.health.close().throttled_share == pytest.approx(0.25, abs=0.01)
 
 
 def test_another_process_is_told_by_name_and_our_own_are_not(nvml: FakeNvml, stranger: int) -> None:
@@ -182,33 +226,40 @@ def test_a_question_that_fails_is_not_asked_again_and_the_other_one_is(nvml: Fak
     nvml.reasons = RuntimeError("Not Supported")
     seen = Seen()
     nvml.pids = [os.getpid(), stranger]
-    seen.health.look()
-    assert [str(error) for error in seen.failed] == ["Not Supported"]
+    for _ in range(PROCESSES_EVERY):
+        seen.health.look()
+    assert seen.failed == ["Not Supported"]
     assert len(seen.told) == 1
 
 
 def test_no_driver_is_one_failure_and_no_extra_is_none(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> list[str]:
+        health = DeviceHealth(("GPU-1",))
+        health.start()
+        assert health.finish() is None
+        assert health.news() == []
+        return [str(error) for error in health.errors()]
+
     nvml.init = RuntimeError("Driver Not Loaded")
-    seen = Seen()
-    seen.health.look()
-    seen.health.close()
-    assert [str(error) for error in seen.failed] == ["Driver Not Loaded"]
+    assert failed() == ["Driver Not Loaded"]
     monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it then is a ModuleNotFoundError
-    seen = Seen()
-    seen.health.look()
-    assert (seen.failed, seen.told) == ([], [])
+    assert failed() == []
 
 
 def test_the_gpus_of_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    cpu: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")), is_global_zero=True)
     two = [torch.device("cuda", 0), torch.device("cuda", 1)]
-    gpus = SimpleNamespace(strategy=SimpleNamespace(root_device=two[0], parallel_devices=two))
+    gpus, second = (
+        SimpleNamespace(strategy=SimpleNamespace(root_device=two[n], parallel_devices=two), is_global_zero=n == 0)
+        for n in (0, 1)
+    )
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="A100", uuid=f"u{device.index}")
     )
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert gpu_uuids(cpu) == []
     assert gpu_uuids(gpus) == ["GPU-u0", "GPU-u1"]
+    assert gpu_uuids(second) == ["GPU-u1"], "its own, and the first rank watches the others"
     monkeypatch.setattr(torch.version, "cuda", None)
     assert gpu_uuids(gpus) == []
 
@@ -233,9 +284,28 @@ def test_counted_time_is_that_of_the_training(
     nvml.counted[THERMAL] += int(thermal_s * 1e9)
     nvml.counted[POWER] += int(power_s * 1e9)
     nvml.reasons = IDLE
-    seen.health.finish()
+    seen.health.close()
     assert seen.told == told
     assert seen.failed == []
+
+
+def test_the_watch_has_the_state_the_limits_and_the_energy_of_the_own_gpu(nvml: FakeNvml) -> None:
+    now = [50.0]
+    seen = Seen(("GPU-1", "GPU-2"), now_s=lambda: now[0])
+    now[0] += 100.0
+    nvml.energy_mj += 51_200_000
+    nvml.memory_errors = {0: 5, 1: 2}
+    nvml.reasons = SLOWDOWN | HW_HOT
+    seen.health.look()
+    own = seen.health.close()
+    assert (own.uuid, own.watched_s, own.load, own.throttled_share) == ("GPU-1", 100.0, 0.5, 0.5)
+    assert own.reasons == (ClockReason("throttled by its hardware, too hot", 0.5, True),)
+    assert (own.clock_mhz, own.clock_limit_mhz, own.power_w, own.power_limit_w) == (1500, 1980, 512.0, 700.0)
+    assert (own.temperature_c, own.energy_j, own.corrected_errors, own.uncorrected_errors) == (81, 51_200.0, 1, 2)
+    assert (own.slowdown_c, own.default_limit_w) == (None, None), "the bindings lack these questions"
+    assert ("device 1 had uncorrected memory errors", True) in seen.told
+    nvml.energy_mj = NVMLError_NotSupported()  # before Volta
+    assert Seen().health.close().energy_j is None
 
 
 def test_a_question_that_a_device_does_not_answer_is_no_fault(nvml: FakeNvml) -> None:
@@ -263,7 +333,8 @@ def test_a_part_of_a_gpu_is_asked_by_its_own_name_and_its_clocks_are_the_whole_o
     properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", uuid="u")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda", 0)))
+    strategy = SimpleNamespace(root_device=torch.device("cuda", 0))
+    trainer: Any = SimpleNamespace(strategy=strategy, is_global_zero=True)
     assert gpu_uuids(trainer) == ["MIG-u"]
 
 
@@ -291,8 +362,10 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
     nvml.reasons = POWER_CAP
     well = train(tmp_path / "a" / "1")
     assert (well.outcome, well.problems, well.remarks) == (Outcome.FINISHED, (), ("the device was at its power limit",))
-    assert nvml.looks == 2, "at the start and at the end"
+    assert nvml.looks >= 1
     assert nvml.open == 0
+    (own,) = GPU_HEALTH.read_all(next((tmp_path / "a" / "1").rglob("gpu.rank0.jsonl")).parent)
+    assert (own.reasons, own.energy_j) == ((ClockReason("at its power limit", 1.0, False),), 0.0)
     nvml.reasons = SLOWDOWN | HW_HOT
     hot = train(tmp_path / "b" / "1")
     assert (hot.outcome, hot.problems) == (Outcome.FINISHED, ("the device was throttled by its hardware, too hot",))
@@ -305,6 +378,25 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
     words = " ".join(capsys.readouterr().out.split())
     assert "b: 1 runs used; left out: 1 invalid: the device was throttled by its hardware, too hot." in words
     assert "a: in 1 of 1 runs the device was at its power limit." in words
+
+
+def test_another_rank_watches_its_own_gpu_and_leaves_no_record(nvml: FakeNvml, tmp_path: Path) -> None:
+    record = LoopRecord(
+        tmp_path,
+        ErrorReporter(),
+        rank=1,
+        device=torch.device("cuda", 1),
+        uuids=lambda: ["GPU-2"],
+        world_size=2,
+        later={},
+    )
+    for batch in range(3):
+        record.on_batch_start(None, batch)
+    assert record.idle == ("on_batch_start",)
+    record.ends()
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu.rank1.jsonl"]
+    (own,) = GPU_HEALTH.read_all(tmp_path)
+    assert (own.rank, own.uuid) == (1, "GPU-2")
 
 
 def test_nvml_that_fails_is_one_warning_and_the_run_is_whole(

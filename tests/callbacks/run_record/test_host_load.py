@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.callbacks.run_record import host_load
-from lightning_perf.callbacks.run_record.host_load import HostLoad
+from lightning_perf.callbacks.run_record import fit_record
+from lightning_perf.callbacks.run_record.fit_record import HostLoad
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -25,7 +25,7 @@ class Kernel:
         self.group.mkdir()
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
         monkeypatch.setattr(os, "sysconf", lambda _: TICKS)
-        monkeypatch.setattr(host_load, "time", self)
+        monkeypatch.setattr(fit_record, "time", self)
 
     def monotonic(self) -> float:
         return self.now

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.callbacks.steps.batch_parts import MOST_OBJECTS, batch_samples
-from lightning_perf.callbacks.steps.batch_tokens import find_sequences
+from lightning_perf.callbacks.steps.batch_parts import MOST_OBJECTS, batch_samples, find_sequences
 from tests.compare.records.test_fingerprint import Augmenting, Computing, Guarded, Labeled, draws
 
 Pair = namedtuple("Pair", "name image")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.callbacks.steps.batch_tokens import IGNORED_LABEL, Padding, count_padding, find_sequences
+from lightning_perf.callbacks.steps.batch_parts import IGNORED_LABEL, Padding, count_padding, find_sequences
 
 TOKENS = torch.zeros(4, 16, dtype=torch.int64)
 LABELS = torch.ones(4, 16, dtype=torch.int64)
@@ -34,6 +34,7 @@ class Batch:
         (UserDict({"input_ids": TOKENS, "attention_mask": MASK}), 64),
         (Batch(torch.zeros(4), TOKENS), 64),
         ({"x": torch.zeros(4, 16), "categories": TOKENS}, None),
+        ((TOKENS, torch.zeros(4)), None),
         (torch.zeros(4, 16), None),
         (torch.zeros(4, 16, dtype=torch.uint8), None),
         (MASK, None),

@@ -5,12 +5,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lightning_perf.callbacks.steps import core_use
-from lightning_perf.callbacks.steps.core_use import CoreUse, Reading, process_use, task_use
+from lightning_perf.callbacks.steps.core_use import (
+    CoreUse,
+    Reading,
+    WorkerUse,
+    process_use,
+    task_use,
+)
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.steps import WARMUP_STEPS
 
@@ -53,7 +60,8 @@ def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(core_use, "process_use", lambda _: (len(asked) * S, 0))
     children = {5: (0, 0), 9: (0, 0)}  # process 5 is of validation, whose loader started first
     reading = Reading(0, None, 0, None, children)
-    use = CoreUse(state, workers=2, container="x", read=lambda: reading, memory=sizes)
+    workers = SimpleNamespace(_workers=[SimpleNamespace(pid=9)])
+    use = CoreUse(state, 2, "x", iterators=lambda: (workers,), read=lambda: reading, memory=sizes)
     for step in range(25):
         state.step = step
         use.on_step_start()
@@ -64,6 +72,37 @@ def test_a_worker_of_the_training_is_followed(monkeypatch: pytest.MonkeyPatch) -
     assert (growth.resident_bytes, growth.faulted_bytes, growth.copied_bytes) == (3, 70, 57)
     assert (growth.workers, growth.container) == (2, "x")
     assert growth.cpu is not None
+
+
+@pytest.mark.parametrize("slow", [None, 2])
+def test_the_time_of_workers_adds_up_without_validation(slow: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    # The workers 0 to 3 compute for 10, 20, 30 and 40 % of the time, and then wait for a core for a tenth of that.
+    counters = {
+        10 + n: (lambda n=n: (round(0.1 * n * now_s[0] * S), round(0.01 * n * now_s[0] * S))) for n in range(1, 5)
+    }
+    monkeypatch.setattr(core_use, "process_use", lambda pid: counters[pid]())
+    monkeypatch.setattr(core_use, "read_bytes", lambda _: round(5000 * now_s[0]))
+    monkeypatch.setattr(core_use, "pressure_us", lambda kind: round((2e5 if kind == "io" else 5e4) * now_s[0]))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: round(now_s[0] * S))
+    # Each worker has 2 batches ahead. Without a slow one, it has yet to make both.
+    tasks = {n: (n % 4,) if slow in (None, n % 4) else (n % 4, "data") for n in range(8)}
+    iterator = SimpleNamespace(
+        _workers=[SimpleNamespace(pid=pid) for pid in counters],
+        _task_info=tasks,
+        _data_queue=SimpleNamespace(qsize=lambda: 1),
+    )
+    use = WorkerUse(4, lambda: (iterator,))
+    for begin_s, end_s in ((0, 3), (100, 107)):  # a validation of 97 s in between
+        now_s[0] = begin_s
+        for _ in range(12):
+            use.look()
+        now_s[0] = end_s
+        use.end()
+    share = 0.25 if slow is None else 0.3
+    expected = {"cpu": share, "core_wait": share / 10, "read_bytes_per_s": 5000, "memory_stalls": 0.25}
+    left = 1.75 if slow is None else 0.25
+    assert use.facts() == expected | {"slow": slow, "open_batches": left, "queued": 0.125}
 
 
 def test_what_the_system_does_not_count_is_left_out() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, PageFaultCounter
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, PageFaultCounter
 from lightning_perf.run_files.steps import WARMUP_STEPS
 
 

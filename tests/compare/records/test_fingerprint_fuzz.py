@@ -16,8 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.callbacks.steps.batch_parts import batch_samples
-from lightning_perf.callbacks.steps.batch_tokens import find_sequences
+from lightning_perf.callbacks.steps.batch_parts import batch_samples, find_sequences
 from lightning_perf.compare.records import fingerprint
 from lightning_perf.compare.records.fingerprint import NOT_HASHED, fact_of_hash, hash_tensors
 from tests.compare.records.test_fingerprint import Augmenting, Computing, Guarded, Labeled, draws, graph, ring

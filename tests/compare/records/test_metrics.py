@@ -1,7 +1,6 @@
-import dataclasses
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import Quality, best_logged, find_quality, reach_time, run_values
@@ -79,7 +78,7 @@ def test_the_direction_comes_from_whole_words(tmp_path, name, metric):
 def test_what_torchmetrics_knows_outweighs_the_name(tmp_path, name, better, metric):
     run = run_with(tmp_path / "a", {name: 0.5})
     epochs = tuple(msgspec.structs.replace(epoch, higher_is_better={name: better}) for epoch in run.epochs)
-    quality = find_quality([dataclasses.replace(run, epochs=epochs)])
+    quality = find_quality([replace(run, epochs=epochs)])
     assert (quality.name, quality.metric) == (name, metric)
 
 

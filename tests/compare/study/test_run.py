@@ -142,7 +142,7 @@ def test_a_command_that_is_not_there_and_one_without_a_record_say_so(tmp_path, e
 
 
 def test_waiting_the_run_the_block_and_the_time_left_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_perf.compare.study.progress.REPORT_WAIT_AFTER_S", 0.1)
+    monkeypatch.setattr("lightning_perf.compare.study.run.REPORT_WAIT_AFTER_S", 0.1)
     device = Device(f"test-{os.getpid()}-taken", "")
     taken = contextlib.ExitStack()
     taken.enter_context(Lease(device_leases(), device.name))

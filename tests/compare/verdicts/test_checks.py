@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.checks import busy_lines
@@ -23,10 +22,10 @@ def test_arms_that_were_not_profiled_alike_are_told(tmp_path):
     made = write_arms(tmp_path)
     assert not any("profiled" in note for note in compare_arms(made).notes)
     record = made["amp"][0]
-    made["amp"][0] = dataclasses.replace(record, steps=dataclasses.replace(record.steps, profiled_steps=12))
+    made["amp"][0] = replace(record, steps=replace(record.steps, profiled_steps=12))
     (note,) = (note for note in compare_arms(made).notes if "profiled" in note)
     assert "profiled steps per run (fp32 0; amp 0, 12)" in note
-    made["amp"] = [dataclasses.replace(r, steps=dataclasses.replace(r.steps, only_profiled=True)) for r in made["amp"]]
+    made["amp"] = [replace(r, steps=replace(r.steps, only_profiled=True)) for r in made["amp"]]
     assert any(note.startswith("amp: 6 of 6 runs have only profiled") for note in compare_arms(made).notes)
 
 
@@ -38,9 +37,7 @@ def test_an_accuracy_in_percent_is_told(tmp_path):
 
 
 def with_load(runs, **changes):
-    return [
-        dataclasses.replace(run, **{name: values[n] for name, values in changes.items()}) for n, run in enumerate(runs)
-    ]
+    return [replace(run, **{name: values[n] for name, values in changes.items()}) for n, run in enumerate(runs)]
 
 
 def test_the_verdict_says_how_much_other_processes_took(tmp_path):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 from lightning_perf.compare.errors import CompareError
@@ -53,9 +53,7 @@ def losses(arms: dict[str, list[RunRecord]], of_arm: dict[str, tuple[float | Non
     """Replace the logged metric of each run by this one."""
     return {
         name: [
-            dataclasses.replace(
-                run, epochs=tuple(msgspec.structs.replace(epoch, metrics={metric: value}) for epoch in run.epochs)
-            )
+            replace(run, epochs=tuple(msgspec.structs.replace(epoch, metrics={metric: value}) for epoch in run.epochs))
             for run, value in zip(runs, of_arm[name], strict=True)
         ]
         for name, runs in arms.items()
@@ -125,7 +123,7 @@ def test_a_renamed_metric_is_named_and_nothing_else_is_compared(arms):
     made = arms()
     made["fp32"] = [with_loss(run, 0.3) for run in made["fp32"]]
     made["amp"] = [
-        dataclasses.replace(
+        replace(
             run, epochs=tuple(msgspec.structs.replace(e, metrics={"val/acc": 0.9, "val_loss": 0.3}) for e in run.epochs)
         )
         for run in made["amp"]
@@ -228,7 +226,7 @@ def level(accuracy: float, loss: float | None) -> float | None:
 
 def with_loss(run: RunRecord, loss: float | None, **metrics: float) -> RunRecord:
     epochs = (msgspec.structs.replace(e, metrics={**e.metrics, "val_loss": loss, **metrics}) for e in run.epochs)
-    return dataclasses.replace(run, epochs=tuple(epochs))
+    return replace(run, epochs=tuple(epochs))
 
 
 def details(comparison: Comparison) -> tuple[str, ...]:

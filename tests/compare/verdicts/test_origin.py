@@ -1,9 +1,9 @@
 """A comparison says where it is from: title, result, hardware, times, commits, commands, the tool's version."""
 
-import dataclasses
 import re
 
 import pytest
+from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf.compare import METRICS, Settings, VerdictKind, compare_runs, print_comparison, render_markdown
@@ -27,7 +27,7 @@ def arms(tmp_path):
 
 
 def with_facts(run, facts):
-    return dataclasses.replace(run, facts={**run.facts, **{k.replace("__", "."): v for k, v in facts.items()}})
+    return replace(run, facts={**run.facts, **{k.replace("__", "."): v for k, v in facts.items()}})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Plots against their document: what is drawn is what the document holds, whatever it lacks and whatever names hold."""
 
-import dataclasses
 import re
 import struct
 from importlib import resources
@@ -8,6 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.verdicts.build import compare_arms
@@ -130,8 +130,8 @@ def test_a_prediction_stands_beside_what_came(make):
     comparison = make()
     (candidate,) = comparison.candidates
     measured = Estimate(1.11, 1.09, 1.13, 0.95, 6, "paired t")
-    predicted = dataclasses.replace(candidate, prediction=Prediction("r1", 1.3, 2.0, measured, False))
-    figure = draw_plots(dataclasses.replace(comparison, candidates=(predicted,)))["prediction"]
+    predicted = replace(candidate, prediction=Prediction("r1", 1.3, 2.0, measured, False))
+    figure = draw_plots(replace(comparison, candidates=(predicted,)))["prediction"]
     (bar,) = figure.axes[0].patches
     assert (bar.get_x(), bar.get_x() + bar.get_width()) == pytest.approx((1.3, 2.0))
     assert points(figure.axes[0])[0][0] == pytest.approx(1.11)
@@ -179,7 +179,7 @@ def test_files_are_the_same_each_time_show_in_tensorboard_and_replace_earlier_on
         assert image.encoded_image_string == first[f"{name}.png"]
         assert (image.width, image.height) == pytest.approx(struct.unpack(">II", first[f"{name}.png"][16:24]), abs=1)
     assert {file.name: file.read_bytes() for file in save_plots(comparison, folder).files} == first
-    save_plots(dataclasses.replace(comparison, blocked=False, accuracy_metric=None), folder)
+    save_plots(replace(comparison, blocked=False, accuracy_metric=None), folder)
     assert {file.stem for file in folder.glob("*.png")} == {"times", "ratios", "order"}
     assert not [file for file in folder.iterdir() if "partial" in file.name]
     assert len(list(folder.glob("events.*"))) == 1
@@ -194,9 +194,9 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(make, tmp_path
 def test_intervals_of_few_noisy_runs_end_in_arrows_and_leave_the_axis_legible(make):
     comparison = make(times=(100.0, 103.0))
     (candidate,) = comparison.candidates
-    wide = dataclasses.replace(candidate.metrics[0], estimate=Estimate(0.05, 1e-17, 1e14, 0.95, 2, "paired t"))
-    candidate = dataclasses.replace(candidate, metrics=(wide, *candidate.metrics[1:]))
-    axes = draw_plots(dataclasses.replace(comparison, candidates=(candidate,)))["ratios"].axes[0]
+    wide = replace(candidate.metrics[0], estimate=Estimate(0.05, 1e-17, 1e14, 0.95, 2, "paired t"))
+    candidate = replace(candidate, metrics=(wide, *candidate.metrics[1:]))
+    axes = draw_plots(replace(comparison, candidates=(candidate,)))["ratios"].axes[0]
     left, right = axes.get_xlim()
     assert 1e-4 < left < 1e-3 < 1e3 < right < 1e4
     ticks = [tick for tick in axes.get_xticks() if left <= tick <= right]

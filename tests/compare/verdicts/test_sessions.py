@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 from lightning_perf.compare.judge import exit_code
@@ -23,9 +23,7 @@ def in_order(arms, order):
     left = {"a": list(arms["fp32"]), "b": list(arms["amp"])}
     made = {"a": [], "b": []}
     for place, letter in enumerate(order):
-        made[letter].append(
-            dataclasses.replace(left[letter].pop(0), started_unix_s=3600.0 * place, train_time_s=3500.0)
-        )
+        made[letter].append(replace(left[letter].pop(0), started_unix_s=3600.0 * place, train_time_s=3500.0))
     return {"fp32": made["a"], "amp": made["b"]}
 
 
@@ -41,11 +39,9 @@ def test_runs_of_another_machine_are_refused_unless_allowed(arms, fact, blocked)
 def test_blocks_of_a_study_may_run_on_different_machines(arms):
     made = arms()
     for runs in made.values():
-        runs[:] = [
-            dataclasses.replace(run, facts={**run.facts, "host.name": f"node{n % 2}"}) for n, run in enumerate(runs)
-        ]
+        runs[:] = [replace(run, facts={**run.facts, "host.name": f"node{n % 2}"}) for n, run in enumerate(runs)]
     assert compare_arms(made).candidates[0].verdict.kind.value == "faster"
-    made["amp"][0] = dataclasses.replace(made["amp"][0], facts={**made["amp"][0].facts, "host.name": "node1"})
+    made["amp"][0] = replace(made["amp"][0], facts={**made["amp"][0].facts, "host.name": "node1"})
     with pytest.raises(UnfairError, match=r"host\.name"):
         compare_arms(made)
 
@@ -84,7 +80,7 @@ def test_alternating_runs_are_a_session_each_and_so_are_runs_side_by_side(arms):
     alternating = in_order(arms(blocked=False), "abababababab")
     assert [len(set(numbers)) for numbers in find_sessions(*alternating.values())] == [6, 6]
     beside = {
-        name: [dataclasses.replace(run, started_unix_s=3600.0 * n + (name == "amp")) for n, run in enumerate(runs)]
+        name: [replace(run, started_unix_s=3600.0 * n + (name == "amp")) for n, run in enumerate(runs)]
         for name, runs in alternating.items()
     }
     assert [len(set(numbers)) for numbers in find_sessions(*beside.values())] == [6, 6]
@@ -107,9 +103,9 @@ def test_sessions_that_differ_give_no_more_false_verdicts_than_declared(sd):
 
 def test_arms_and_blocks_that_are_hours_apart_are_said_to_be(arms, tmp_path):
     days = in_order(arms(blocked=False), "aaaaaabbbbbb")
-    days["amp"] = [dataclasses.replace(run, started_unix_s=run.started_unix_s + 3 * 86400) for run in days["amp"]]
+    days["amp"] = [replace(run, started_unix_s=run.started_unix_s + 3 * 86400) for run in days["amp"]]
     assert "The runs of fp32 and amp are 73 h 0 min apart." in compare_arms(days).notes
     blocked = write_arms(tmp_path / "blocked")
     assert not any("apart" in note for note in compare_arms(blocked).notes)
-    blocked["amp"][2] = dataclasses.replace(blocked["amp"][2], started_unix_s=6 * 3600.0)
+    blocked["amp"][2] = replace(blocked["amp"][2], started_unix_s=6 * 3600.0)
     assert any(note.startswith("Block 3: its runs started ") for note in compare_arms(blocked).notes)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.records.record import RunRecord, read_record
@@ -58,7 +57,7 @@ def with_epochs(run: RunRecord, count: int) -> RunRecord:
     epochs = tuple(
         msgspec.structs.replace(run.epochs[0], epoch=number, steps=10 * (number + 1)) for number in range(count)
     )
-    return dataclasses.replace(run, steps=None, epochs=epochs, train_time_s=(run.train_time_s or 0.0) * count)
+    return replace(run, steps=None, epochs=epochs, train_time_s=(run.train_time_s or 0.0) * count)
 
 
 def test_steps_that_become_slower_in_one_arm_only_are_noted(arms):

@@ -1,11 +1,11 @@
 """The document, the best variants and the recommended one, and names on a plot."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Timed

@@ -16,6 +16,7 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.runtimes.base import Runtime
 from lightning_perf.inference.runtimes.inductor import compiled_call
 from lightning_perf.inference.runtimes.registry import RUNTIMES, find_runtime
+from lightning_perf.inference.variants.variant import default_variants
 from tests.inference.support import CPU, pictures, plain_network, residual_network, subject_of, trained_network
 
 # Largest difference relative to the largest output. float32: another order of sums. bfloat16 has 8 bits.
@@ -122,6 +123,41 @@ def test_weights_are_frozen_whatever_tensors_come(compiled):
     torch.testing.assert_close(call(odd), wanted)
     assert compiled == [True] * 4  # two batch sizes, within inference mode and without
     assert not torch._inductor.config.freezing
+
+
+@pytest.mark.parametrize("name", ["compile-reduce-overhead", "compile-max-autotune"])
+def test_graphs_of_kernels_need_a_gpu(name):
+    assert find_runtime(name).missing(CPU) == "CUDA graphs run on GPUs, not on cpu: use compile"
+    assert name not in default_variants("cpu")
+
+
+def test_the_modes_compile_with_their_options_and_keep_outputs_of_earlier_calls(monkeypatch):
+    given = []
+    buffer = torch.zeros(1, 2)  # a CUDA graph writes all its outputs into the same memory
+
+    def compile_(module, **options):
+        given.append(options)
+        return lambda inputs: buffer.add_(1)
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    for name in ("compile", "compile-reduce-overhead", "compile-max-autotune"):
+        call = compiled_call(nn.Identity(), 3, find_runtime(name).mode)
+        buffer.zero_()
+        outputs = [call(torch.zeros(1, 2)) for _ in range(3)]
+        kept = [1.0, 2.0, 3.0] if name != "compile" else [3.0, 3.0, 3.0]
+        assert [float(each[0, 0]) for each in outputs] == kept
+    assert [set(each["options"]) - {"cpp.threads"} for each in given] == [
+        set(),
+        {"triton.cudagraphs"},
+        {"max_autotune", "triton.cudagraphs", "coordinate_descent_tuning"},
+    ]
+
+
+@pytest.mark.slow
+def test_a_model_without_a_graph_is_no_result_of_graphs():
+    usable("compile")
+    with pytest.raises(VariantError, match="made no CUDA graph of this model"):
+        compiled_call(plain_network(), 1, "reduce-overhead")(pictures(2))
 
 
 @pytest.fixture(scope="module")

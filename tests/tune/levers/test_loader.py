@@ -2,10 +2,10 @@
 
 import itertools
 import time
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -29,7 +29,7 @@ from lightning_perf.tune.levers.loader import (
     training_loader,
 )
 from lightning_perf.tune.training import Training
-from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader
+from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader, lines
 
 CPU = Machine("cpu", None, 4, "a CPU")
 GPU = Machine("cuda", (8, 0), 4, "A100")
@@ -85,7 +85,7 @@ def test_the_share_of_processor_time_tells_waiting_from_working():
 def test_workers_are_set():
     training = Training(Tiny(), Data(num_workers=1))
     lever = Workers(2, prefetch=4)
-    assert lever.lines(training) == ("DataLoader(…, num_workers=2, persistent_workers=True, prefetch_factor=4)",)
+    assert lines(lever, training) == ("DataLoader(…, num_workers=2, persistent_workers=True, prefetch_factor=4)",)
     lever.apply(training)
     loader = training_loader(training)
     assert (loader.num_workers, loader.persistent_workers, loader.prefetch_factor) == (2, True, 4)
@@ -97,7 +97,7 @@ def test_pinned_memory():
     lever = PinnedMemory()
     assert lever.missing(training, CPU) == "needs a CUDA GPU"
     assert lever.missing(training, GPU) is None
-    assert lever.lines(training) == ("DataLoader(…, pin_memory=True)",)
+    assert lines(lever, training) == ("DataLoader(…, pin_memory=True)",)
     lever.apply(training)
     assert training_loader(training).pin_memory
     assert lever.missing(training, GPU) == "it is already set"
@@ -219,18 +219,18 @@ def test_batch_size():
     training = Training(Tiny(), Data())
     lever = BatchSize(4)
     assert lever.missing(training, CPU) is None
-    assert lever.lines(training)[0] == "DataLoader(…, batch_size=16)"
-    assert lever.lines(training)[1].startswith("lr = 4 * lr")
+    assert lines(lever, training)[0] == "DataLoader(…, batch_size=16)"
+    assert lines(lever, training)[1].startswith("lr = 4 * lr")
     lever.apply(training)
     assert [len(labels) for _, labels in training_loader(training)] == [16] * 4
 
 
 def test_fewer_micro_batches_hold_the_same_samples_a_step():
     training = Training(Tiny(), Data(), {"accumulate_grad_batches": 4})
-    assert BatchSize(2).lines(training)[0] == "DataLoader(…, batch_size=2 * batch_size)"  # this lever may change it
+    assert lines(BatchSize(2), training)[0] == "DataLoader(…, batch_size=2 * batch_size)"  # this lever may change it
     lever = FewerMicroBatches()
     assert lever.missing(training, CPU) is None
-    assert lever.lines(training) == ("DataLoader(…, batch_size=8)", "Trainer(accumulate_grad_batches=2)")
+    assert lines(lever, training) == ("DataLoader(…, batch_size=8)", "Trainer(accumulate_grad_batches=2)")
     lever.apply(training)
     assert training.trainer["accumulate_grad_batches"] == 2
     assert training_loader(training).batch_size == 8

@@ -11,7 +11,7 @@ from lightning_perf.tune.levers import model
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, KeptMemory, MixedPrecision
 from lightning_perf.tune.training import Training
-from tests.tune.trainings import Tiny
+from tests.tune.trainings import Tiny, lines
 
 CPU = Machine("cpu", None, 2, "a CPU")
 VOLTA = Machine("cuda", (7, 0), 2, "V100")
@@ -33,7 +33,7 @@ def test_mixed_precision(name, machine, precision, said):
     training = Training(Tiny(), None, {"precision": precision})
     lever = MixedPrecision(name)
     assert lever.missing(training, machine) == said
-    assert lever.lines(training) == (f'Trainer(precision="{name}")',)
+    assert lines(lever, training) == (f'Trainer(precision="{name}")',)
     lever.apply(training)
     assert training.trainer == {"precision": name}
 
@@ -50,7 +50,7 @@ def test_tf32():
         assert TF32().missing(training, AMPERE) == "is on already"
     finally:
         torch.set_float32_matmul_precision(before)
-    assert "high" in TF32().lines(training)[0]
+    assert "high" in lines(TF32(), training)[0]
 
 
 def test_channels_last_changes_the_order_of_the_weights():
@@ -58,7 +58,7 @@ def test_channels_last_changes_the_order_of_the_weights():
     values = training.module.layer.weight.clone()
     lever = ChannelsLast()
     assert lever.missing(training, CPU) is None
-    assert lever.lines(training) == ("module = module.to(memory_format=torch.channels_last)",)
+    assert lines(lever, training) == ("module = module.to(memory_format=torch.channels_last)",)
     lever.apply(training)
     weight = training.module.layer.weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -83,7 +83,7 @@ def test_cudnn_benchmark(machine, trainer, said):
     assert CudnnBenchmark().missing(training, machine) == said
     CudnnBenchmark().apply(training)
     assert training.trainer["benchmark"] is True
-    assert CudnnBenchmark().lines(training) == ("Trainer(benchmark=True)",)
+    assert lines(CudnnBenchmark(), training) == ("Trainer(benchmark=True)",)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_where_memory_can_be_kept(machine, allocator, said, monkeypatch):
 
 
 def test_memory_is_kept_or_glibc_refuses(monkeypatch):
-    (line,) = KeptMemory().lines(Training(Tiny()))
+    (line,) = lines(KeptMemory(), Training(Tiny()))
     assert line.startswith("export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 ")
     monkeypatch.setattr(model, "keep_memory", lambda: False)
     with pytest.raises(NotApplicableError, match="glibc does not take"):
@@ -117,8 +117,8 @@ def test_compilation_needs_a_compiler_or_a_gpu(monkeypatch):
     assert Compiled("default").missing(training, AMPERE) is None
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     assert Compiled("default").missing(training, CPU) is None
-    assert Compiled("default").lines(training) == ("trainer.fit(torch.compile(module), …)",)
-    assert Compiled("reduce-overhead").lines(training)[0].endswith('torch.compile(module, mode="reduce-overhead"), …)')
+    assert lines(Compiled("default"), training) == ("trainer.fit(torch.compile(module), …)",)
+    assert lines(Compiled("reduce-overhead"), training)[0].endswith('torch.compile(module, mode="reduce-overhead"), …)')
     Compiled("default").apply(training)
     assert isinstance(training.module, torch._dynamo.OptimizedModule)
     assert Compiled("default").missing(training, AMPERE) == "the module is compiled already"

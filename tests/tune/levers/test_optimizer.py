@@ -9,7 +9,7 @@ from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.training import Training
-from tests.tune.trainings import Tiny
+from tests.tune.trainings import Tiny, lines
 
 CPU = Machine("cpu", None, 2, "a CPU")
 LEVER = FusedOptimizer()
@@ -66,7 +66,7 @@ def test_every_form_of_configure_optimizers_is_fused(form):
     module.configure_optimizers = lambda: given
     training = Training(module)
     assert LEVER.missing(training, CPU) is None
-    assert LEVER.lines(training) == ("torch.optim.Adam(…, fused=True)  # in configure_optimizers",)
+    assert lines(LEVER, training) == ("torch.optim.Adam(…, fused=True)  # in configure_optimizers",)
     LEVER.apply(training)
     assert training.module.configure_optimizers() is given
     assert [group["fused"] for group in optimizer.param_groups] == [True]
@@ -93,7 +93,7 @@ def test_optimizers_that_need_their_trainer_are_judged_when_it_is_there():
 
     training = Training(NeedsTrainer())
     assert LEVER.missing(training, CPU) is None
-    assert LEVER.lines(training) == ("torch.optim.…(…, fused=True)  # in configure_optimizers",)
+    assert lines(LEVER, training) == ("torch.optim.…(…, fused=True)  # in configure_optimizers",)
     LEVER.apply(training)
     training.module._fabric = None
     training.module.trainer = type("Running", (), {"estimated_stepping_batches": 7})()

@@ -28,8 +28,9 @@ const launches = partsView("launches", "Launches & idle", TRACE, PARTS_OF_LAUNCH
   return "This recording has no device work, because it covers the host only. There are no launches and no idle device.";
 });
 
-const PARTS_OF_RANKS = ["compared", "step_by_rank", "ranks", "skew", "communication."];
+const PARTS_OF_RANKS = ["over_fit", "compared", "step_by_rank", "ranks", "skew", "communication."];
 const distributed = partsView("distributed", "Distributed", TRACE, PARTS_OF_RANKS, ({ report, rank }) => {
+  if (report.over_fit) return null;
   if (!rank) return "No step was profiled, so there are no ranks to compare.";
   if (report.ranks.length > 1 || rank.communication) return null;
   if (rank.metadata.world_size > 1) {

@@ -42,6 +42,7 @@ function render(context) {
       definition: "arithmetic",
       value: (row) => (row.arithmetic === null ? null : arithmeticLabel(row.arithmetic)),
     }),
+    column.share("peak_share", "Of peak", { definition: "peak-share" }),
     column.share("occupancy", "Occupancy", { definition: "occupancy" }),
     column.count("blocks_per_sm", units(rank).blocks, { definition: "blocks-per-sm" }),
     column.text("launchers", "Launched by", { code: true, csv: "launched_by", value: launchers, optional: 2000 }),

@@ -5,7 +5,7 @@ import { suggestion } from "../components/copy.js";
 import { facts, section } from "../components/parts.js";
 
 const ABOVE = ["verdict", "notes", "summary.", "trust", "findings", "fit_findings", ["steps.", "breakdown."], "held_back"];
-const OTHERS = ["phases.", "arithmetic.", "language_model.", "captures", "fit_time", "compilation", "step_times", "windows"];
+const OTHERS = ["phases.", "arithmetic.", "language_model.", "captures", "gpu_health", "fit_time", "compilation", "step_times", "windows"];
 
 const kinds = ["run", "trace"];
 const above = partsView("overview", "Overview", kinds, [...ABOVE, ...OTHERS]);

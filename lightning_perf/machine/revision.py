@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 GIT_TIMEOUT_S = 10
@@ -43,6 +44,18 @@ def commits_between(good: str, bad: str, folder: Path) -> tuple[tuple[str, str],
     if shown is None:
         return None
     return tuple((line.partition(" ")[0], line.partition(" ")[2]) for line in shown.splitlines())
+
+
+def repository(folder: Path) -> Path | None:
+    """Return the root of the working tree of a folder; None outside a repository or without git."""
+    root = _git(folder, "rev-parse", "--show-toplevel")
+    return None if root is None else Path(root.rstrip("\n"))
+
+
+def changed_files(root: Path, paths: Sequence[str]) -> list[str]:
+    """Return those of some files of a working tree that differ from its last commit, or are not in it."""
+    changed = _git(root, "status", "--porcelain", "--", *paths)
+    return list(paths) if changed is None else [line[3:] for line in changed.splitlines()]
 
 
 def _commit(revision: str) -> str:

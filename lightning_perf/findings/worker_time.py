@@ -1,0 +1,104 @@
+"""Why the worker processes of a loader are slow: their time on cores, and their waits for cores, disks and memory."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
+from lightning_perf.units import format_bytes, format_share
+
+Kind: TypeAlias = Literal[
+    "processor", "core", "disk", "memory", "other", "idle", "slow worker", "receiving", "uneven batches", "unknown"
+]
+
+EXPLAINS = 0.5
+"""Share of the wait for data that a cause must explain to be named."""
+
+QUEUED = 0.75
+"""Share of the batches ahead that wait in the queue from which receiving them takes the time."""
+
+SHORT_OF_MEMORY = 0.5
+"""Share of the waits for disks that are waits for memory, from which missing memory is their cause."""
+
+LEAST_NAMED = 0.005
+
+OTHER_THAN_MORE: frozenset[Kind] = frozenset({"core", "memory", "slow worker", "uneven batches"})
+"""Causes that more worker processes do not remove."""
+
+FIXES: dict[Kind, str] = {
+    "core": "give the loader more cores, e.g. those that other programs use, or make each batch cheaper",
+    "disk": "read less from the disk (keep the data in memory or on a faster disk, or pack samples into large files)",
+    "memory": "free memory: use fewer worker processes, a smaller prefetch_factor or a smaller cache",
+    "other": "find the stage that waits by lightning-perf data PKG:NAME",
+    "slow worker": "find out why this worker process is slower, e.g. by its shard, its disk or its worker_init_fn, and "
+    "give all of them the same work",
+    "uneven batches": "raise prefetch_factor, so that more batches are ready when a long one comes",
+}
+
+_WORDS: dict[Kind, str] = {
+    "processor": "computes for",
+    "core": "waits for a core for",
+    "disk": "waits for a disk or a file system for",
+    "other": "waits for something else, such as a network, a lock or a sleep, for",
+    "idle": "has nothing to do for up to",
+}
+
+
+class Cause(Struct, frozen=True):
+    """The largest cause of slow workers that explains the wait for data, and the evidence for it in sentences."""
+
+    kind: Kind
+    text: str
+
+    @property
+    def fix(self) -> str:
+        """A change that removes the cause, as an imperative; empty if more workers or cheaper batches are the fix."""
+        return FIXES.get(self.kind, "")
+
+
+def explain_workers(worker: WorkerGrowth | None, wait_share: float) -> Cause | None:
+    """Explain a wait for data by the time of the loader's workers; None if it was not measured.
+
+    A worker that is faster by a share of its time shortens the step by that share at most. So a cause with less than
+    half of the wait's share does not explain it.
+    """
+    if worker is None or worker.cpu is None or worker.core_wait is None or worker.disk_wait is None:
+        return None
+    rest = max(0.0, 1 - worker.cpu - worker.core_wait)
+    disk = min(rest, worker.disk_wait)
+    known = worker.slow is None and worker.open_batches is not None
+    idle = min(rest - disk, max(0.0, 1 - (worker.open_batches or 0.0))) if known else 0.0
+    times: dict[Kind, float] = {
+        "processor": worker.cpu,
+        "core": worker.core_wait,
+        "disk": disk,
+        "other": rest - disk - idle,
+        "idle": idle,
+    }
+    text = _text(times, worker)
+    kind = max(times, key=lambda name: times[name])
+    if worker.slow is not None:
+        return Cause("slow worker", text)
+    if times[kind] < EXPLAINS * wait_share:
+        return Cause("unknown", f"{text} No single one of these explains the wait: its cause is not known.")
+    if kind == "disk" and (worker.memory_stalls or 0.0) >= SHORT_OF_MEMORY:
+        return Cause("memory", f"{text} The machine is short of memory: pages are swapped in, or read again.")
+    if kind != "idle":
+        return Cause(kind, text)
+    if (worker.queued or 0.0) >= QUEUED:
+        return Cause("receiving", f"{text} When a fetch starts, batches wait in the queue: receiving them is slow.")
+    return Cause("uneven batches", f"{text} So single batches take much longer than the others.")
+
+
+def _text(times: dict[Kind, float], worker: WorkerGrowth) -> str:
+    rates = {"disk": f" (and reads {format_bytes(worker.read_bytes_per_s or 0.0)}/s)"}
+    subject = f"Each of the {worker.workers} worker processes" if worker.workers > 1 else "The worker process"
+    if worker.slow is not None:
+        subject = f"Worker process {worker.slow} of 0 to {worker.workers - 1} is slower than the others. It"
+    named = [kind for kind, share in times.items() if share >= LEAST_NAMED]
+    parts = [f"{_WORDS[kind]} {format_share(times[kind])}{rates.get(kind, '')}" for kind in named]
+    parts[0] += " of its time"
+    listed = f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"{subject} {listed}."

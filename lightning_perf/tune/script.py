@@ -1,0 +1,248 @@
+"""Runs a script in a worker process up to its first ``trainer.fit``, and notes which calls made its objects."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import random
+import runpy
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lightning_perf.callbacks.lightning_compat import when_loaded
+from lightning_perf.tune.errors import NoFitError, describe_error
+from lightning_perf.tune.messages import Site
+from lightning_perf.tune.training import Training
+from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
+from lightning_perf.workers.script import Script
+
+_TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+_TUNERS = ("lightning.pytorch.tuner.tuning", "pytorch_lightning.tuner.tuning")
+"""Modules that fit in order to find a learning rate or a batch size, before the fit itself."""
+
+
+def run_script(
+    script: Script,
+    seed: int,
+    on_fit: Callable[[Training], None],
+    channel: Channel,
+    calls: Calls | None = None,
+) -> None:
+    """Run a script as ``python`` would. Its first fit calls `on_fit` and then ends this process.
+
+    So the context managers around the fit are open, and nothing after the fit runs.
+
+    Args:
+        seed: Added to every seed that the script sets. 0 leaves the script's own.
+        calls: Notes the calls that make the objects of the training.
+
+    Raises:
+        NoFitError: The script ended before it called ``trainer.fit``.
+    """
+    calls = calls if calls is not None else Calls()
+    os.environ["WANDB_MODE"] = "disabled"  # a tuning has many processes, and none of them is an experiment
+    _seed(seed)
+    when_loaded(_TRAINERS, lambda module: _watch_trainers(module, on_fit, channel, calls))
+    when_loaded(("transformers.trainer",), lambda module: _refuse_hugging_face(module, script.name))
+    sys.path[0] = str(script.folder)
+    sys.argv = list(script.words)
+    try:
+        with calls.of_loaders_and_optimizers():
+            if script.is_module:
+                runpy.run_module(script.name, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(str(Path(script.name).absolute()), run_name="__main__")
+    except NoFitError:
+        raise
+    except SystemExit as error:
+        raise NoFitError(f"{script.name} exited with {error.code or 0} before it called trainer.fit") from error
+    except Exception as error:
+        raise NoFitError(f"{script.name} failed before it called trainer.fit ({describe_error(error)})") from error
+    raise NoFitError(f"{script.name} ended and did not call fit of a Lightning Trainer")
+
+
+def _seed(seed: int) -> None:
+    """Seed as ``seed_everything(workers=True)`` would, then let all seeds of the script differ by this one."""
+    os.environ |= {"PL_GLOBAL_SEED": str(seed), "PL_SEED_WORKERS": "1"}
+    for home, name in ((random, "seed"), (np.random, "seed"), (torch, "manual_seed")):
+        original = getattr(home, name)
+        original(seed)
+        if seed:
+            setattr(home, name, _shifted(original, seed))
+
+
+def _shifted(original: Callable[..., Any], by: int) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def shifted(seed: Any = None, *args: Any, **options: Any) -> Any:
+        return original((seed + by) % 2**32 if isinstance(seed, int) else seed, *args, **options)
+
+    return shifted
+
+
+def _refuse_hugging_face(module: ModuleType, name: str) -> None:
+    def train(*args: Any, **options: Any) -> None:  # noqa: ARG001
+        raise NoFitError(f"{name} trains with the Trainer of transformers. tune needs a Lightning Trainer")
+
+    module.Trainer.train = train
+
+
+def _watch_trainers(module: ModuleType, on_fit: Callable[[Training], None], channel: Channel, calls: Calls) -> None:
+    trainer_class: Any = module.Trainer
+    create, fit_ = trainer_class.__init__, trainer_class.fit
+    given: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+    running = False
+
+    @functools.wraps(create)
+    def noted(self: Any, *args: Any, **arguments: Any) -> None:
+        given[self] = arguments
+        calls.note(self, sys._getframe(1))
+        create(self, *args, **arguments)
+
+    @functools.wraps(fit_)
+    def fit(self: Any, *args: Any, **arguments: Any) -> Any:
+        nonlocal running
+        caller = sys._getframe(1)
+        if running or caller.f_globals.get("__name__") in _TUNERS:
+            return fit_(self, *args, **arguments)
+        running = True
+        calls.note_fit(self, caller)
+        bound = inspect.signature(fit_).bind(self, *args, **arguments).arguments
+        data = bound.get("datamodule")
+        data = bound.get("train_dataloaders") if data is None else data
+        code = _guarded(lambda: on_fit(Training(bound["model"], data, dict(given[self]))), channel)
+        sys.stdout.flush()
+        os._exit(code)
+
+    trainer_class.__init__, trainer_class.fit = noted, fit
+
+
+def _guarded(work: Callable[[], None], channel: Channel) -> int:
+    """Do the work of this process and return its exit code. No error reaches the script, which might catch it."""
+    try:
+        work()
+    except StopRequestedError:
+        pass
+    except BaseException as error:
+        channel.send(Failure(type(error).__name__, describe_error(error)))
+        return 1
+    return 0
+
+
+class Calls:
+    """Notes which calls in the files of a project made the Trainer, the loader and the optimizers of a training.
+
+    Args:
+        root: Folder of the project; None to note nothing.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._here, self._root = Path.cwd(), root
+        self._made: WeakKeyDictionary[Any, tuple[Site | str, str]] = WeakKeyDictionary()
+        self._fit: Site | str = ""
+        self._trainer: Any = None
+        self._counts: Counter[Site | str] = Counter()
+
+    @contextmanager
+    def of_loaders_and_optimizers(self) -> Iterator[None]:
+        """Note the calls that make data loaders and optimizers, until the script ends."""
+        originals = {kind: kind.__init__ for kind in (DataLoader, Optimizer)} if self._root is not None else {}
+        for kind, original in originals.items():
+            kind.__init__ = self._noting(original)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for kind, original in originals.items():
+                kind.__init__ = original  # type: ignore[method-assign]
+
+    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def create(made: Any, *args: Any, **arguments: Any) -> None:
+            self.note(made, sys._getframe(1))
+            original(made, *args, **arguments)
+
+        return create
+
+    def note(self, made: Any, caller: FrameType | None) -> None:
+        """Note the call that makes an object: the nearest one that its class did not make itself."""
+        while self._root is not None and caller is not None:
+            if self._is_users(caller) or not _is_within(caller, made):
+                self._made[made] = site, _ = self._site(caller, type(made)), caller.f_code.co_name
+                self._counts[site] += self._fit == ""
+                return
+            caller = caller.f_back
+
+    def note_fit(self, trainer: Any, caller: FrameType) -> None:
+        """Note the call of ``fit``."""
+        if self._root is not None:
+            self._trainer, self._fit = trainer, self._site(caller, None)
+
+    def sites(self, loader: Any, optimizers: Sequence[Optimizer]) -> dict[str, tuple[Site | str, ...]]:
+        """Return the calls by the place of a `Setting`."""
+        found = {
+            "Trainer": self._of(self._trainer),
+            "DataLoader": self._of(loader),
+            "optimizer": tuple(dict.fromkeys(site for each in optimizers for site in self._of(each))),
+            "module": (self._fit,),
+            "statement": (self._fit,),
+        }
+        return {place: sites for place, sites in found.items() if sites}
+
+    def _of(self, made: Any) -> tuple[Site | str, ...]:
+        try:
+            site, function = self._made[made]
+        except (KeyError, TypeError):
+            return ()
+        if isinstance(site, Site) and site.name == "DataLoader":
+            count = self._counts[site]
+            shared = count > 1 or (not count and function != "train_dataloader")
+            site = Site(**{name: getattr(site, name) for name in site.__struct_fields__} | {"makes_others": shared})
+        return (site,)
+
+    def _is_users(self, frame: FrameType) -> bool:
+        path = self._here.joinpath(frame.f_code.co_filename).resolve()
+        return (
+            self._root in path.parents
+            and not {"site-packages", "dist-packages"} & set(path.parts)
+            and not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
+            and not path.is_relative_to(Path(__file__).resolve().parents[1])
+            and path.is_file()
+        )
+
+    def _site(self, frame: FrameType, kind: type | None) -> Site | str:
+        code = frame.f_code
+        if not self._is_users(frame):
+            return f"{frame.f_globals.get('__name__', '?')}.{getattr(code, 'co_qualname', code.co_name)}"
+        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = () if kind is None else inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+        end_line = column = end_column = None
+        if hasattr(code, "co_positions"):  # from Python 3.11 on
+            _, end_line, column, end_column = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+        return Site(
+            str(self._here.joinpath(code.co_filename).resolve()),
+            frame.f_lineno,
+            "fit" if kind is None else kind.__name__,
+            tuple(each.name for each in parameters if each.kind is positional)[1:],
+            end_line=end_line,
+            column=column,
+            end_column=end_column,
+        )
+
+
+def _is_within(frame: FrameType, made: Any) -> bool:
+    """Return whether a function works on an object that is being made, such as its class's ``__init__``."""
+    names = frame.f_code.co_varnames
+    return bool(names) and frame.f_locals.get(names[0]) is made
