@@ -45,4 +45,4 @@ class WithoutOptionalPackages:
 
 
 if __name__ == "sitecustomize":  # and not when pytest looks for doctests
-    sys.meta_path.insert(0, WithoutOptionalPackages())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, WithoutOptionalPackages())
