@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lightning_perf.machine.environment import host_notes
-from lightning_perf.machine.revision import git_revision
+from lightning_perf.workers.revision import git_revision
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import PACKAGES, make_module, trace_files
 from tests.support.processes import fork_ranks
