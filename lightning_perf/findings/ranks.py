@@ -46,8 +46,8 @@ FAST_SHARE, SLOW_SHARE = 0.7, 0.35
 """Shares of the link's peak. Between them, the use of the link says little: a published run of nccl-tests on 8 A100
 with NVLink reaches 65 % with 1 GB (https://github.com/li-plus/playground/blob/master/cuda/nccl.md)."""
 
-SMALL_CALL_S = 100e-6
-"""A call with so little to send at the link's peak mostly waits for NCCL to start, which takes tens of microseconds."""
+START_BOUND_S = 100e-6
+"""A call as short as this mostly waits for NCCL to start, which takes tens of microseconds. A longer one is slow."""
 
 LARGER_BUCKETS = {
     "DistributedDataParallel": "DDPStrategy(bucket_cap_mb=100) sends fewer, larger buckets (the default is 25).",
@@ -66,11 +66,10 @@ def _by_link(use: LinkUse | None, wrapper: str | None) -> tuple[str, str]:
         return f"{told}: only fewer bytes make them faster.", ""
     if use.at_least or use.share > SLOW_SHARE:
         return f"{told}.", ""
-    if use.call_bus_bytes < SMALL_CALL_S * use.link_bytes_per_s:
-        size = format_bytes(use.call_bus_bytes)
-        larger = LARGER_BUCKETS.get(wrapper or "", "Send fewer, larger messages.")
-        return f"{told}, with small messages: {size} on average.", f"{larger} "
-    return f"{told}, although messages are large.", f"{CHECK_LINK} "
+    call_s = use.call_bus_bytes / use.bus_bytes_per_s
+    told = f"{told}: on average, {format_bytes(use.call_bus_bytes)} take {format_duration(call_s * 1e9)}."
+    small = call_s < START_BOUND_S
+    return told, f"{LARGER_BUCKETS.get(wrapper or '', 'Send fewer, larger messages.') if small else CHECK_LINK} "
 
 
 def exposed_ns(analysis: RankAnalysis) -> float:

@@ -29,8 +29,9 @@ def test_exposed_communication() -> None:
     [
         (0.9, 100e6, False, "only fewer bytes make them faster", "Send less often"),
         (0.9, 100e6, True, "at least 90.0 % of the peak of NVLink 4: only", "Send less often"),
-        (0.2, 1e6, False, "with small messages: 977 KiB on average", "DDPStrategy(bucket_cap_mb=100)"),
-        (0.2, 100e6, False, "although messages are large", "Compare with nccl-tests"),
+        (0.2, 1e6, False, "977 KiB take 11.1 µs", "DDPStrategy(bucket_cap_mb=100)"),
+        (0.2, 100e6, False, "95.4 MiB take 1.11 ms", "Compare with nccl-tests"),
+        (0.005, 1e6, False, "977 KiB take 444 µs", "Compare with nccl-tests"),
         (0.2, 1e6, True, "at least 20.0 % of the peak of NVLink 4.", "Send less often"),  # it may be far more
         (0.5, 1e6, False, "50.0 % of the peak of NVLink 4.", "Send less often"),
         (None, 1e6, False, "", "Send less often"),
@@ -38,7 +39,7 @@ def test_exposed_communication() -> None:
 )
 def test_the_use_of_the_link_decides_the_advice(share, call_bytes, at_least, evidence, advice) -> None:
     peak = None if share is None else 450e9
-    use = LinkUse(1e9, at_least, call_bytes, "NVLink 4" if share else None, peak, share)
+    use = LinkUse((share or 1) * 450e9, at_least, call_bytes, "NVLink 4" if share else None, peak, share)
     finding = finding_of(exposed_communication, replace(analysis(reducing(250)), link=use))
     assert (evidence in finding.evidence[-1]) if evidence else len(finding.evidence) == 1
     assert finding.action.startswith(advice)

@@ -64,14 +64,15 @@ class _Attention(Struct, frozen=True):
         causal: Place of the flag or number that chooses a causal mask; None if it is not among the inputs.
         heads_first: Whether shapes are ``(batch, heads, time, size)``, instead of ``(batch, time, heads, size)``.
         lengths: Place of the ends of packed sequences, three places before the most keys; None if it never packs.
-        window: Place of the two sizes of a sliding window.
+        window: Places of the sizes of a sliding window.
+        backward: Whether it computes the gradients.
     """
 
     query: int
     causal: int | None
     heads_first: bool = False
     lengths: int | None = None
-    window: int | None = None
+    window: tuple[int, ...] = ()
     backward: bool = False
 
 
@@ -85,14 +86,14 @@ _ATTENTION = {
     "aten::_scaled_dot_product_efficient_attention_backward": _SDPA(1, 11, backward=True),
     "aten::_scaled_dot_product_cudnn_attention_backward": _SDPA(1, 14, backward=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _SDPA(1, 7, backward=True),
-    "aten::_flash_attention_forward": _Attention(0, 8, lengths=3, window=11),
-    "aten::_flash_attention_backward": _Attention(1, 11, lengths=6, window=15, backward=True),
-    "aten::_efficient_attention_forward": _Attention(0, 9, lengths=4, window=13),
-    "aten::_efficient_attention_backward": _Attention(1, 14, lengths=6, window=18, backward=True),
-    "flash_attn::_flash_attn_forward": _Attention(0, 5, window=6),
-    "flash_attn::_flash_attn_backward": _Attention(1, 11, window=12, backward=True),
-    "flash_attn::_flash_attn_varlen_forward": _Attention(0, 9, lengths=3, window=10),
-    "flash_attn::_flash_attn_varlen_backward": _Attention(1, 15, lengths=9, window=16, backward=True),
+    "aten::_flash_attention_forward": _Attention(0, 8, lengths=3, window=(11, 12)),
+    "aten::_flash_attention_backward": _Attention(1, 11, lengths=6, window=(15, 16), backward=True),
+    "aten::_efficient_attention_forward": _Attention(0, 9, lengths=4, window=(13,)),
+    "aten::_efficient_attention_backward": _Attention(1, 14, lengths=6, window=(18,), backward=True),
+    "flash_attn::_flash_attn_forward": _Attention(0, 5, window=(6, 7)),
+    "flash_attn::_flash_attn_backward": _Attention(1, 11, window=(12, 13), backward=True),
+    "flash_attn::_flash_attn_varlen_forward": _Attention(0, 9, lengths=3, window=(10, 11)),
+    "flash_attn::_flash_attn_varlen_backward": _Attention(1, 15, lengths=9, window=(16, 17), backward=True),
     "FlashAttnFunc": _Attention(0, None),
 }
 
@@ -104,7 +105,7 @@ def _attention(places: _Attention, shapes: Sequence[Shape], values: Sequence[str
     else:
         (*batch, queries, heads, size), keys = query, key[-3]
         batch = [*batch, heads]
-    if places.window is not None and not {_at(values, places.window + side) for side in (0, 1)} <= {"", "-1"}:
+    if not {_at(values, place) for place in places.window} <= {"", "-1"}:
         raise ValueError("a sliding window")
     causal = _at(values, places.causal)
     least, most = _twice_the_pairs(queries, keys, causal, ends_together=not places.heads_first and causal != "1")

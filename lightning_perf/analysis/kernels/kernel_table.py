@@ -151,7 +151,8 @@ def kernels(trace: Trace) -> KernelTable | None:
             **configurations.get(g, {}),
             tensor_cores=None if key % kinds != compute or unknown_ns[g] else bool(cores_ns[g]),
             tensor_core_reason=reasons[g],
-            **rates.get(g, {}),
+            flops_per_s=rates.get(g, (None, None))[0],
+            peak_share=rates.get(g, (None, None))[1],
         )
         for g, key in enumerate(keys.tolist())
     ]
@@ -212,8 +213,8 @@ def _configurations(
 
 def _flop_rates(
     trace: Trace, rows: Int64Array, group: NDArray[np.intp], arithmetic: dict[int, str]
-) -> dict[int, dict[str, float]]:
-    """Return the rate of each group of product kernels with known FLOPs."""
+) -> dict[int, tuple[float, float | None]]:
+    """Return the rate of each group of product kernels with known FLOPs, and its part of the peak rate."""
     count, of_row = count_flops(trace), np.full(len(trace.device), -1, dtype=np.int64)
     of_row[rows] = group
     known = ~np.isnan(count.kernel_flops)
@@ -221,12 +222,13 @@ def _flop_rates(
     if not len(kernels):
         return {}
     peak = device_peak(trace, int(trace.device.device[kernels[0]]))
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, tuple[float, float | None]] = {}
     flops = np.bincount(of_row[kernels], count.kernel_flops[known])
     spent = np.bincount(of_row[kernels], count.kernel_ns[known])
     for g in np.flatnonzero(spent).tolist():
-        rate, most = flops[g] / spent[g] * 1e9, peak.flops_per_s.get(arithmetic[g]) if peak is not None else None
-        found[g] = {"flops_per_s": float(rate)} | ({"peak_share": float(rate / most)} if most else {})
+        rate = float(flops[g] / spent[g] * 1e9)
+        most = peak.flops_per_s.get(arithmetic[g]) if peak is not None else None
+        found[g] = rate, rate / most if most else None
     return found
 
 

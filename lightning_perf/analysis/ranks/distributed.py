@@ -136,7 +136,6 @@ class CollectiveSkew(Struct, frozen=True):
         mean_skew_ns: Mean time from the first rank's arrival to the last one's.
         max_skew_ns: Largest such time.
         last_rank: The rank that arrived last most often.
-        bus_bytes_per_s: Bus bandwidth, by the shortest time of a call on any rank; ``None`` for unknown sizes.
     """
 
     name: str
@@ -145,7 +144,6 @@ class CollectiveSkew(Struct, frozen=True):
     mean_skew_ns: int
     max_skew_ns: int
     last_rank: int
-    bus_bytes_per_s: float | None = None
 
 
 class CollectiveWaits(Struct, frozen=True):
@@ -189,8 +187,8 @@ def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
             wait[rank] += arrived[late] - time
             awaited[late] += arrived[late] - time
         last[late] += min(arrived.values()) < arrived[late]
-    skew = _skew(arrivals, matched)
-    return CollectiveWaits(comparable, len(matched), wait, awaited, last, skew, _bus_bandwidth(matched.values()))
+    bandwidth = _bus_bandwidth(matched.values())
+    return CollectiveWaits(comparable, len(matched), wait, awaited, last, _skew(arrivals), bandwidth)
 
 
 def _bus_bandwidth(matched: Iterable[dict[int, CollectiveCall]]) -> float | None:
@@ -227,26 +225,14 @@ def _last(arrived: _Arrivals) -> int:
     return max(arrived, key=lambda rank: (arrived[rank], -rank))
 
 
-def _skew(
-    arrivals: dict[_Key, _Arrivals], matched: dict[_Key, dict[int, CollectiveCall]]
-) -> tuple[CollectiveSkew, ...]:
+def _skew(arrivals: dict[_Key, _Arrivals]) -> tuple[CollectiveSkew, ...]:
     skews: dict[tuple[str, str], list[int]] = defaultdict(list)
     last: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    calls: dict[tuple[str, str], list[dict[int, CollectiveCall]]] = defaultdict(list)
-    for key, arrived in arrivals.items():
-        _, name, group, _ = key
-        calls[name, group].append(matched[key])
+    for (_, name, group, _), arrived in arrivals.items():
         skews[name, group].append(max(arrived.values()) - min(arrived.values()))
         last[name, group][_last(arrived)] += 1
     rows = [
-        CollectiveSkew(
-            *key,
-            len(each),
-            round(sum(each) / len(each)),
-            max(each),
-            last[key].most_common(1)[0][0],
-            _bus_bandwidth(calls[key]),
-        )
+        CollectiveSkew(*key, len(each), round(sum(each) / len(each)), max(each), last[key].most_common(1)[0][0])
         for key, each in skews.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.mean_skew_ns * row.calls, row.name))[:_SKEWS_LISTED])

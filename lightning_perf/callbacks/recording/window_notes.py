@@ -155,7 +155,7 @@ class WindowNotes:
         errors: ErrorReporter,
         core_use: CoreUse,
         loader: Mapping[str, object],
-        nodes: int | None,
+        nodes: int | None = None,
         parameters: Callable[[], int | None],
         hook_times: HookTimes | None = None,
         tensors: WindowLists | None = None,

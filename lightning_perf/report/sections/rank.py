@@ -247,6 +247,7 @@ def _arithmetic(rank: RankAnalysis, found: Arithmetic, of_what: str) -> Iterator
         rows,
         kinds="name duration share figure share text",
         definitions={"products at": "peak-share", "of peak": "peak-share"},
+        extra=() if rates else ("products at", "of peak"),
     )
     if found.tensor_core_share is not None and names.keys() != {"unknown"}:
         unknown_ns = found.tensor_core_unknown_ns / steps

@@ -196,10 +196,8 @@ def _skew(compared: Distributed) -> Iterator[Block]:
             row.mean_skew_ns,
             row.max_skew_ns,
             Cell(f"rank {row.last_rank}", row.last_rank),
-            row.bus_bytes_per_s,
         )
         for row in compared.skew
     )
-    heads = ("collective", "group", "calls", "mean skew", "greatest", "last most often", "bus bandwidth")
-    kinds = "code text count duration duration figure bandwidth"
-    yield table(heads, rows, kinds=kinds, definitions={heads[-1]: "bus-bandwidth"})
+    heads = ("collective", "group", "calls", "mean skew", "greatest", "last most often")
+    yield table(heads, rows, kinds="code text count duration duration figure")

@@ -80,6 +80,7 @@ def _kernels(kernels: KernelTable, top: int) -> Iterator[Block]:
         ),
         kinds="name count duration share duration figure share",
         definitions={"of peak": "peak-share"},
+        extra=() if any(row.peak_share for row in kernels.rows) else ("of peak",),
     )
     yield from rest(len(kernels.rows) - top, "kernel")
 

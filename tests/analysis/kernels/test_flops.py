@@ -98,7 +98,7 @@ def test_the_places_of_inputs_are_those_of_torch(name):
     if places.lengths is not None:
         assert inputs[places.lengths] in ("cum_seq_q", "cu_seqlens_q")
         assert inputs[places.lengths + 3] in ("max_k", "max_seqlen_k")
-        assert "window_size" in inputs[places.window]
+        assert all("window_size" in inputs[place] for place in places.window)
 
 
 @pytest.mark.parametrize("broken", ["", "[[3,5],", "null", "7", "[" * 100_000])
