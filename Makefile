@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The test suite already runs a process per core and one more, so each process uses one thread.
 SINGLE_THREADED := OMP_NUM_THREADS=1
+# The tests start hundreds of processes of this package. Each compiles it again where the environment forbids to keep that.
+KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 # Many tests wait for processes that they start. One more worker keeps the cores busy meanwhile.
 WORKERS = $(shell $(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 WHEEL_VENV := build/wheel-venv
@@ -64,7 +66,7 @@ readme: env
 	$(BIN)/python docs/refresh.py README.md docs/quickstart.md docs/reading.md docs/tutorial.md
 
 unit: env
-	$(SINGLE_THREADED) $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(SINGLE_THREADED) $(KEEP_BYTECODE) $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # With transformers installed, each import of Lightning takes a second longer. So it has a folder of its own, and only the
 # tests that need it find it there.

@@ -15,7 +15,6 @@ from lightning_perf.run_files.jsonl import RankLog
 from tests.support.trace_builder import TraceBuilder
 
 
-# Importing any of these ends the process: what has no need of torch must not load it.
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90, types=["float"], dims=[[8, 4]])
@@ -89,31 +88,24 @@ def test_bad_input_is_a_message_and_code_2(
     assert "Traceback" not in streams.err
 
 
-@pytest.mark.parametrize(
-    "arguments", [["analyse", "x"], ["analyze", "x", "--top", "0"], ["view", "x", "--port", "70000"]]
-)
-def test_wrong_usage_is_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    assert "usage: lightning-perf" in capsys.readouterr().err
-
-
 def test_without_a_command_it_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "\n  analyze  report where the step time goes\n" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_is_no_error(trace: Path) -> None:
+@pytest.mark.parametrize(("check", "code"), [((), 0), (("--fail-on", "input-bound"), 1)])
+def test_a_reader_that_leaves_gets_no_error_but_the_exit_code_of_a_check(check: tuple[str, ...], code: int) -> None:
+    recording = Path(lightning_perf.__file__).parent / "demo" / "recordings" / "before"
     read, write = os.pipe()
     os.close(read)
     with open(write, "wb") as broken:  # noqa: PTH123  (a file descriptor)
         done = subprocess.run(
-            [sys.executable, "-m", "lightning_perf", "analyze", str(trace)],
-            stdout=broken, stderr=subprocess.PIPE, check=False, timeout=60,
+            [sys.executable, "-m", "lightning_perf", "analyze", str(recording), *check],
+            stdout=broken, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         )  # fmt: skip
-    assert done.stderr == b""
-    assert done.returncode == 0
+    assert done.returncode == code
+    assert done.stderr.startswith("lightning-perf: --fail-on input-bound matched: input-bound" if check else "")
+    assert bool(done.stderr) == bool(check)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

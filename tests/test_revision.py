@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from lightning_perf.machine.revision import git_revision
+from lightning_perf.workers.revision import git_revision
 
 
 def git(folder, *arguments):

@@ -127,17 +127,19 @@ def run(options: argparse.Namespace) -> int:
         if result.diff:
             write_output(options.out / PATCH_FILE, result.diff)
     show(result, options, kept_as=TUNE_FILE)
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
     if isinstance(training, Script) and result.diff and options.apply:
         _apply(result, training.root)
     elif isinstance(training, Script) and result.diff and options.out is not None:
         patch = str((options.out / PATCH_FILE).absolute())
         say(f"to apply the patch: {shlex.join(['git', '-C', str(training.root), 'apply', patch])}")
-    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
+    return ExitCode.SUCCESS
 
 
 def _check_apply(training: str | Script) -> None:
     """Raise an error if no patch of this training could be applied."""
-    from lightning_perf.machine.revision import repository
+    from lightning_perf.workers.revision import repository
 
     if isinstance(training, str):
         raise ScriptError("--apply", f"{training} is not a script", "Leave out --apply, or give a script")
@@ -147,7 +149,7 @@ def _check_apply(training: str | Script) -> None:
 
 def _apply(result: TuneResult, root: Path) -> None:
     """Apply the patch, unless it touches files that git would not restore."""
-    from lightning_perf.machine.revision import changed_files
+    from lightning_perf.workers.revision import changed_files
 
     if not result.confirmed:
         raise ScriptError("--apply", "the patch was not applied, because its gain is not certain", "Use -o to keep it")

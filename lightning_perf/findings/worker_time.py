@@ -42,6 +42,7 @@ _WORDS: dict[Kind, str] = {
     "core": "waits for a core for",
     "disk": "waits for a disk or a file system for",
     "other": "waits for something else, such as a network, a lock or a sleep, for",
+    "unknown": "waits for something else or has nothing to do for",
     "idle": "has nothing to do for up to",
 }
 
@@ -74,15 +75,15 @@ def explain_workers(worker: WorkerGrowth | None, wait_share: float) -> Cause | N
         "processor": worker.cpu,
         "core": worker.core_wait,
         "disk": disk,
-        "other": rest - disk - idle,
+        "other" if known or worker.slow is not None else "unknown": rest - disk - idle,
         "idle": idle,
     }
     text = _text(times, worker)
     kind = max(times, key=lambda name: times[name])
     if worker.slow is not None:
         return Cause("slow worker", text)
-    if times[kind] < EXPLAINS * wait_share:
-        return Cause("unknown", f"{text} No single one of these explains the wait: its cause is not known.")
+    if kind == "unknown" or times[kind] < EXPLAINS * wait_share:
+        return Cause("unknown", f"{text} So no single cause of the wait is known.")
     if kind == "disk" and (worker.memory_stalls or 0.0) >= SHORT_OF_MEMORY:
         return Cause("memory", f"{text} The machine is short of memory: pages are swapped in, or read again.")
     if kind != "idle":

@@ -17,8 +17,8 @@ from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.results import study_arms
 from lightning_perf.compare.verdicts.facts import find_left_out
 from lightning_perf.history.store import HistoryError, StoredRun, open_store, read_store
-from lightning_perf.machine.revision import commit_info
 from lightning_perf.run_files.journal import STUDY_NAME
+from lightning_perf.workers.revision import commit_info
 
 REVISION = "code.revision"
 

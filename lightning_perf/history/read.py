@@ -29,9 +29,9 @@ from lightning_perf.history.series import (
     unfair_differences,
 )
 from lightning_perf.history.store import Contents, HistoryError, StoredBaseline, StoredRun, open_store, read_store
-from lightning_perf.machine.revision import commits_between
 from lightning_perf.statistics.change_points import FEWEST_VALUES, ChangePoint, Segmentation, find_changes
 from lightning_perf.statistics.values import Float64Array
+from lightning_perf.workers.revision import commits_between
 
 MOST_COMMITS = 50
 """Maximum number of commits that a change lists."""

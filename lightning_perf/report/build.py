@@ -40,6 +40,7 @@ from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
 from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
+from lightning_perf.run_files.hangs import HANGS, open_hangs
 from lightning_perf.run_files.jsonl import RankLog
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
@@ -118,7 +119,8 @@ def analyze(
         traces = find_traces(path)
     except TraceError:
         logs = STEPS.paths(Path(path))
-        if not logs and live is None and not has_out_of_memory(Path(path)) and not full_disk_notes(Path(path)):
+        others = has_out_of_memory(Path(path)) or full_disk_notes(Path(path)) or HANGS.paths(Path(path))
+        if not logs and live is None and not others:
             raise
         traces = ()  # a run that was too short to be profiled
     else:
@@ -134,6 +136,7 @@ def analyze(
         if run.folder is not None:
             run.notes += run.read("The callback's notes are", read_notes, run.folder) or ()
             run.notes += full_disk_notes(run.folder)
+            run.notes += [report.note for report in run.read("Reports on hangs are", open_hangs, run.folder) or ()]
             if (run.folder / PRECISION_NAME).exists():
                 precision = run.read("The run's precision is", read_precision, run.folder / PRECISION_NAME)
     build = functools.partial(

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from lightning_perf.report.recording import Recording, analyze_recording
 from lightning_perf.units import describe_left
-from lightning_perf.workers.processors import usable_cpus
 
 LARGE_BYTES = 4 << 20
 """Files of this size and more are worth worker processes, which take a few tenths of a second to start."""
@@ -48,8 +47,13 @@ def analyze_recordings(
         on_progress: Called every few seconds with a line of progress, if there are several large recordings.
     """
     sizes = [sum(map(_size, group)) for group in groups]
-    jobs = (jobs or usable_cpus()) if sys.executable else 1
-    workers = min(sum(size >= LARGE_BYTES for size in sizes), jobs)
+    large = sum(size >= LARGE_BYTES for size in sizes)
+    if not large or not sys.executable or sys.platform == "win32":
+        return [analyze_recording(group, by_shape=by_shape) for group in groups]
+    from lightning_perf.workers.processors import usable_cpus
+
+    jobs = jobs or usable_cpus()
+    workers = min(large, jobs)
     if workers > 1:
         workers = min(workers, _fitting(groups))
     if workers < 2:

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_perf.run_files.jsonl import Count, RankLog
+from lightning_perf.units import format_duration
 
 
 class HangReport(Struct, frozen=True):
@@ -32,6 +33,12 @@ class HangReport(Struct, frozen=True):
     workers: tuple[str, ...] = ()
     collective: str = ""
     continued: bool = False
+
+    @property
+    def note(self) -> str:
+        """The last report of a run as a sentence."""
+        where = f"step {self.step}, {self.phase}: {self.place}"
+        return f"On rank {self.rank}, no step had ended for {format_duration(1e9 * self.seconds)} at last: {where}."
 
 
 HANGS: RankLog[HangReport] = RankLog(HangReport, "hang", "report on a hang")

@@ -56,6 +56,8 @@ def _parts(state: RunState) -> Iterator[RenderableType]:
 
 def _status(state: RunState) -> Text:
     ended = state.ended
+    if ended is None and state.hangs:
+        return Text(f"no step ends on {count_of(len(state.hangs), 'rank')}", style="red")
     if ended is None:
         age_s = min((rank.age_s for rank in state.ranks), default=0.0)
         if age_s < STALE_S:

@@ -96,13 +96,18 @@ def find_entry(path: Path) -> Entry | None:
 def decoder_version() -> bytes:
     """Return a digest of the code that makes columns. Code that cannot be read raises an `OSError`."""
     digest = hashlib.sha256(f"{msgspec.__version__} {np.__version__} {sys.byteorder}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    if not sources:
+        raise FileNotFoundError(__file__)
+    for path in sources:
         digest.update(path.read_bytes())
     return digest.digest()
 
 
 def load(entry: Entry) -> Trace | None:
     """Return the columns of an entry; None without one. A damaged entry is removed."""
+    if not is_own_folder(entry.path.parent):
+        return None
     try:
         with entry.path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # as writable as columns that were decoded

@@ -14,13 +14,15 @@ from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.column_builders import InexactTimeError
-from lightning_perf.trace.column_cache import find_entry, load, store
 from lightning_perf.trace.description import Problems, read_metadata
 from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.tensors import read_tensors
 from lightning_perf.trace.trace import Trace
+
+CACHED_BYTES = 4 << 20
+"""Files of this size and more may be in the cache of columns."""
 
 PARALLEL_BYTES = 256 << 20
 PARALLEL_GZIP_BYTES = 16 << 20
@@ -50,13 +52,25 @@ def read_trace(path: str | os.PathLike[str], *, processes: int = 1) -> Trace:
         >>> trace.steps.number.tolist()
         [1, 2]
     """
-    entry = find_entry(Path(path))
+    path = Path(path)
+    if not _may_be_cached(path):
+        return _decoded(path, processes)
+    from lightning_perf.trace.column_cache import find_entry, load, store
+
+    entry = find_entry(path)
     trace = load(entry) if entry is not None else None
     if trace is None:
-        trace = _decoded(Path(path), processes)
+        trace = _decoded(path, processes)
         if entry is not None:
             store(entry, trace)
     return trace
+
+
+def _may_be_cached(path: Path) -> bool:
+    try:
+        return path.stat().st_size >= CACHED_BYTES
+    except (OSError, ValueError):
+        return False  # reading it will raise the error
 
 
 def _decoded(path: Path, processes: int) -> Trace:

@@ -89,9 +89,10 @@ class _Campaign:
                 sources = _read(scouted)
                 baseline = self._baseline()
             except OutOfTimeError as error:
+                hint = ", and check that the script calls trainer.fit" if isinstance(self._source, Script) else ""
                 raise TuneError(
                     f"the unchanged training takes longer than the {self._settings.minutes:g} minutes of the budget: "
-                    "give more"
+                    f"give more{hint}"
                 ) from error
             except NoTrainingError as error:
                 raise TuneError(str(error)) from error
@@ -319,8 +320,8 @@ class _Campaign:
             return None
         self._progress.say(f"  {describe_ratio(pair.ratio)}")
         if count := min(map(len, (pair.base_losses, pair.losses))):
-            means = (loss_of(losses, count) for losses in (pair.base_losses, pair.losses))
-            self._losses = Losses(count // 2 + 1, count, *means)
+            means = [loss_of(losses, count) for losses in (pair.base_losses, pair.losses)]
+            self._losses = Losses(count // 2 + 1, count, *means) if all(map(math.isfinite, means)) else None
         return pair.ratio
 
     def _order_for(self, levers: tuple[str, ...], seed: int, *, scout: bool = False) -> Order:

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -35,13 +35,7 @@ _TUNERS = ("lightning.pytorch.tuner.tuning", "pytorch_lightning.tuner.tuning")
 """Modules that fit in order to find a learning rate or a batch size, before the fit itself."""
 
 
-def run_script(
-    script: Script,
-    seed: int,
-    on_fit: Callable[[Training], None],
-    channel: Channel,
-    calls: Calls | None = None,
-) -> None:
+def run_script(script: Script, seed: int, on_fit: Callable[[Training], None], channel: Channel, calls: Calls) -> None:
     """Run a script as ``python`` would. Its first fit calls `on_fit` and then ends this process.
 
     So the context managers around the fit are open, and nothing after the fit runs.
@@ -53,7 +47,6 @@ def run_script(
     Raises:
         NoFitError: The script ended before it called ``trainer.fit``.
     """
-    calls = calls if calls is not None else Calls()
     os.environ["WANDB_MODE"] = "disabled"  # a tuning has many processes, and none of them is an experiment
     _seed(seed)
     when_loaded(_TRAINERS, lambda module: _watch_trainers(module, on_fit, channel, calls))
@@ -180,8 +173,10 @@ class Calls:
         """Note the call that makes an object: the nearest one that its class did not make itself."""
         while self._root is not None and caller is not None:
             if self._is_users(caller) or not _is_within(caller, made):
-                self._made[made] = site, _ = self._site(caller, type(made)), caller.f_code.co_name
+                site = self._site(caller, type(made))
                 self._counts[site] += self._fit == ""
+                with suppress(TypeError):  # an object without a hash has no place
+                    self._made[made] = site, caller.f_code.co_name
                 return
             caller = caller.f_back
 

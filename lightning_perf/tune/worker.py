@@ -207,19 +207,17 @@ def work(channel: Channel) -> None:
     """Carry out one order."""
     order = channel.receive(Order)
     carry_out = _scout if order.scout else _train
+    calls = Calls(order.script.root if order.scout and order.script is not None else None)
     if order.script is None:
-        carry_out(order, channel, _load(order))
-    else:
-        calls = Calls(order.script.root) if order.scout else None
-        try:
-            run_script(
-                order.script, order.seed, lambda training: carry_out(order, channel, training, calls), channel, calls
-            )
-        except NoFitError as error:  # without a traceback, which would hide the last lines of the script
-            channel.send(Failure(type(error).__name__, str(error)))
+        carry_out(order, channel, _load(order), calls)
+        return
+    try:
+        run_script(order.script, order.seed, lambda found: carry_out(order, channel, found, calls), channel, calls)
+    except NoFitError as error:  # without a traceback, which would hide the last lines of the script
+        channel.send(Failure(type(error).__name__, str(error)))
 
 
-def _scout(order: Order, channel: Channel, training: Training, calls: Calls | None = None) -> None:
+def _scout(order: Order, channel: Channel, training: Training, calls: Calls) -> None:
     # Looking at the data sets them up, so it follows the fit. A script makes its training only once.
     found = profile(lambda **arguments: fit(training, folder=order.folder, **arguments), order.folder)
     machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
@@ -228,11 +226,11 @@ def _scout(order: Order, channel: Channel, training: Training, calls: Calls | No
     module = training.module
     elements = sum(each.numel() for each in module.parameters() if not torch.nn.parameter.is_lazy(each))
     network = f"{type(module).__qualname__}, {elements:,} parameters"
-    sites = {} if calls is None else calls.sites(training_loader(training), optimizers_of(training) or ())
+    sites = calls.sites(training_loader(training), optimizers_of(training) or ()) if order.script is not None else {}
     channel.send(Scouted(machine, missing, settings, found, network, sites))
 
 
-def _train(order: Order, channel: Channel, training: Training, calls: Calls | None = None) -> None:  # noqa: ARG001
+def _train(order: Order, channel: Channel, training: Training, _: Calls) -> None:
     # Compilation comes last: it wraps the module as the others left it.
     for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
         lever.change.apply(training)

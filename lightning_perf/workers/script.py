@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_perf.errors import LocatedError
-from lightning_perf.machine.revision import repository
+from lightning_perf.workers.revision import repository
 
 
 class ScriptError(LocatedError):

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from lightning_perf.machine.environment import host_notes
-from lightning_perf.machine.revision import git_revision
+from lightning_perf.workers.revision import git_revision
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import PACKAGES, make_module, trace_files
+from tests.support.processes import fork_ranks
 
 NET = """
 import torch
@@ -28,34 +29,44 @@ class Net(pl.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
 
-def fit(callback):
+def fit(*callbacks):
     data = torch.utils.data.DataLoader(torch.zeros(16, 2), 2)
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         callbacks=[callback], enable_progress_bar=False, enable_model_summary=False)
+                         callbacks=[*callbacks], enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Net(), data)
 """
 
 
-def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, cwd=cwd
-    )
-
-
 @pytest.mark.parametrize(("name", "first"), [(PACKAGES[0], "callback"), (PACKAGES[1], "Trainer")])
-def test_only_the_package_in_use_is_loaded_and_its_logger_stays_in_charge(
+def test_a_fit_loads_the_package_in_use_and_no_analysis_and_its_logger_stays_in_charge(
     tmp_path: Path, name: str, first: str
 ) -> None:
     imports = [f"import {name} as pl", "from lightning_perf import PerfCallback\ncallback = PerfCallback(skip_first=1)"]
     lines = "\n".join(imports if first == "Trainer" else reversed(imports))
     later = PACKAGES[name == PACKAGES[0]]
+    # Lightning may have imported heavy packages already, so it is our import statements that count.
     code = f"""
-import logging, sys
+import builtins, logging, sys
+asked, own = [], builtins.__import__
+def recording(name, globals=None, locals=None, fromlist=(), level=0):
+    importer = (globals or {{}}).get("__name__") or ""
+    if importer.startswith("lightning_perf"):
+        asked.append((name.split(".")[0], importer))
+    return own(name, globals, locals, fromlist, level)
+builtins.__import__ = recording
 {lines}
 logging.getLogger({name!r}).setLevel(logging.ERROR)
 {NET}
-fit(callback)
+class Look(pl.Callback):
+    def on_train_end(self, *_):
+        global during
+        during = {{name for name in sys.modules if name.startswith("lightning_perf.")}}
+fit(callback, Look())
 assert isinstance(callback, pl.Callback)
+heavy = [each for each in asked if each[0] in ("matplotlib", "pandas", "scipy", "sympy")]
+assert asked and not heavy, heavy
+too_early = ("lightning_perf.findings", "lightning_perf.page", "lightning_perf.report", "lightning_perf.statistics")
+assert not [name for name in during if name.startswith(too_early)]
 assert {later.partition(".")[0]!r} not in sys.modules, "the other package was loaded"
 import {later}  # it joins
 assert isinstance(callback, {later}.Callback)
@@ -63,7 +74,9 @@ home = sys.modules["{later}.callbacks.callback"]
 assert home.__loader__ is home.__spec__.loader
 assert type(home.__loader__).__name__ == "SourceFileLoader", home.__loader__
 """
-    done = run(code, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "Where" in done.stdout
     assert "GPU available" not in done.stderr + done.stdout
@@ -99,55 +112,26 @@ def test_the_facts_of_a_run_repeat_no_warning() -> None:
     assert len(caught) == 1
 
 
-FIT = f"""
+def test_a_trainer_in_a_thread_writes_nothing_of_kineto_to_standard_error(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
 import lightning.pytorch as pl
 from lightning_perf import PerfCallback
 {NET}
-"""
-
-
-def test_a_trainer_in_a_thread_writes_nothing_of_kineto_to_standard_error(tmp_path: Path) -> None:
-    code = f"""{FIT}
-import logging, os, sys, threading
+import logging, os, threading, warnings
 logging.disable(logging.INFO)
+warnings.simplefilter("ignore")
 prepare = torch.profiler.profile.prepare_trace
 def prepare_and_speak(self):
     prepare(self)
     os.write(2, b"a line of the program\\n")
 torch.profiler.profile.prepare_trace = prepare_and_speak
-thread = threading.Thread(target=fit, args=(PerfCallback(),))
+thread = threading.Thread(target=fit, args=(PerfCallback(dirpath={str(tmp_path / "perf")!r}),))
 thread.start()
 thread.join()
 """
-    done = run(code, tmp_path)
+    )
+    done = fork_ranks(str(script), ranks=1, variables={})
     assert "Where" in done.stdout
     assert done.stderr == "a line of the program\n"
-
-
-def test_a_fit_imports_no_heavy_package_and_no_analysis(tmp_path: Path) -> None:
-    # Lightning may have imported them already, so it is our import statements that count.
-    code = f"""
-import builtins, sys
-asked, own = [], builtins.__import__
-def recording(name, globals=None, locals=None, fromlist=(), level=0):
-    importer = (globals or {{}}).get("__name__") or ""
-    if importer.startswith("lightning_perf"):
-        asked.append((name.split(".")[0], importer))
-    return own(name, globals, locals, fromlist, level)
-builtins.__import__ = recording
-{FIT}
-from lightning.pytorch.callbacks import Callback
-class Look(Callback):
-    def on_train_end(self, *_):
-        global during
-        during = {{name for name in sys.modules if name.startswith("lightning_perf.")}}
-own_trainer = pl.Trainer
-pl.Trainer = lambda callbacks, **more: own_trainer(callbacks=[*callbacks, Look()], **more)
-fit(PerfCallback())
-heavy = [each for each in asked if each[0] in ("matplotlib", "pandas", "scipy", "sympy")]
-assert asked and not heavy, heavy
-too_early = ("lightning_perf.findings", "lightning_perf.page", "lightning_perf.report", "lightning_perf.statistics")
-assert not [name for name in during if name.startswith(too_early)]
-"""
-    done = run(code, tmp_path)
-    assert done.returncode == 0, done.stderr

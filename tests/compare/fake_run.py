@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_perf.machine.revision import git_revision
 from lightning_perf.run_files.run_record import PLACE_VARIABLE, Outcome, RunRecorder, study_folder
 from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.workers.revision import git_revision
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

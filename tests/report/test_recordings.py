@@ -13,7 +13,7 @@ from lightning_perf.report import recordings
 from lightning_perf.report import workers as worker_pool
 from lightning_perf.report.recording import Recording, analyze_recording
 from lightning_perf.report.recordings import analyze_recordings
-from lightning_perf.workers import memory_limit
+from lightning_perf.workers import memory_limit, processors
 from lightning_perf.workers.process import WorkerProcess
 from tests.support.trace_builder import TraceBuilder
 from tests.support.watched_workers import Watched, watch
@@ -46,7 +46,7 @@ def same(one: list[Recording], other: list[Recording]) -> bool:
 def workers(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     """Two worker processes whatever the machine and the files."""
     monkeypatch.setattr(recordings, "LARGE_BYTES", 1)
-    monkeypatch.setattr(recordings, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(processors, "usable_cpus", lambda: 2)
     return watch(monkeypatch, worker_pool)
 
 

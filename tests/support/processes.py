@@ -72,6 +72,7 @@ def fork_ranks(
             process.join(max(until - time.monotonic(), 0))
         late = [process for process in started if process.exitcode is None]
         for process in late:
+            assert process.pid is not None
             os.killpg(process.pid, signal.SIGKILL)  # with what it has started
             process.join()
         output, errors = ("".join(path.read_text() for path in sorted(Path(logs).glob(f"*.{n}"))) for n in (1, 2))

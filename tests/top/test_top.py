@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.cli import main
+from lightning_perf.report.build import analyze
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger
 from lightning_perf.run_files.hangs import HANGS, HangReport
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
@@ -236,10 +237,13 @@ def test_ranks_in_which_nothing_ends_are_named(tmp_path: Path) -> None:
     (tmp_path / ".rank2.running").write_text(f"{ended.pid} {socket.gethostname()}")
     (tmp_path / ".rank3.running").write_text(f"{os.getpid()} {socket.gethostname()}")
     assert find_newest_log(tmp_path.parent) == tmp_path
-    lines = frame(RunWatch(tmp_path, now_s=lambda: now_s).read()).splitlines()[1:]
-    assert lines[:3] == [
+    lines = frame(RunWatch(tmp_path, now_s=lambda: now_s).read()).splitlines()
+    assert lines[:4] == [
+        f"{tmp_path}  no step ends on 1 rank",
         "rank 1: no step ended for 11 min 40 s, step 120, backward",
         "  train.py:31 in main, last collective nccl:all_reduce 7",
         "rank 2: its process is gone",
     ]
     assert main(["top", str(tmp_path), "--once"]) == 0
+    note = "On rank 1, no step had ended for 10 min 0 s at last: step 120, backward: train.py:31 in main."
+    assert analyze(tmp_path).notes == (note,)

@@ -39,6 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     for name in ("LARGE_BYTES", "LARGE_GZIP_BYTES"):
         monkeypatch.setattr(column_cache, name, 1)
+    monkeypatch.setattr(reader, "CACHED_BYTES", 1)
     return tmp_path / "cache" / "columns"
 
 
@@ -129,6 +130,9 @@ def test_the_version_of_the_decoder_is_its_code(tmp_path: Path, monkeypatch: pyt
     with (tmp_path / "assembly.py").open("a") as code:
         code.write("# changed\n")
     assert fresh() != column_cache.decoder_version()
+    monkeypatch.setattr(column_cache, "__file__", str(tmp_path / "elsewhere" / "column_cache.pyc"))
+    with pytest.raises(OSError, match="column_cache"):
+        fresh()
 
 
 def test_what_is_not_kept(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +223,12 @@ def test_a_folder_that_cannot_be_written(path: Path, cache: Path, monkeypatch: p
     assert list(elsewhere.iterdir()) == []
     cache.unlink()
     read_trace(path)
+    cache.rename(elsewhere / "columns")
+    cache.symlink_to(elsewhere / "columns")
+    with decoded(monkeypatch, 1):
+        read_trace(path)
+    cache.unlink()
+    (elsewhere / "columns").rename(cache)
     monkeypatch.setattr(os, "utime", refuse)  # the entries can only be read
     with decoded(monkeypatch, 0):
         assert_same_trace(read_trace(path), whole)
@@ -246,8 +256,9 @@ def test_processes_that_read_at_once(path: Path, cache: Path) -> None:
 import sys
 from pathlib import Path
 from lightning_perf.trace import column_cache
-column_cache.LARGE_BYTES = 1
-from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace import reader
+column_cache.LARGE_BYTES = reader.CACHED_BYTES = 1
+read_trace = reader.read_trace
 for _ in range(40):
     assert len(read_trace({str(path)!r}).operators) == {len(whole.operators)}
     for entry in Path({str(cache)!r}).iterdir():

@@ -33,9 +33,9 @@ from lightning_perf.compare.records.fingerprint import (
     hash_tensors,
 )
 from lightning_perf.machine.environment import device_facts, flag_facts, host_facts, variable_facts, version_facts
-from lightning_perf.machine.revision import git_revision
 from lightning_perf.objects import attribute, attributes, is_array, leaves, parts, size
 from lightning_perf.run_files.run_record import FactValue
+from lightning_perf.workers.revision import git_revision
 
 MAX_INDICES = 100_000
 """Longest list of the samples of a `Subset` that is hashed completely."""

@@ -117,8 +117,8 @@ BURST = 50
 BURST_EVERY_S = 0.02
 """Looks at the states of the workers in each stretch, and the mean time between two of them: a second in all."""
 
-LEAST_LOOKS = 16
-"""Looks from which a share is known."""
+LEAST_STATES = 32
+"""Looks at the states of the workers from which the share of one is known."""
 
 SLOW = 0.5
 """Share of the slowest worker's open batches that the others have at most in the mean, if only that one is slow.
@@ -212,7 +212,7 @@ class WorkerUse:
         """Return the facts of `lightning_perf.run_files.fit.memory_growth.WorkerGrowth` about the time of a worker."""
         facts: dict[str, Any] = {}
         slow = None
-        if self._looks >= LEAST_LOOKS:
+        if self._looks >= 4 * self._workers + 8:
             slow = self._slow()
             left = max(0, self._open.total() - self._queued) / self._looks / self._workers
             facts |= {"slow": slow, "open_batches": round(left, 2)}
@@ -223,7 +223,7 @@ class WorkerUse:
             shares = [round(amount / elapsed_ns, 4) for amount in used]
             facts |= {"cpu": shares[0], "core_wait": shares[1], "read_bytes_per_s": round(1e9 * used[2] / elapsed_ns)}
         states = sum((counts for number, counts in self._states.items() if slow in (None, number)), Counter[str]())
-        if states.total() >= 2 * LEAST_LOOKS:
+        if states.total() >= LEAST_STATES:
             facts["disk_wait"] = round(states["D"] / states.total(), 4)
         if self._stalls_us["io"] > 0:
             facts["memory_stalls"] = round(min(1.0, self._stalls_us["memory"] / self._stalls_us["io"]), 4)
@@ -233,7 +233,7 @@ class WorkerUse:
         """Return the number of the only worker that still makes batches when the others have made theirs."""
         (slowest, most), *others = self._open.most_common() or [(None, 0)]
         is_only = sum(count for _, count in others) <= SLOW * most * (self._workers - 1)
-        return slowest if is_only and self._workers > 1 and self._looks >= 4 * self._workers + 8 else None
+        return slowest if is_only and self._workers > 1 else None
 
 
 class CoreUse(StepObserver):

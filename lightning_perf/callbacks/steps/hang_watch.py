@@ -89,10 +89,6 @@ class HangWatch(StepObserver):
         self._counts = self._progress()
         threading.Thread(target=self._run, name="lightning-perf hang watch", daemon=True).start()
 
-    def finish(self) -> None:
-        """Stop to watch."""
-        self.close()
-
     def close(self) -> None:
         """Stop to watch, and remove the file of stacks if it is empty. A second call does nothing."""
         self._done.set()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from msgspec import Struct
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from lightning_perf.callbacks.steps.fit_state import Signal
@@ -63,8 +62,10 @@ def read_signal(action: str) -> Signal | None:
     return None
 
 
-class ActionPlan(Struct, frozen=True):
+class ActionPlan(NamedTuple):
     """Functions to call around an action of the Trainer. None of them may raise.
+
+    A compiled step may make one, so it is of a class that torch.compile knows.
 
     Attributes:
         announced: Called before the listener of its start.

@@ -15,9 +15,9 @@ from msgspec import Struct, field
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
-from lightning_perf.machine.revision import git_revision
 from lightning_perf.run_files.atomic import read_json
 from lightning_perf.run_files.journal import STUDY_NAME
+from lightning_perf.workers.revision import git_revision
 
 T = TypeVar("T")
 

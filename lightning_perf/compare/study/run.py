@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.compare.study.results import block_states, code_changes
-from lightning_perf.machine.revision import git_revision
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import (
     STUDY_NAME,
@@ -29,6 +28,7 @@ from lightning_perf.run_files.journal import (
     read_block,
 )
 from lightning_perf.units import format_duration
+from lightning_perf.workers.revision import git_revision
 
 
 class Engine(Protocol):

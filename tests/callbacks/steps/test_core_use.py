@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader, get_worker_info
 
+from lightning_perf import PerfLoop
 from lightning_perf.callbacks.steps import core_use
 from lightning_perf.callbacks.steps.core_use import (
     CoreUse,
@@ -19,7 +21,10 @@ from lightning_perf.callbacks.steps.core_use import (
     task_use,
 )
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.findings.worker_time import explain_workers
+from lightning_perf.run_files.fit.memory_growth import read_growth
 from lightning_perf.run_files.steps import WARMUP_STEPS
+from tests.callbacks.training import Points
 
 S = 1_000_000_000
 
@@ -103,6 +108,35 @@ def test_the_time_of_workers_adds_up_without_validation(slow: int | None, monkey
     expected = {"cpu": share, "core_wait": share / 10, "read_bytes_per_s": 5000, "memory_stalls": 0.25}
     left = 1.75 if slow is None else 0.25
     assert use.facts() == expected | {"slow": slow, "open_batches": left, "queued": 0.125}
+
+
+class Sleeping(Points):
+    """Points that take 20 ms each, in one of two workers or in both."""
+
+    slow: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        if info is not None and self.slow in (None, info.id):
+            time.sleep(0.02)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("slow", [None, 1])
+def test_workers_that_sleep_neither_compute_nor_read(slow: int | None, tmp_path: Path) -> None:
+    if task_use(core_use.PROC / "self") is None:
+        pytest.skip("the system does not count it")
+    dataset = Sleeping(160)
+    dataset.slow = slow
+    with PerfLoop(dirpath=tmp_path / "perf", report="none", total_steps=80) as perf:
+        for _ in perf.steps(DataLoader(dataset, 2, num_workers=2), accumulate=1):
+            pass
+    record = read_growth(tmp_path / "perf")
+    assert record is not None
+    assert record.worker is not None
+    cause = explain_workers(record.worker, 0.9)
+    assert (record.worker.slow, cause and cause.kind) == (slow, "other" if slow is None else "slow worker")
+    assert (record.worker.disk_wait or 0) < 0.2
 
 
 def test_what_the_system_does_not_count_is_left_out() -> None:

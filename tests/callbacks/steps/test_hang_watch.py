@@ -62,7 +62,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count(tmp_path: Path) ->
 def test_the_stack_is_saved_while_an_extension_holds_the_lock_of_python(tmp_path: Path) -> None:
     subject = watch(tmp_path, 0.1, [0])
     subject.start()
-    ctypes.PyDLL(None).usleep(600_000)
+    ctypes.PyDLL(None).usleep(999_000)
     subject.close()
     assert "test_the_stack_is_saved" in stacks_path(tmp_path, 0).read_text()
 
@@ -93,26 +93,27 @@ def test_a_training(case: str, tmp_path: Path) -> None:
         time.sleep(2 if case == "hook" and batch_idx == 9 else 0.01)
 
     dataset = (Sticking if case == "worker" else Points)(60)
-    callback = PerfCallback(hang_after=1.0, dirpath=tmp_path / "perf", report="none", fingerprint="light", probe=False)
-    trainer = make_trainer(tmp_path, callback, max_epochs=1)
+    after_s = 60 if case == "healthy" else 1
+    trainer = make_trainer(
+        tmp_path, PerfCallback(hang_after=after_s, dirpath=tmp_path / "perf", report="none", probe=False), max_epochs=1
+    )
     module = make_module(on_train_batch_end=on_train_batch_end)
     loader = DataLoader(dataset, 2, num_workers=1 if case == "worker" else 0)
     if case == "healthy":
         trainer.fit(module, loader)
         assert not list((tmp_path / "perf").glob("hang*"))
         return
-    with pytest.warns(RuntimeWarning, match="no step or batch has ended for 1") as warned:
+    with pytest.warns(RuntimeWarning, match="no step or batch has ended for ") as warned:
         trainer.fit(module, loader)
     text = "".join(str(each.message) for each in warned)
-    first, *_, last = reports(tmp_path / "perf")
-    assert last.continued
-    assert last.seconds == pytest.approx(2, abs=1)
+    found = {(report.step, report.phase.split(".")[-1]): report for report in reports(tmp_path / "perf")}
+    place = found[15, "fetch"].place if case == "worker" else found[9, "on_train_batch_end"].place
+    assert all(report.continued for report in found.values())
     stacks = stacks_path(tmp_path / "perf", 0).read_text()
     if case == "worker":
-        assert (first.step, first.phase) == (15, "fetch")
+        assert "in select" in place or sys.platform != "linux"
         assert re.search(r"Child process \d+ \(.+\) is waiting", text) or sys.platform != "linux"
         assert "in _try_get_data" in stacks
     else:
-        assert (first.step, first.phase.split(".")[-1]) == (9, "on_train_batch_end")
-        assert re.fullmatch(r"test_hang_watch.py:\d+ in on_train_batch_end", first.place)
+        assert re.fullmatch(r"test_hang_watch.py:\d+ in on_train_batch_end", place)
         assert "time.sleep(2" in stacks
