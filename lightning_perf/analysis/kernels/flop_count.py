@@ -122,8 +122,8 @@ def _count(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int64Array, Bool
         least[i], most[i] = operator_flops(*call) or (0, 0)
         candidates = {found.output} if found and found.output else outputs[found.data, found.weight] if found else set()
         if found and len(candidates) == 1:
-            single[i] = found.gradients is not None
-            least[i] = most[i] = found.flops(next(iter(candidates))) * (found.gradients if single[i] else 1)
+            gradients, single[i] = found.gradients, found.gradients is not None
+            least[i] = most[i] = found.flops(next(iter(candidates))) * (1 if gradients is None else gradients)
     recorded = operators.flops[rows]
     recorded = np.where((recorded > 0) & (recorded <= MOST_FLOPS), recorded, 0)
     known = least[index] > 0
