@@ -116,7 +116,7 @@ def mfu_texts(efficiency: Efficiency) -> list[str]:
         return [format_share(mfu)]
     texts = [format_share(mfu)]
     if covered < 1:
-        texts = [f"at least {texts[0]}", f"as FLOPs are known for {format_share(covered)} of product time"]
+        texts = [f"at least {texts[0]}", f"FLOPs known for {format_share(covered)} of product time"]
     elif most is not None and most > mfu:
         texts = [f"{texts[0]} to {format_share(most)}"]
     if most is not None and most > mfu:

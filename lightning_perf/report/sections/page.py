@@ -222,7 +222,8 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
         covered, (mfu, *facts) = efficiency.flops_coverage, mfu_texts(efficiency)
         part = "" if covered is None or covered >= 1 else f"covers {format_share(covered)} of product time"
         figures.append(Figure("FLOP/s", format_flop_rate(efficiency.flops_per_s), part, "flops"))
-        figures.append(Figure("MFU", mfu.removeprefix("at least "), ", ".join(facts), "mfu"))
+        bound = ["at least"] * mfu.startswith("at least")
+        figures.append(Figure("MFU", mfu.removeprefix("at least "), ", ".join(bound + facts), "mfu"))
     peak = next((each for each in rank.memory.devices if each.device is not None), None) if rank.memory else None
     if peak is not None:
         whole = f"of {format_bytes(peak.total_bytes)}" if peak.total_bytes else "" if peak.absolute else "at least"
