@@ -304,7 +304,7 @@ def test_a_missing_compiler_is_a_reason_to_build_and_none_to_load(monkeypatch, t
 
 def test_names_are_unique_and_an_unknown_one_is_answered_with_the_nearest():
     names = [runtime.name for runtime in RUNTIMES]
-    assert len(set(names)) == len(names) == 16
+    assert len(set(names)) == len(names) == 18
     assert names[0] == "eager"
     with pytest.raises(InferenceError, match="Did you mean 'onnxruntime-int8'"):
         find_runtime("onnxruntime-int")
