@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
-
-from msgspec import Struct
 
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
@@ -137,8 +136,9 @@ class PerfTrainerCallback(TrainerCallback):
             loop.end()
 
 
-class _Samples(Struct, frozen=True):
-    """Stands for batches that the callback does not get: the step timer counts samples by the first dimension."""
+@dataclass(frozen=True)
+class _Samples:
+    """Stands for batches that the callback does not get: the step timer counts samples by the stored shape."""
 
     shape: tuple[int, ...]
 
