@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import Struct, field
 from PIL import Image
 
 from recipes.signlang.cli import main
@@ -161,8 +162,7 @@ def test_accuracy_is_the_share_of_right_answers():
     assert accuracy_of(torch.nn.Identity(), Validation(logits, labels)) == 0.8
 
 
-@dataclass(frozen=True)
-class Tuner:
+class Tuner(Struct, frozen=True):
     """Stands for `FineTuner`: notes the settings and the teacher of each call, and changes no weight."""
 
     calls: list[Any] = field(default_factory=list)
