@@ -32,7 +32,7 @@ from lightning_perf.tune.messages import Order, Scouted, Site, TrainingSource
 from lightning_perf.tune.pairs import Pair, Pairs, start_worker
 from lightning_perf.tune.patch import Patch, make_patch
 from lightning_perf.tune.progress import Progress
-from lightning_perf.tune.result import SCHEMA_VERSION, Losses, Outcome, Trial, TuneResult, describe_ratio
+from lightning_perf.tune.result import NO_TIME, SCHEMA_VERSION, Losses, Outcome, Trial, TuneResult, describe_ratio
 from lightning_perf.tune.settings import Budget, TuneSettings
 from lightning_perf.units import describe_left
 from lightning_perf.workers.script import Script
@@ -260,7 +260,8 @@ class _Campaign:
             return "interrupted before"
         low, high = scouted.profile.probed.get(lever.name, (0.0, 0.0))
         if high <= -CERTAIN_LOSS and all(find_lever(name).family == "memory" for name in self._kept):
-            return f"a probe of the recorded operators shows a loss of {-high:.0%} to {-low:.0%} of the step"
+            losses = f"{-100 * high:.0f} to {-100 * low:.0f} %"
+            return f"a probe of the recorded operators shows a loss of {losses} of the step"
         return None if self._budget.allows_a_trial() else "the budget is spent"
 
     def _measured(self, lever: Lever, levers: int) -> tuple[Outcome, str | None, Estimate]:
@@ -294,7 +295,7 @@ class _Campaign:
     def _confirm(self, tried: tuple[str, ...], first: Pair, levers: int) -> tuple[Outcome, str | None]:
         """Measure a lever that looked faster in fresh processes, since two processes of one training differ."""
         if not self._budget.allows_pairs(CONFIRMING_PAIRS, first.start_s + first.took_s):
-            return Outcome.NOT_CONFIRMED, "the budget leaves no time to confirm it in fresh processes"
+            return Outcome.NOT_CONFIRMED, NO_TIME
         self._pairs.close()
         pairs = [first.ratio]
         for number in range(1, CONFIRMING_PAIRS + 1):

@@ -99,8 +99,9 @@ class LossGuard:
             )
         if _reach([base, *others]) < RELATIVE_FLOOR * abs(base):
             return (
-                f"Other seeds hardly change the loss: a lever is rejected if it moves it by {RELATIVE_FLOOR:.1%}. "
-                "To measure the noise of your training, give a function that makes the weights, or a shuffled loader."
+                "Other seeds hardly change the loss: a lever is rejected if it moves it by "
+                f"{100 * RELATIVE_FLOOR:.1f} %. To measure the noise of your training, shuffle the loader, or let each "
+                "process make the weights."
             )
         return None
 

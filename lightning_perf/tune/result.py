@@ -19,6 +19,10 @@ from lightning_perf.units import NOT_AVAILABLE
 SCHEMA_VERSION = 1
 
 
+NO_TIME = "the budget leaves no time to confirm it in fresh processes"
+"""Why a lever that measured faster is not confirmed."""
+
+
 class Outcome(str, Enum):
     """The outcome of a lever."""
 
@@ -222,6 +226,10 @@ def _verdict(result: TuneResult) -> str:
         tried = any(trial.measured is not None for trial in result.trials)
         if not tried:
             return "No lever could be measured on this training. The reasons are below."
+        unproven = [trial for trial in result.trials if trial.reason == NO_TIME]
+        if unproven:
+            seen = ", ".join(f"{trial.lever} with {_change(trial.measured)} time" for trial in unproven)
+            return f"Nothing is proven. Faster in their first pair of processes: {seen}. Give more minutes to confirm it."
         return "No lever makes this training certainly faster: leave it unchanged."
     names = ", ".join(result.kept)
     ratio = result.combined
@@ -261,7 +269,7 @@ def _footnotes(result: TuneResult) -> tuple[str, ...]:
         ),
         (
             "A lever is kept if three pairs of processes agree. If no lever gained anything, the chance to keep any of "
-            f"them would be at most {result.family_error:.0%}."
+            f"them would be at most {100 * result.family_error:.0f} %."
         ),
         f"Took {result.seconds / 60:.1f} of {result.budget_s / 60:g} minutes.",
         *([f"Versions: {', '.join(map(' '.join, result.versions.items()))}."] if result.versions else []),

@@ -235,7 +235,7 @@ def test_probed_savings_decide_the_order_and_certain_losses_are_not_tried(plante
     assert found["fused-optimizer"].rule is None, "a probe without a finding"
     bf16 = found["bf16-mixed"]
     assert (bf16.outcome, bf16.measured) == (Outcome.NOT_TRIED, None)
-    assert bf16.reason == "a probe of the recorded operators shows a loss of 20% to 40% of the step"
+    assert bf16.reason == "a probe of the recorded operators shows a loss of 20 to 40 % of the step"
 
 
 def test_a_probed_loss_is_tried_on_top_of_another_lever(planted):
@@ -394,6 +394,7 @@ def test_a_budget_without_time_for_fresh_processes_confirms_nothing(planted):
     result, _ = tuned("channels-last", minutes=4.6)
     assert outcomes(result) == {"channels-last": Outcome.NOT_CONFIRMED}
     assert "no time to confirm" in result.trials[0].reason
+    assert "Nothing is proven. Faster in their first pair of processes: channels-last" in result.to_markdown()
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["the device tells", "the device does not tell"])

@@ -44,7 +44,7 @@ def test_the_guard_compares_as_many_steps_as_all_have():
         (([], [], []), "no loss"),
         (([1.0, math.nan], [1.0, 1.0], [1.0, 1.0]), "is NaN or infinite"),
         (([1.0, 1.0], [1.0, math.inf], [1.0, 1.0]), "is NaN or infinite"),
-        (([1.0, 1.0], [1.0, 1.0001], [1.0, 1.0]), "rejected if it moves it by 0.2%"),
+        (([1.0, 1.0], [1.0, 1.0001], [1.0, 1.0]), "rejected if it moves it by 0.2 %"),
     ],
 )
 def test_a_guard_that_sees_little_says_so(losses, said):
