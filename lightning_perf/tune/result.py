@@ -229,7 +229,9 @@ def _verdict(result: TuneResult) -> str:
         unproven = [trial for trial in result.trials if trial.reason == NO_TIME]
         if unproven:
             seen = ", ".join(f"{trial.lever} with {_change(trial.measured)} time" for trial in unproven)
-            return f"Nothing is proven. Faster in their first pair of processes: {seen}. Give more minutes to confirm it."
+            return (
+                f"Nothing is proven. Faster in their first pair of processes: {seen}. Give more minutes to confirm it."
+            )
         return "No lever makes this training certainly faster: leave it unchanged."
     names = ", ".join(result.kept)
     ratio = result.combined
