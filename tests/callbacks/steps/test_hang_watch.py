@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def test_reports_come_at_growing_intervals_and_learn_how_long_a_phase_takes(tmp_
     counts = [0]
     subject = watch(tmp_path, 60, counts)
     seconds = iter(range(1, 10_000))
-    begin_s = time.monotonic()
+    begin_s = math.ceil(time.monotonic())  # a whole number, so that differences are exact
 
     def look(times: int) -> list[tuple[int, bool]]:
         for _ in range(times):
