@@ -27,7 +27,7 @@ from lightning_perf.run_files.numerics.samples import (
     SCALE_EVENTS,
     GradientSample,
     LayerGradients,
-    OverflowOrigin,
+    NonFinite,
     ScaleEvent,
 )
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange, read_probe, write_probe
@@ -73,14 +73,26 @@ LOGS: dict[str, tuple[RankLog[Any], str, list[Any], bytes]] = {
         "loss-scale event",
         [
             ScaleEvent("start", 0, 65536.0, 0, 0),
-            ScaleEvent("overflow", 3, 32768.0, 4, 400, 100, 0, 1, 0, OverflowOrigin("fc", "its output", "inf")),
+            ScaleEvent(
+                "overflow",
+                3,
+                32768.0,
+                4,
+                400,
+                100,
+                0,
+                1,
+                0,
+                NonFinite("aten::mm", "fc", "a.py:1", False, "inf", "float16"),
+            ),
             ScaleEvent("end", 9, 32768.0, 10, 1000, steps_since_change=6),
         ],
         (
             b'{"kind":"start","step":0,"scale":65536.0,"attempts":0,"trained_ns":0,"wasted_ns":0,"optimizer":0,'
             b'"scheduler_steps":0,"steps_since_change":0,"origin":null}\n'
             b'{"kind":"overflow","step":3,"scale":32768.0,"attempts":4,"trained_ns":400,"wasted_ns":100,"optimizer":0,'
-            b'"scheduler_steps":1,"steps_since_change":0,"origin":{"module":"fc","what":"its output","value":"inf"}}\n'
+            b'"scheduler_steps":1,"steps_since_change":0,"origin":{"operator":"aten::mm","layer":"fc","line":"a.py:1",'
+            b'"backward":false,"value":"inf","dtype":"float16","largest_input":null}}\n'
             b'{"kind":"end","step":9,"scale":32768.0,"attempts":10,"trained_ns":1000,"wasted_ns":0,"optimizer":0,'
             b'"scheduler_steps":0,"steps_since_change":6,"origin":null}\n'
         ),

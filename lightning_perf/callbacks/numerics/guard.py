@@ -5,20 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, judge_drift
-from lightning_perf.callbacks.numerics.replay import (
-    KeptBatch,
-    Replay,
-    copied_tensors,
-    leaf_outputs,
-    loss_of,
-    write_back,
-)
+from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, copied_tensors, loss_of, write_back
 from lightning_perf.callbacks.peak_memory import restart_peak
+from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
@@ -186,12 +181,18 @@ class NumericsGuard(FitObserver):
         """Return values of each layer's output at its first call, as FP32, at the same positions in every pass."""
         outputs: dict[str, torch.Tensor] = {}
 
-        def look(name: str, output: Any) -> None:
+        def look(name: str, layer: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001
             if isinstance(output, torch.Tensor) and output.is_floating_point() and name not in outputs:
                 outputs[name] = _sampled(output)  # a copy: an in-place layer behind it may write into the output
 
-        with self._replay.isolated(fp32=fp32), leaf_outputs(self._module, look):
-            self._replay.step(kept)
+        leaves = [(name, layer) for name, layer in self._module.named_modules() if name and not [*layer.children()]]
+        hooks = [layer.register_forward_hook(partial(look, layer_name(name))) for name, layer in leaves]
+        try:
+            with self._replay.isolated(fp32=fp32):
+                self._replay.step(kept)
+        finally:
+            for hook in hooks:
+                hook.remove()
         return outputs
 
 

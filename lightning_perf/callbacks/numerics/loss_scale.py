@@ -21,7 +21,7 @@ from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.precision import LossScaleHistory
-from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, NonFinite, ScaleEvent
 
 
 class PendingVerdict:
@@ -52,7 +52,7 @@ class _Attempt:
     scheduler_steps: int = 0
     executed: bool = False
     verdict: PendingVerdict | None = None
-    origin: OverflowOrigin | None = None
+    origin: NonFinite | None = None
 
     def overflowed(self, *, wait: bool) -> bool | None:
         """Return whether the step was skipped; None while only the device knows."""

@@ -15,8 +15,8 @@ from lightning_perf.run_files.numerics.precision import (
     LossScaleHistory,
     NumericsDrift,
     RunPrecision,
+    loss_text,
 )
-from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Block,
@@ -62,23 +62,16 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
 def _origins(history: LossScaleHistory) -> Iterator[Block]:
     located = [(event.step, event.origin) for event in history.events if event.origin is not None]
     for step, origin in located[:MAX_ORIGINS]:
-        yield Line(f"Step {step} overflowed: {origin_text(origin)}.")
-
-
-def origin_text(origin: OverflowOrigin) -> str:
-    """Return where an overflow began."""
-    if not origin.module:
-        return f"the loss itself was {origin.value}"
-    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
+        yield Line(f"Step {step} overflowed: {origin.value} from {origin}.")
 
 
 def first_steps(drift: NumericsDrift) -> Iterator[Line]:
     """Yield how far the first steps are from those in FP32."""
     beyond = drift.beyond_seed_noise
+    mixed, fp32, low, high = map(loss_text, (drift.mixed_end, drift.fp32_end, drift.expected_low, drift.expected_high))
     yield Line(
-        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {_loss(drift.mixed_end)}, in FP32 "
-        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
-        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
+        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {mixed}, in FP32 {fp32}. With other "
+        f"seeds, {low}–{high} is expected: {'beyond' if beyond else 'within'} seed noise.",
         "warning" if beyond else "plain",
     )
     if drift.layers:
@@ -92,10 +85,6 @@ def first_steps(drift: NumericsDrift) -> Iterator[Line]:
 
 def _error(layer: LayerDrift) -> float:
     return math.inf if layer.relative_error is None else layer.relative_error
-
-
-def _loss(value: float | None) -> str:
-    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")
 
 
 def shadow_page(drift: ShadowDrift) -> Iterator[Block]:

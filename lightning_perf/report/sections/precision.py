@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
-from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
+from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps
 from lightning_perf.report.sections.precision_charts import drift_charts, scale_chart
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
@@ -61,7 +61,7 @@ def _scale_events(history: LossScaleHistory) -> Table:
                 "overflow: step skipped" if event.kind == "overflow" else event.kind,
                 event.scale,
                 event.wasted_ns or None,
-                "" if event.origin is None else origin_text(event.origin),
+                "" if event.origin is None else f"{event.origin.value} from {event.origin}",
             )
             for event in history.events
         ),

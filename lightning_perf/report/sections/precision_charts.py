@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from lightning_perf.analysis.precision.forecast import Forecast
 from lightning_perf.analysis.precision.shadow import ShadowDrift, ShadowPoint
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift
+from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift, loss_text
 from lightning_perf.show.blocks import Block, Heading, Plot
 from lightning_perf.show.plots import Trace, bars, level, line, points
 from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
@@ -57,7 +57,7 @@ def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
         ("fp32", drift.fp32_losses, "ink-soft"),
     ):
         batches = list(range(1, len(losses) + 1))
-        texts = [f"{_number(loss)} {name}\nbatch {batch}" for batch, loss in zip(batches, losses, strict=True)]
+        texts = [f"{loss_text(loss)} {name}\nbatch {batch}" for batch, loss in zip(batches, losses, strict=True)]
         traces.append(line(batches, losses, texts, color, marks=True, name=name))
     every = None if len(drift.mixed_losses) > 16 else 1
     yield Plot(
@@ -103,7 +103,7 @@ def _gradient_drift(point: ShadowPoint) -> float | None:
 
 def _series(drift: ShadowDrift, name: str, color: str, value: Callable[[ShadowPoint], float | None]) -> Trace:
     values = [value(point) for point in drift.points]
-    texts = [f"{_number(found)} {name}\nstep {point.step}" for found, point in zip(values, drift.points, strict=True)]
+    texts = [f"{loss_text(found)} {name}\nstep {point.step}" for found, point in zip(values, drift.points, strict=True)]
     return line([point.step for point in drift.points], values, texts, color, marks=True, name=name)
 
 
@@ -129,7 +129,3 @@ def snr_chart(forecast: Forecast) -> Plot:
         },
         height=300,
     )
-
-
-def _number(value: float | None) -> str:
-    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")

@@ -60,18 +60,37 @@ class GradientSample(Struct, frozen=True):
 GRADIENT_SAMPLES: RankLog[GradientSample] = RankLog(GradientSample, "underflow", "gradient sample", restart=b'{"step"')
 
 
-class OverflowOrigin(Struct, frozen=True):
-    """Where the first inf or nan of a skipped step came from; running its batch again shows it.
+class NonFinite(Struct, frozen=True):
+    """The operator that made inf or NaN of numbers, found by running a batch again.
 
     Attributes:
-        module: Name of the layer; empty when it was the loss itself.
-        what: Which of its values it was: its output, or the gradient of its output or of a parameter.
-        value: Whether inf or nan.
+        operator: Its name, in the backward pass that of autograd's node. Empty if the batch could not be run again, and
+            only a gradient showed the value.
+        layer: The layer that it ran in; empty for the LightningModule itself.
+        line: The user's code that called it, in the forward pass, as ``file:line``; empty if it is not known.
+        backward: Whether it ran in the backward pass.
+        value: ``inf`` or ``nan``.
+        dtype: Type of its result.
+        largest_input: Largest finite magnitude among its inputs; ``null`` if it is not known.
     """
 
-    module: str
-    what: str
+    operator: str
+    layer: str
+    line: str
+    backward: bool
     value: Literal["inf", "nan"]
+    dtype: str
+    largest_input: float | None = None
+
+    def __str__(self) -> str:
+        """Name the operator and its place.
+
+        Example:
+            >>> str(NonFinite("aten::exp", "attention", "model.py:7", False, "inf", "float16"))
+            'aten::exp in attention (model.py:7)'
+        """
+        line = f" ({self.line})" if self.line else ""
+        return f"{self.operator or 'a gradient'} in {self.layer or 'training_step'}{line}"
 
 
 class ScaleEvent(Struct, frozen=True):
@@ -99,7 +118,7 @@ class ScaleEvent(Struct, frozen=True):
     optimizer: int = 0
     scheduler_steps: int = 0
     steps_since_change: int = 0
-    origin: OverflowOrigin | None = None
+    origin: NonFinite | None = None
 
 
 SCALE_EVENTS: RankLog[ScaleEvent] = RankLog(ScaleEvent, "loss_scale", "loss-scale event", restart=b'{"kind"')

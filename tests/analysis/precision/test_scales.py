@@ -17,7 +17,7 @@ from lightning_perf.run_files.numerics.samples import (
     Arithmetic,
     GradientSample,
     LayerGradients,
-    OverflowOrigin,
+    NonFinite,
     ScaleEvent,
 )
 
@@ -50,7 +50,9 @@ def test_follows_the_scaler_of_torch(overflows, interval, growth, backoff, scale
 EVENTS = (
     ScaleEvent("start", 10, 65536.0, 0, 0),
     ScaleEvent("overflow", 12, 32768.0, 3, 300, wasted_ns=100, scheduler_steps=1, steps_since_change=2),
-    ScaleEvent("overflow", 13, 16384.0, 4, 450, wasted_ns=150, origin=OverflowOrigin("fc", "its output", "inf")),
+    ScaleEvent(
+        "overflow", 13, 16384.0, 4, 450, wasted_ns=150, origin=NonFinite("aten::mm", "fc", "", False, "inf", "float16")
+    ),
     ScaleEvent("growth", 15, 32768.0, 6, 700, steps_since_change=2),
     ScaleEvent("end", 19, 32768.0, 10, 1000, steps_since_change=4),
 )
