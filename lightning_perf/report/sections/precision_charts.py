@@ -111,12 +111,12 @@ def snr_chart(forecast: Forecast) -> Plot:
     """Return how each recipe would round each layer."""
     names = [layer.name for layer in forecast.layers]
     traces = []
-    for recipe in (each for each in forecast.recipes if each.recipe in RECIPES):
-        ratios = [layer.verdict(recipe.recipe).snr_db for layer in forecast.layers]
+    for name, color in RECIPES.items():
+        ratios = [layer.verdicts[name].snr_db for layer in forecast.layers]
         shown = [NOT_AVAILABLE if ratio is None else with_minus(f"{ratio:.1f}") for ratio in ratios]
-        texts = [f"{ratio} dB\n{name}" for ratio, name in zip(shown, names, strict=True)]
-        look: Trace = {"name": recipe.title, "look": {"size": 6, "line": {"width": 0}}}
-        traces.append(points(names, ratios, texts, RECIPES[recipe.recipe], **look))
+        texts = [f"{ratio} dB\n{layer}" for ratio, layer in zip(shown, names, strict=True)]
+        look: Trace = {"name": forecast.recipes[name].title, "look": {"size": 6, "line": {"width": 0}}}
+        traces.append(points(names, ratios, texts, color, **look))
     axis = {"title": "layers in the order of the model", "type": "category"}
     return Plot(
         "Signal-to-noise ratio of each layer by recipe",

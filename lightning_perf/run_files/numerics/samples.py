@@ -167,7 +167,6 @@ class Fp8Tensor(Struct, frozen=True):
     Attributes:
         format: ``e4m3`` or ``e5m2``.
         largest: Largest magnitude: of the tensor, or the newest one in the library's history.
-        history_largest: Largest magnitude in the library's history; ``null`` without a history (current scaling).
         scale: Factor before the cast. With a scale per row, the smallest one.
         values: Sampled values other than zero; ``null`` if the library exposes only scales.
         flushed: Those that become zero.
@@ -176,7 +175,6 @@ class Fp8Tensor(Struct, frozen=True):
 
     format: Literal["e4m3", "e5m2"]
     largest: float
-    history_largest: float | None
     scale: float
     values: int | None = None
     flushed: int | None = None
@@ -238,7 +236,6 @@ class LayerSample(Struct, frozen=True):
     Attributes:
         step: Number of the step, on the axis of the Trainer's own logs.
         layer: Name of the layer.
-        kind: ``linear`` or ``convolution``.
         rows: Rows of the layer's matrix product: tokens or samples, or output positions of a convolution.
         inputs: Length of the product's sums: input features, or input channels times the size of the kernel.
         outputs: Output features or channels.
@@ -253,7 +250,6 @@ class LayerSample(Struct, frozen=True):
 
     step: int
     layer: str
-    kind: Literal["linear", "convolution"]
     rows: int
     inputs: int
     outputs: int
