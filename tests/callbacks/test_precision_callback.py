@@ -145,7 +145,7 @@ def test_scaler_lives_on_in_a_second_fit(tmp_path):
     outcome.trainer.fit_loop.epoch_loop.max_steps = 9
     outcome.trainer.fit(outcome.module, batches())
     assert callback.loss_scale is not None
-    assert callback.loss_scale.initial_scale == 32768.0
+    assert callback.loss_scale.scales[0] == 32768.0
     assert callback.loss_scale.attempts == 3
 
 
@@ -157,7 +157,7 @@ def test_adopts_the_precision_the_trainer_has(tmp_path):
     assert callback.setting is not None
     assert (callback.setting.switched, callback.setting.weight_cache) == (False, False)
     assert callback.loss_scale is not None
-    assert callback.loss_scale.initial_scale == 1024.0
+    assert callback.loss_scale.scales[0] == 1024.0
 
 
 def test_without_a_precision_it_monitors_what_the_trainer_does(tmp_path):

@@ -38,12 +38,8 @@ def shown(precision: RunPrecision) -> str:
 def test_everything_that_is_known_is_said():
     events = [
         *FIRST_OVERFLOW,
-        ScaleEvent(
-            "overflow", 4, 16384.0, 5, 500_000_000, origin=NonFinite("", "net.conv1", "", True, "nan", "float16")
-        ),
-        ScaleEvent(
-            "overflow", 5, 8192.0, 6, 600_000_000, origin=NonFinite("aten::div", "", "", False, "nan", "float32")
-        ),
+        ScaleEvent("overflow", 4, 16384.0, 5, 500_000_000, origin=NonFinite("", "net.conv1", "", True, "nan", "half")),
+        ScaleEvent("overflow", 5, 8192.0, 6, 600_000_000, origin=NonFinite("aten::div", "", "", False, "nan", "float")),
         ScaleEvent("end", 9, 8192.0, 10, 1_000_000_000),
     ]
     counted = LayerGradients("fp16", 10, 0, -20, (90,))

@@ -187,7 +187,7 @@ def check_schedule(found: FoundMistakes, history: LossScaleHistory) -> None:
         "scheduler-on-skips",
         "moderate",
         f"The learning-rate schedule is {ahead} steps ahead of the weights",
-        f'Avoid the skips: PrecisionCallback("16-mixed", init_scale={history.lowest_scale:g}), or '
+        f'Avoid the skips: PrecisionCallback("16-mixed", init_scale={min(history.scales):g}), or '
         "precision='bf16-mixed'. Or step the scheduler only after executed steps: set a flag in "
         "optimizer.register_step_post_hook and read it in lr_scheduler_step.",
         f"{history.skipped_steps} of {history.attempts} optimizer steps were skipped, and Lightning still "

@@ -44,7 +44,6 @@ class _Attempt:
     """An optimizer step, kept until it is known whether the scaler skipped it."""
 
     optimizer: Any
-    index: int
     step: int
     number: int
     ended_ns: int = 0
@@ -163,9 +162,8 @@ class LossScaleMonitor(FitObserver):
         self._settle_schedulers(optimizer)
         self._attempts += 1
         self._step = step_number(self._trainer)
-        index = next((i for i, known in enumerate(self._trainer.optimizers) if known is optimizer), 0)
         schedulers = self._schedulers_of(optimizer, automatic=automatic)
-        self._open = _Attempt(optimizer, index, self._step, self._attempts, schedulers=schedulers)
+        self._open = _Attempt(optimizer, self._step, self._attempts, schedulers=schedulers)
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         self._trained_ns = self._trained_now()
@@ -193,12 +191,7 @@ class LossScaleMonitor(FitObserver):
             self._open = None  # cut off by an error before the scaler had its say
         self._close_attempt()
         self._resolve(wait=True)
-        state, attempts = self._state, self._resolved
-        self._add(
-            ScaleEvent(
-                "end", self._step, state.scale, attempts, self._trained_ns, steps_since_change=state.steps_since_change
-            )
-        )
+        self._add(ScaleEvent("end", self._step, self._state.scale, self._resolved, self._trained_ns))
 
     def _schedulers_of(self, optimizer: Any, *, automatic: bool) -> tuple[tuple[Any, int], ...]:
         """The schedulers that are stepped with an optimizer, and how often they have been."""
@@ -276,9 +269,7 @@ class LossScaleMonitor(FitObserver):
                 attempts=attempt.number,
                 trained_ns=attempt.ended_ns,
                 wasted_ns=cost_ns if overflow else 0,
-                optimizer=attempt.index if overflow else 0,
                 scheduler_steps=attempt.scheduler_steps if overflow else 0,
-                steps_since_change=before.steps_since_change + (not overflow),
                 origin=attempt.origin if overflow else None,
             )
         )

@@ -78,35 +78,28 @@ class LossScaleHistory(Struct, frozen=True):
     """History of the loss scale in one run.
 
     Attributes:
-        initial_scale: Scale at the start.
-        final_scale: Scale at the end.
-        lowest_scale: The lowest it was.
-        highest_scale: The highest it was.
         attempts: Optimizer steps tried.
         skipped_steps: Those skipped, one for each overflow.
-        growths: Times the scale grew.
-        steps_since_change: Executed steps since the scale last changed, at the end.
         scheduler_steps_on_skips: Steps of learning-rate schedulers made although the optimizer's was skipped: the
             schedule is this many steps ahead of the weights.
         trained_ns: Wall time of the training batches, without the waits for data.
         wasted_ns: The part of it spent on skipped steps.
         finished: Whether the run wrote its end; if not, the figures are those of the last event.
-        events: The events, in order.
+        events: The events, in order, the start first.
     """
 
-    initial_scale: float
-    final_scale: float
-    lowest_scale: float
-    highest_scale: float
     attempts: int
     skipped_steps: int
-    growths: int
-    steps_since_change: int
     scheduler_steps_on_skips: int
     trained_ns: int
     wasted_ns: int
     finished: bool
     events: tuple[ScaleEvent, ...]
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """The scale at the start and after each event."""
+        return tuple(event.scale for event in self.events)
 
     @property
     def goodput(self) -> float:

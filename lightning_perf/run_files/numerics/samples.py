@@ -103,9 +103,7 @@ class ScaleEvent(Struct, frozen=True):
         attempts: Optimizer steps tried so far, skipped ones included.
         trained_ns: Wall time of the training batches so far, without the waits for data.
         wasted_ns: For an overflow: wall time of the batches with discarded gradients, else 0.
-        optimizer: For an overflow: index of the optimizer, else 0.
         scheduler_steps: For an overflow: steps that the learning-rate schedulers of this optimizer still made.
-        steps_since_change: Executed steps since the scale changed, before this event.
         origin: For an overflow: its origin, if that was searched for and found.
     """
 
@@ -115,9 +113,7 @@ class ScaleEvent(Struct, frozen=True):
     attempts: int
     trained_ns: int
     wasted_ns: int = 0
-    optimizer: int = 0
     scheduler_steps: int = 0
-    steps_since_change: int = 0
     origin: NonFinite | None = None
 
 

@@ -40,13 +40,10 @@ def test_injected_overflow_is_seen_counted_and_located(tmp_path) -> None:
     assert torch.equal(weights[2], weights[3])  # the step was skipped ...
     assert learning_rates[3] < learning_rates[2]  # ... and Lightning moved the schedule all the same
     assert (history.attempts, history.skipped_steps) == (6, 1)
-    assert (history.initial_scale, history.final_scale) == (65536.0, 32768.0)
+    assert history.scales == (65536.0, 32768.0, 32768.0)
     assert history.scheduler_steps_on_skips == 1
     assert outcome.scaler is not None
-    assert (history.final_scale, history.steps_since_change) == (
-        outcome.scaler["scale"],
-        outcome.scaler["_growth_tracker"],
-    )
+    assert history.scales[-1] == outcome.scaler["scale"]
     overflow = history.events[1]
     assert (overflow.kind, overflow.step, overflow.attempts) == ("overflow", 2, 3)
     assert overflow.origin is not None
@@ -222,7 +219,7 @@ def test_step_without_a_loss_is_no_attempt(tmp_path):
         warnings.filterwarnings("ignore", ".*training_step. returned .None")
         outcome = fit(tmp_path, callback, module, max_steps=5)
     assert (callback.loss_scale.attempts, callback.loss_scale.skipped_steps) == (4, 0)
-    assert callback.loss_scale.steps_since_change == outcome.scaler["_growth_tracker"] == 4
+    assert outcome.scaler["_growth_tracker"] == 4
 
 
 def test_two_optimizers_after_one_backward_are_warned_of(tmp_path):
