@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from lightning_perf.callbacks.host_copy import ScalarCopies
 from lightning_perf.callbacks.lightning_compat import Module, holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.found import layer_names
+from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.numerics.nonfinite import NonFiniteWatch, is_finite
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
@@ -51,25 +52,16 @@ class LossWatch(FitObserver):
     On a CPU the check costs nothing. On a CUDA device the loss is copied to the host, which learns of a bad one some
     steps later. From then on it waits for each loss, keeps each batch, and diagnoses the first bad one. With
     ``gradients`` it waits in every step.
-
-    The function `scale` returns the loss scale as far as the host knows it, 1 without a scaler. The function
-    `first_skipped` returns the first step since which all steps were skipped; None if the last one was not.
     """
 
     consequence = "NaN and infinities are not diagnosed"
 
-    def __init__(
-        self,
-        replay: Replay,
-        diagnose: Diagnose,
-        scale: Callable[[], float],
-        first_skipped: Callable[[], int | None] = lambda: None,
-    ) -> None:
+    def __init__(self, replay: Replay, diagnose: Diagnose, scaler: Unscaled) -> None:
         self._replay = replay
         self._trainer, self._module = replay.trainer, replay.module
         self._on_cuda = self._trainer.strategy.root_device.type == "cuda"
         self._gradients = self._exact = diagnose == "gradients"
-        self._scale, self._first_skipped = scale, first_skipped
+        self._scaler = scaler
         self._batch: KeptBatch | None = None
         self._bad_loss = False
         self._losses = ScalarCopies()
@@ -84,7 +76,7 @@ class LossWatch(FitObserver):
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:
         """A training batch starts: keep it until it ends, if it may be run again."""
-        if self._result is None and (self._exact or not self._on_cuda or self._scale() < LOWEST_SCALE):
+        if self._result is None and (self._exact or not self._on_cuda or self._scaler.scale < LOWEST_SCALE):
             self._batch = self._replay.keep(batch, batch_idx)
 
     def on_before_backward(self, loss: Any) -> None:
@@ -128,7 +120,7 @@ class LossWatch(FitObserver):
         scaler = self._trainer.scaler
         if scaler is not None and scaler.is_enabled():
             # Scaled ones may overflow: the scaler skips the step, until no scale is left.
-            return self._scale() < LOWEST_SCALE
+            return self._scaler.scale < LOWEST_SCALE
         if not self._gradients:
             return False
         gradients = (p.grad for p in self._module.parameters() if p.grad is not None and not p.grad.is_sparse)
@@ -140,7 +132,7 @@ class LossWatch(FitObserver):
             return
         step: int = self._first if self._first is not None else step_number(self._trainer)
         precision = str(self._trainer.precision_plugin.precision)
-        skipped = self._first_skipped() if symptom == "gradients" else None
+        skipped = self._scaler.first_skipped if symptom == "gradients" else None
         step = step if skipped is None else skipped
         bad = next((layer_name(name) for name, p in self._module.named_parameters() if not is_finite(p)), None)
         if bad is None:

@@ -13,7 +13,6 @@ from torch import nn
 
 from lightning_perf.analysis.precision.scales import summarize_loss_scale
 from lightning_perf.callbacks.host_copy import HostCopy
-from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS
@@ -134,21 +133,22 @@ def test_looking_for_origins_leaves_metrics_and_logs_alone(tmp_path) -> None:
 def test_the_host_waits_for_fused_verdicts_only_until_the_origins_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = make_net(Recipe(overflow_at=2, fused=True))
+    recipe = Recipe(overflow_at=2, fused=True)
     waits: list[int] = []
-    read = PendingVerdict.read
+    read = HostCopy.read
+    monkeypatch.setattr(HostCopy, "arrived", False)  # on the CPU, all verdicts arrive at once
 
-    def watched(self: PendingVerdict, *, wait: bool = False) -> bool | None:
-        if wait:
-            waits.append(module.trainer.global_step)
-        return read(self, wait=wait)
+    def waited_in(callback: PrecisionCallback) -> set[int]:
+        """Return the steps in which a value was waited for, except those at the end of the fit."""
+        module = make_net(recipe)
+        waits.clear()
+        step = lambda: waits.append(module.trainer.global_step)  # noqa: E731
+        monkeypatch.setattr(HostCopy, "read", lambda copy: (step(), read(copy))[1])
+        fit(tmp_path, callback, module, max_steps=6)
+        return set(waits) - {6}
 
-    monkeypatch.setattr(PendingVerdict, "read", watched)
-    fit(tmp_path, PrecisionCallback("16-mixed", locate_overflows=1), module, max_steps=6)
-    assert waits == [1, 2, 3]
-    waits.clear()
-    fit(tmp_path, PrecisionCallback("16-mixed"), make_net(Recipe(overflow_at=2, fused=True)), max_steps=6)
-    assert waits == []
+    assert waited_in(PrecisionCallback("16-mixed", locate_overflows=1)) == {1, 2, 3}
+    assert waited_in(PrecisionCallback("16-mixed")) == set()
 
 
 def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(
@@ -257,13 +257,3 @@ def test_run_that_fails_keeps_its_history(tmp_path):
     (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
     history = summarize_loss_scale(SCALE_EVENTS.read(file))
     assert (history.attempts, history.skipped_steps, history.finished) == (4, 1, True)
-
-
-def test_a_verdict_is_a_copy_and_unknown_until_it_has_arrived(monkeypatch):
-    found = torch.tensor(1.0)
-    verdict = PendingVerdict(found)
-    found.zero_()
-    assert verdict.read() is True
-    monkeypatch.setattr(HostCopy, "arrived", False)
-    assert verdict.read() is None
-    assert verdict.read(wait=True) is True
