@@ -10,7 +10,6 @@ from lightning_perf.report.sections.precision import precision_section
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     Fp32Arithmetic,
-    LayerDrift,
     PrecisionSetting,
     RunPrecision,
 )
@@ -62,7 +61,6 @@ def test_everything_that_is_known_is_said():
         "all vanished",
         "init_scale=65536",
         "beyond seed noise",
-        "Outputs differ most from FP32 in fc: by 25.0 %.",
     ):
         assert line in text, f"{line}\n{text}"
     layers = table_of(precision_section(precision, top=8), "layer").rows
@@ -84,11 +82,9 @@ def test_a_diverged_run_is_described_in_words():
         mixed_end=float("inf"),
         fp32_end=1.0,
         seed_ends=[1.0] * 4,
-        layers=[LayerDrift("a", 0.001), LayerDrift("b", None)],
     )
     text = shown(RunPrecision(PrecisionSetting("16-mixed", None, True, True, (), FP32), numerics=drift))
     assert "the loss is NaN or infinite, in FP32 1. With other seeds, 1–1 is expected: beyond seed noise." in text
-    assert "Outputs of b are NaN or infinite." in text
 
 
 def test_a_diagnosis_comes_before_the_figures_with_all_that_replays_showed():

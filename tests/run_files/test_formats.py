@@ -16,7 +16,6 @@ from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, 
 from lightning_perf.run_files.jsonl import RankLog
 from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,
-    LayerDrift,
     PrecisionSetting,
     RunPrecision,
     read_precision,
@@ -154,8 +153,8 @@ PRECISION_CONTENT = (
     b'"action":"init_scale","text":"Start with a larger loss scale that fits all sampled gradients: '
     b'PrecisionCallback(\\"16-mixed\\", init_scale=4096)","init_scale":4096.0,"keep_fp32":[]}},"numerics":{'
     b'"precision":"16-mixed","mixed_losses":[2.5],"fp32_losses":[2.25],"mixed_end":2.5,"fp32_end":2.0,'
-    b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true,"layers":[{'
-    b'"name":"fc","relative_error":0.5}]},"mistakes":[],"bad_run":null}'
+    b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true},'
+    b'"mistakes":[],"bad_run":null}'
 )
 
 
@@ -213,7 +212,6 @@ def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
             mixed_end=2.5,
             fp32_end=2.0,
             seed_ends=[2.0] * 4,
-            layers=[LayerDrift("fc", 0.5)],
         ),
     )
     write_precision(tmp_path, precision)
@@ -267,10 +265,9 @@ def test_diverged_losses_are_read_back(tmp_path: Path) -> None:
         mixed_end=float("nan"),
         fp32_end=2.0,
         seed_ends=[2.0, 2.1, float("inf"), 2.0],
-        layers=[LayerDrift("fc", None)],
     )
     assert drift.mixed_losses == (2.5, None)
-    assert (drift.mixed_end, drift.drift, drift.expected_low) == (None, None, None)
+    assert (drift.mixed_end, drift.expected_low) == (None, None)
     precision = RunPrecision(setting, numerics=drift)
     write_precision(tmp_path, precision)
     assert read_precision(tmp_path / "precision.json") == precision

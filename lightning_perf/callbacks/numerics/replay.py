@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.peak_memory import own_memory
 from lightning_perf.callbacks.precision.switch import plugin_module
-from lightning_perf.callbacks.precision.tf32 import Tf32Override
+from lightning_perf.callbacks.precision.tf32 import set_tf32
 
 _LOGGING = ("log", "log_dict")
 
@@ -164,13 +164,13 @@ def write_back(copies: TensorCopies) -> None:
 @contextmanager
 def _plain_precision(trainer: Trainer) -> Iterator[None]:
     strategy = trainer.strategy
-    plugin, tf32 = strategy.precision_plugin, Tf32Override("off")
+    plugin, flags = strategy.precision_plugin, set_tf32("off")
     try:
         strategy.precision_plugin = plugin_module(trainer).Precision()
         yield
     finally:
         strategy.precision_plugin = plugin
-        tf32.undo()
+        flags.write()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
@@ -71,13 +70,6 @@ def first_steps(drift: NumericsDrift) -> Iterator[Block]:
         f"seeds, {low}–{high} is expected: {'beyond' if beyond else 'within'} seed noise.",
         "warning" if beyond else "plain",
     )
-    if drift.layers:
-        worst = max(drift.layers, key=lambda layer: math.inf if layer.relative_error is None else layer.relative_error)
-        yield Line(
-            f"Outputs of {worst.name} are NaN or infinite."
-            if worst.relative_error is None
-            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
-        )
 
 
 def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:

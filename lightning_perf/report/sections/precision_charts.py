@@ -9,8 +9,8 @@ from lightning_perf.analysis.precision.shadow import ShadowDrift, ShadowPoint
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift, loss_text
 from lightning_perf.show.blocks import Block, Heading, Plot
-from lightning_perf.show.plots import Trace, bars, level, line, points
-from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
+from lightning_perf.show.plots import Trace, level, line, points
+from lightning_perf.units import NOT_AVAILABLE, with_minus
 
 RECIPES = {
     "bf16": "idle",
@@ -49,7 +49,7 @@ def scale_chart(history: LossScaleHistory) -> Plot:
 
 
 def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
-    """Yield the losses of a mixed run and of its FP32 replay, and the error of each layer's output."""
+    """Yield the losses of a mixed run and of its FP32 replay."""
     yield Heading("Loss of the same batches", 4)
     traces = []
     for name, losses, color in (
@@ -68,17 +68,6 @@ def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
             "xaxis": {"title": "batch", "dtick": every},
             "yaxis": {"title": "loss", "measured": True},
         },
-    )
-    if not drift.layers:
-        return
-    yield Heading("Outputs of layers: relative error against FP32", 4)
-    names, errors = [layer.name for layer in drift.layers], [layer.relative_error for layer in drift.layers]
-    texts = [f"{format_share(error)}\n{name}" for name, error in zip(names, errors, strict=True)]
-    axis = {"title": "layers in the order of computation", "type": "category"}
-    yield Plot(
-        "Relative error of layers' outputs",
-        (bars(names, errors, texts, "accent"),),
-        {"xaxis": {**axis, "showticklabels": len(names) <= NAMED_LAYERS}, "yaxis": {"tickformat": ".1%"}},
     )
 
 

@@ -178,18 +178,6 @@ class UnderflowTable(Struct, frozen=True):
         return tuple(layer for layer in self.layers if layer.underflows)
 
 
-class LayerDrift(Struct, frozen=True):
-    """Distance of a layer's output in mixed precision from its FP32 output, for the same weights and batch.
-
-    Attributes:
-        name: The layer.
-        relative_error: Norm of the difference over the norm of the FP32 output; None if it is NaN or infinite.
-    """
-
-    name: str
-    relative_error: float | None
-
-
 class NumericsDrift(Struct, frozen=True):
     """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
 
@@ -205,7 +193,6 @@ class NumericsDrift(Struct, frozen=True):
         expected_low: Range of the final loss of an FP32 run with another seed, with 95 % probability: lower end.
         expected_high: Upper end of that range.
         beyond_seed_noise: Whether the mixed run ends outside of that range.
-        layers: Drift of the layers' outputs on the first batch, in the order of computing.
     """
 
     precision: str
@@ -217,12 +204,6 @@ class NumericsDrift(Struct, frozen=True):
     expected_low: float | None
     expected_high: float | None
     beyond_seed_noise: bool
-    layers: tuple[LayerDrift, ...]
-
-    @property
-    def drift(self) -> float | None:
-        """Difference of the final losses, mixed precision minus FP32; None unless both are finite."""
-        return None if self.mixed_end is None or self.fp32_end is None else self.mixed_end - self.fp32_end
 
 
 def finite_or_none(value: float) -> float | None:
@@ -362,7 +343,7 @@ class BadRun(Struct, frozen=True):
             names = ", ".join(f'"{name}"' for name in self.keep_fp32)
             return f'PerfCallback(precision="{self.precision}", keep_fp32=[{names}]).'
         if self.origin is None:
-            return "Find the layer that differs most from FP32 with PrecisionCallback(guard_steps=20)."
+            return "Find the layer that differs most from FP32: train again with PerfCallback(shadow=20)."
         at = self.origin.line or "training_step"
         return (
             f"Call .float() on the inputs in {at}: no list of layers cures it, so the operator runs outside of layers."
