@@ -17,8 +17,8 @@ from lightning_perf.report.sections.compilation import compilation_page
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
-from lightning_perf.report.sections.forecast import forecast_page
-from lightning_perf.report.sections.fp32_comparison import shadow_page
+from lightning_perf.report.sections.forecast import forecast_section
+from lightning_perf.report.sections.fp32_comparison import shadow_blocks
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
@@ -94,8 +94,11 @@ PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
     "compilation": compilation_page,
     "step_times": step_times_section,
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
-    "shadow": shadow_page,
-    "forecast": forecast_page,
+    "shadow": lambda drift: (
+        Heading("Shadow steps in FP32", definition="shadow-step"),
+        *shadow_blocks(drift, EVERY_ROW),
+    ),
+    "forecast": functools.partial(forecast_section, top=EVERY_ROW),
     "over_fit": over_fit_section,
 }
 """Parts of the page with the names of the fields of a report that they show."""
