@@ -4,23 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from lightning_perf.memory_snapshot.free_memory import FREE, MIXED
 from lightning_perf.memory_snapshot.stacks import name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
-from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, note, table
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Bar,
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Heading,
+    Line,
+    Part,
+    Plot,
+    Table,
+    TableRow,
+    note,
+    table,
+)
+from lightning_perf.show.plots import Trace, bars, bytes_axis, line, names_axis, time_axis
+from lightning_perf.show.plots import peak as peak_mark
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.memory_snapshot.compared import DeviceChange, MemoryDiff
-    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, OutOfMemory
+    from lightning_perf.memory_snapshot.document import (
+        Curve,
+        DeviceMemory,
+        MemoryGroup,
+        MemoryReport,
+        Moment,
+        OutOfMemory,
+        Pool,
+        SegmentMap,
+    )
 
 FREE_LABEL = "free in the allocator"
 
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "expandable_segments", "max_split_size")
 """Settings that change how memory is divided."""
+
+LINE_COLORS = ("arm-1", "arm-2", "arm-3", "arm-4", "arm-5", "before_recording")
+
+SEGMENT_LABELS = MEMORY_LABELS | {FREE: "free", MIXED: "blocks of several uses"}
 
 
 def snapshot_blocks(report: MemoryReport, top: int) -> Iterator[Block]:
@@ -69,9 +100,7 @@ def _pool_table(device: DeviceMemory, top: int) -> Table:
     rows: list[TableRow] = []
     for pool in device.pools[:top]:
         free = pool.free_bytes, pool.largest_free_bytes, pool.fragmented_bytes, pool.releasable_bytes
-        stream = f", stream {pool.stream:#x}" if pool.stream else ""
-        private = f", pool {pool.pool}" if pool.pool != "0, 0" else ""
-        rows.append((f"{pool.size}{stream}{private}", pool.segments, pool.reserved_bytes, *free))
+        rows.append((_pool_name(pool), pool.segments, pool.reserved_bytes, *free))
     return table(
         ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
         rows,
@@ -80,6 +109,11 @@ def _pool_table(device: DeviceMemory, top: int) -> Table:
         definition="fragmented-memory",
         definitions={"in used segments": "fragmented-memory", "releasable": "releasable-memory"},
     )
+
+
+def _pool_name(pool: Pool | SegmentMap) -> str:
+    stream = f", stream {pool.stream:#x}" if pool.stream else ""
+    return f"{pool.size}{stream}{f', pool {pool.pool}' if pool.pool != '0, 0' else ''}"
 
 
 def _headline(device: DeviceMemory, named: bool) -> str:
@@ -163,15 +197,139 @@ def _use(row: MemoryGroup) -> str:
 
 
 def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
-    """Return the blocks of each part of a snapshot's page. The name of a part of a device ends with its place."""
-    facts = [Line(value, label=name) for name, value in _settings(report).items()]
-    parts: dict[str, Iterable[Block]] = {"settings": [Heading("Allocator"), *facts] if facts else []}
-    for place, device in enumerate(report.devices):
-        parts[f"errors_{place}"] = [Line(_error_sentence(error), "bad") for error in device.out_of_memory]
-        parts[f"growth_{place}"] = _growth(device)
-        parts[f"groups_{place}"] = _all_groups(device)
-        parts[f"pools_{place}"] = [_pool_table(device, EVERY_ROW)]
-    return parts
+    """Return the blocks of each view of a snapshot's page."""
+    if not any(device.segments for device in report.devices):
+        missing = [Line("The snapshot has no segments.", label="segments")]
+        return {"held": _held(report), "missing": missing}
+    named = len(report.devices) > 1
+    segments = (block for device in report.devices for block in _segments(device, named=named))
+    return {"held": _held(report), "segments": segments}
+
+
+def _held(report: MemoryReport) -> Iterator[Block]:
+    yield from map(note, report.notes)
+    if not report.devices:
+        yield Line("The snapshot holds no memory and no events.")
+    for device in report.devices:
+        name = f"Device {device.device}" if len(report.devices) > 1 else "Memory of the device"
+        recorded, history = device.history.state != "none", device.history
+        yield from (Line(_error_sentence(error), "bad") for error in device.out_of_memory)
+        time = "" if history.time_ns is None else f" over {format_duration(history.time_ns)}"
+        extent = f"{count_of(history.events, 'event')}{time}" if recorded else ""
+        yield Heading(name, definition="memory-snapshots", aside=extent)
+        yield Figures(tuple(_figures(device, recorded=recorded)))
+        if device.curve is not None:
+            uses = [(MEMORY_LABELS[area.name], area.name, area.bytes) for area in device.curve.categories]
+            lines = [(a.name, color, a.bytes) for a, color in zip(device.curve.lines, LINE_COLORS, strict=False)]
+            yield Heading("By use", 4)
+            yield _curve(device, device.curve, f"{name}: allocated memory over time by use", uses)
+            yield Heading("By line", 4)
+            yield _curve(device, device.curve, f"{name}: allocated memory over time by line", lines)
+        for moment in (device.peak, device.end) if recorded else (device.end,):
+            yield Heading(f"Use at the {moment.name}", 4)
+            yield Bar(f"{name}: use of the memory at the {moment.name}", tuple(_uses(moment)))
+        yield from _growth(device)
+        yield from _all_groups(device)
+    if facts := _settings(report):
+        yield Heading("Allocator")
+        yield from (Line(value, label=name) for name, value in facts.items())
+
+
+def _figures(device: DeviceMemory, *, recorded: bool) -> Iterator[Figure]:
+    peak, free_bytes = device.peak, sum(pool.fragmented_bytes for pool in device.pools)
+    if recorded:
+        when = f"event {peak.event:,}" if peak.time_ns is None else format_duration(peak.time_ns)
+        yield Figure("Peak allocated", format_bytes(peak.allocated_bytes), f"after {when}", "snapshot-peak")
+        yield Figure("Reserved at the peak", format_bytes(peak.reserved_bytes), definition="reserved-memory")
+    yield Figure("Allocated at the end", format_bytes(device.end.allocated_bytes), definition="allocated-memory")
+    yield Figure("Reserved at the end", format_bytes(device.reserved_bytes), definition="reserved-memory")
+    yield Figure("Free in used segments", format_bytes(free_bytes), definition="fragmented-memory")
+
+
+def _uses(moment: Moment) -> Iterator[Part]:
+    for row in moment.categories:
+        text = f"{format_bytes(row.bytes)}, {format_share(row.bytes / moment.allocated_bytes)}"
+        yield Part(MEMORY_LABELS[row.category], row.bytes, text, row.category, f"memory-{row.category}")
+
+
+def _curve(device: DeviceMemory, curve: Curve, title: str, areas: Iterable[tuple[str, str, tuple[int, ...]]]) -> Plot:
+    """Return the memory over time as areas of a label, a color and bytes, with the reserved memory as a line."""
+    peak = device.peak
+    unit, size = bytes_axis(max(*curve.reserved_bytes, peak.allocated_bytes))
+    time, size_ns = ("events", 1.0) if curve.time_ns is None else time_axis(device.history.time_ns or 0)
+    x = [value / size_ns for value in curve.time_ns or curve.event]
+
+    def trace(label: str, color: str, sizes: Iterable[int], **look: Any) -> Trace:
+        return line(
+            x, [n / size for n in sizes], (), color, steps=True, name=label, units=(time, f"{unit} {label}"), **look
+        )
+
+    filled = [trace(name, color, sizes, stackgroup="held", fillcolor=f"--{color}") for name, color, sizes in areas]
+    return Plot(
+        f"{title}; the peak is {format_bytes(peak.allocated_bytes)}",
+        (*filled, trace("reserved", "ink-soft", curve.reserved_bytes, look={"dash": "dot"})),
+        {
+            "showlegend": True,
+            "xaxis": {"title": "events" if curve.time_ns is None else f"{time} since the first event"},
+            "yaxis": {"title": unit, "rangemode": "tozero"},
+            "annotations": [peak_mark((peak.time_ns or peak.event) / size_ns, peak.allocated_bytes / size)],
+        },
+        height=380,
+    )
+
+
+def _segments(device: DeviceMemory, *, named: bool) -> Iterator[Block]:
+    """Yield the free memory by pool, and the largest segments with their contents at the end."""
+    left, shown = device.left_out_segments, len(device.segments)
+    yield Heading("Free memory at the end", definition="fragmented-memory")
+    yield replace(_pool_table(device, EVERY_ROW), title="")
+    if not device.segments:
+        return
+    aside = f"the largest {shown} of {shown + left:,}" if left else ""
+    yield Heading(f"Segments of device {device.device}" if named else "Segments", definition="segment", aside=aside)
+    unit, size = bytes_axis(max(segment.reserved_bytes for segment in device.segments))
+    runs: dict[str, list[tuple[float, float, int, str]]] = {}
+    for row, segment in enumerate(device.segments):
+        start = 0
+        for run in segment.runs:
+            label = f"{SEGMENT_LABELS[run.category]}: {format_bytes(run.bytes)}"
+            runs.setdefault(run.category, []).append((run.bytes / size, start / size, row, label))
+            start += run.bytes
+    traces = []
+    for category, parts in runs.items():
+        lengths, starts, rows, labels = zip(*parts, strict=True)
+        traces.append(bars(lengths, rows, labels, _segment_color(category), orientation="h", base=starts))
+    names = [
+        f"{format_bytes(each.reserved_bytes)}, {format_share(each.used_bytes / (each.reserved_bytes or 1))} in use"
+        for each in device.segments
+    ]
+    yield Plot(
+        "The contents of the largest segments. The table has their sizes.",
+        tuple(traces),
+        {"barmode": "overlay", "bargap": 0.15, "xaxis": {"title": unit}, "yaxis": names_axis(names)},
+        height=70 + 16 * shown,
+        legend=tuple((SEGMENT_LABELS[category], _segment_color(category)) for category in runs),
+    )
+    yield table(
+        ("address", "size", "in use", "largest free block", "pool", "expandable"),
+        (
+            (
+                f"0x{segment.address}",
+                segment.reserved_bytes,
+                _part_of(segment.used_bytes, segment.reserved_bytes),
+                segment.largest_free_bytes,
+                _pool_name(segment),
+                "yes" if segment.is_expandable else "no",
+            )
+            for segment in device.segments
+        ),
+        kinds="code bytes bytes bytes text text",
+        extra=("expandable",),
+    )
+
+
+def _segment_color(category: str) -> str:
+    return {FREE: "line-strong", MIXED: "ink-soft"}.get(category, category)
 
 
 def _growth(device: DeviceMemory) -> Iterator[Block]:

@@ -30,7 +30,6 @@ from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.user_cache import SPARE_BYTES, bound_folder
 from lightning_perf.tensorboard.cache import Document, write
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.jobs import Done, Failed, Task, Working
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 
@@ -64,8 +63,8 @@ def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | 
                 with _watched(sizes, lambda done: on_progress(_reading(begin, done))):
                     traces = [folder / _below(run, file) for file in run.traces]
                     report = make_report(folder, traces, place)
-                # The excerpt is written last: if it exists, both files do.
-                documents = {"report": msgspec.json.encode(report), "page": page_json(report, excerpt_report)}
+                # The page is written last: if it exists, both files do.
+                documents = {"report": msgspec.json.encode(report), "page": page_json(report)}
         except MissingExtraError as error:
             return Failed(str(error), 500)
         except (TraceError, ReportError, CompareError) as error:

@@ -24,6 +24,7 @@ from lightning_perf.report.sections.precision import fp8_section, precision_page
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
 from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
+from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -114,10 +115,63 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.precision is not None:
         parts |= precision_pages(report.precision)
     parts |= {name: page(shown) for name, page in PAGES.items() if (shown := getattr(report, name)) is not None}
+    if not report.ranks:
+        parts["missing.-1"] = _missing(report, None)
+    most = max(FEWEST_ROWS, MOST_ROWS // max(len(report.ranks), 1))
     for row, rank in enumerate(report.ranks):
         parts[f"summary.{row}"] = _summary(report, rank)
-        parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank).items()}
+        parts[f"missing.{row}"] = _missing(report, rank)
+        parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank, most).items()}
     return parts
+
+
+UNRECORDED = {
+    "timeline": "there is no timeline",
+    "operators": "there are no operators",
+    "kernels": "there are no kernels",
+    "modules": "there are no modules",
+    "memory": "memory was not recorded",
+    "launches": "there are no launches",
+    "distributed": "there are no ranks to compare",
+}
+"""What is missing in each view if no step was profiled."""
+
+
+def _missing(report: PerfReport, rank: RankAnalysis | None) -> Iterator[Line]:
+    """Yield why each view has nothing to show, with the view as the label. Text between backticks can be copied."""
+    whole = {"memory": bool(report.out_of_memory), "distributed": report.over_fit is not None}
+    if rank is None:
+        reasons = {view: f"No step was profiled, so {what}." for view, what in UNRECORDED.items()}
+    else:
+        reasons = dict(_missing_of_rank(report, rank))
+    known = report.precision or report.forecast or report.shadow or report.fp8
+    if not known and (rank is None or not (rank.amp_gain or (rank.autocast is not None and rank.autocast.count))):
+        reasons["precision"] = (
+            "This run has no record of its precision, because a trace does not contain the loss scale or gradients. "
+            "Train with `PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and "
+            "underflow by layer."
+        )
+    yield from (Line(reason, label=view) for view, reason in reasons.items() if not whole.get(view))
+
+
+def _missing_of_rank(report: PerfReport, rank: RankAnalysis) -> Iterator[tuple[str, str]]:
+    covers, world = "because it covers the host only", rank.metadata.world_size or 1
+    if rank.operators is None or not rank.operators.rows:
+        yield "operators", "This recording has no operators. Record with `ProfilerActivity.CPU`."
+    if not rank.breakdown.has_device:
+        yield "kernels", f"This recording has no device work, {covers}. The view Operators has the times."
+        yield "launches", f"This recording has no device work, {covers}. There are no launches and no idle device."
+    elif rank.kernels is None or not rank.kernels.rows:
+        yield "kernels", "No device work starts in the averaged steps."
+    if rank.modules is None or not rank.modules.rows:
+        record = "`PerfCallback(with_stack=True)` or `torch.profiler.profile(with_stack=True)`"
+        yield "modules", f"This recording does not name modules. Record with {record}."
+    if rank.memory is None:
+        yield "memory", "This recording has no allocator events. Record with `profile_memory=True`."
+    if len(report.ranks) < 2 and rank.communication is None:
+        one = f"This recording is from one of {world} ranks and has no collectives. To compare the ranks, analyze the"
+        several = f"{one} folder with the traces of all of them."
+        yield "distributed", several if world > 1 else "The run has one rank, and no collective ran in it."
 
 
 def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
