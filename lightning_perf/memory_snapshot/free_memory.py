@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.memory_snapshot.categories import CATEGORIES
+from lightning_perf.memory_snapshot.categories import CATEGORIES, FREE, MIXED
 from lightning_perf.memory_snapshot.document import Pool, Run, SegmentMap
 from lightning_perf.memory_snapshot.lifetimes import Lifetimes
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Segments, Snapshot
@@ -26,7 +26,6 @@ MOST_SEGMENTS = 40
 CELLS = 120
 """A segment with more runs is described by equal parts."""
 
-FREE, MIXED = "free", "mixed"
 _MIXED_SHARE = 0.9
 
 

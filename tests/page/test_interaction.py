@@ -31,8 +31,9 @@ def many_operators(tmp_path: Path) -> Rows:
     report = hand_made_report(tmp_path)
     assert report.lead is not None
     lead = report.ranks[report.lead]
-    assert lead.operators is not None
-    row, steps = lead.operators.rows[0], lead.operators.steps
+    table = lead.operators
+    assert table is not None
+    row, steps = table.rows[0], table.steps
 
     def make(number: int, **names: str) -> PerfReport:
         rows = tuple(
@@ -45,7 +46,7 @@ def many_operators(tmp_path: Path) -> Rows:
             )
             for n in range(number)
         )
-        changed = replace(lead, operators=replace(lead.operators, rows=rows))
+        changed = replace(lead, operators=replace(table, rows=rows))
         return replace(report, ranks=tuple(changed if each is lead else each for each in report.ranks))
 
     return make

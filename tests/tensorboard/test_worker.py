@@ -47,7 +47,7 @@ def test_a_diff_comes_through_the_queue(logdir: Path) -> None:
     compared = analyze(logdir / "a").diff(analyze(logdir / "b"))
     tab = asker(logdir, Queue())
     answers = []
-    until(lambda: answers.append(tab.get("data/diff", run="a", other="b")) or answers[-1].status_code != 202)  # type: ignore[func-returns-value]
+    until(lambda: answers.append(tab.get("data/diff", run="a", other="b")) or answers[-1].status_code != 202)
     rows = answers[-1].json["parts"]["diff_kernels"][-1]["rows"]  # type: ignore[index]
     assert sum(row[3]["value"] for row in rows) == compared.diff.kernels.change_ns  # type: ignore[union-attr]
 
