@@ -39,7 +39,7 @@ GROWTH = 1.25
 MOST_DOCUMENT_BYTES = 1 << 30
 """Maximum size of all documents in the user's cache folder. Documents next to the data have no limit."""
 
-Document = Literal["report", "page", "study"]
+Document = Literal["report", "summary", "page", "study"]
 """``report`` is the whole report, ``page`` the data of its page, ``study`` a comparison."""
 
 

@@ -30,7 +30,7 @@ from lightning_perf.tensorboard.responses import (
     perfetto_assets,
     perfetto_policy,
 )
-from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
+from lightning_perf.tensorboard.run_summaries import RunSummaries
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.view import Resource
 
@@ -115,11 +115,10 @@ class Routes:
         table = self._scanner.table(WAIT_S)
         if table is None:
             return answer_json(request, {"runs": [], "notes": ["Still looking for runs …"]})
-        self._summaries.begin_listing()
         rows = [
             {
                 "name": run.name,
-                "title": title_of(run),
+                "title": run.title,
                 "kind": run.kind,
                 "updated_s": run.updated_s,
                 "files": len(run.traces),

@@ -17,7 +17,6 @@ from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.jobs import Done, Failed, Working
 from lightning_perf.tensorboard.responses import perfetto_assets
-from lightning_perf.tensorboard.run_summaries import LARGEST_BYTES
 from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import PREFIX, InlineQueue, PluginUnderTest, StubQueue, asker, write_study, write_trace
 
@@ -65,7 +64,7 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     report = tab.json("data/report", run="fit")
     assert report == json.loads(page_json(analyze(logdir / "fit")))
     assert PerfReport.from_json(json.dumps(report)).verdict.where == report["verdict"]["where"]
-    assert len(list((logdir / "fit" / BESIDE).iterdir())) == 2
+    assert len(list((logdir / "fit" / BESIDE).iterdir())) == 3
     assert tab.json("data/report", run="fit") == report
     assert isinstance(tab.queue, InlineQueue)
     assert len(tab.queue.asked) == 1
@@ -238,14 +237,13 @@ def test_the_median_without_the_profiler_is_the_step_time_of_a_run(logdir: Path)
     assert row["step_ns"] == 90_000
 
 
-def test_a_large_or_damaged_report_has_no_summary(logdir: Path) -> None:
+def test_a_damaged_summary_is_left_out(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     tab = asker(logdir)
     tab.json("data/report", run="fit")
-    for data in (b"{", b" " * (LARGEST_BYTES + 1)):
-        (page,) = logdir.rglob("*.page")
-        page.write_bytes(data)
-        assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
+    (summary,) = logdir.rglob("*.summary")
+    summary.write_bytes(b"{")
+    assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
 
 
 def test_a_run_right_inside_the_log_directory_has_its_name(logdir: Path) -> None:
