@@ -48,7 +48,6 @@ def find_pools(snapshot: Snapshot, device: int) -> tuple[Pool, ...]:
                 pool=pool,
                 segments=len(rows),
                 reserved_bytes=int(segments.size_bytes[rows].sum()),
-                used_bytes=int(used[rows].sum()),
                 free_bytes=int(free[rows].sum()),
                 largest_free_bytes=int(largest[rows].max(initial=0)),
                 releasable_bytes=int(free[rows][empty].sum()),
