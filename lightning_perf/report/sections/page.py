@@ -12,18 +12,18 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
-from lightning_perf.report.sections.compilation import compilation_page
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, is_amd, matrix_units
+from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.diff import changes_table
-from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
+from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_page
 from lightning_perf.report.sections.fp32_comparison import shadow_page
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
-from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
+from lightning_perf.report.sections.report import STYLES, device_line, held_back_blocks, rule_link, trust_block
 from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
@@ -42,7 +42,6 @@ from lightning_perf.show.blocks import (
     table,
 )
 from lightning_perf.statistics.ranks import Ratio
-from lightning_perf.trace.description import Processor
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,
@@ -91,8 +90,8 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[
 
 
 PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
-    "fit_time": fit_time_page,
-    "compilation": compilation_page,
+    "fit_time": fit_time_section,
+    "compilation": compilation_section,
     "step_times": step_times_section,
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
     "shadow": shadow_page,
@@ -259,7 +258,7 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     devices = efficiency.devices if times.has_device and efficiency is not None else ()
     device = devices[0] if devices else None
     which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
-    yield Line(" · ".join(_recorded(report, rank, None if device is None else device.ordinal)), "quiet")
+    yield Line(device_line(report, rank), "quiet")
     figures = [
         _step_time(report, rank),
         Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
@@ -304,32 +303,6 @@ def _step_time(report: PerfReport, rank: RankAnalysis) -> Figure:
     spread = f", ± {format_duration(wall.sd_ns)}" if wall.sd_ns is not None else ""
     mean = f"mean of {steps:,} recorded{spread}" if steps > 1 else "one recorded"
     return Figure("Step time", format_duration(wall.mean_ns), mean, "step")
-
-
-def _recorded(report: PerfReport, rank: RankAnalysis, ordinal: int | None) -> Iterator[str]:
-    times, metadata = rank.breakdown, rank.metadata
-    names = dict.fromkeys(device.name for device in metadata.devices if device.name)
-    if times.has_device:
-        yield from [", ".join(names)] if names else []
-        # Under HIP, kernels can have ordinals without a described device.
-        described = next((each for each in metadata.devices if each.ordinal == ordinal), None)
-        if described is None and len(names) == 1:
-            described = metadata.devices[0]
-        found = architecture(metadata, described) if described is not None else None
-        yield from [found] if found else []
-    else:
-        yield _host(metadata.processor)
-    if (metadata.world_size or 1) > 1:
-        yield f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}"
-    yield count_of(len(times.steps), "recorded step") if times.marked else "no step marks"
-    yield f"{format_duration(rank.recording_ns)} recorded"
-
-
-def _host(processor: Processor | None) -> str:
-    if processor is None or not processor.name:
-        return "Recorded on the host only"
-    instructions = f" with {', '.join(processor.bf16)}" if processor.bf16 else ""
-    return f"Recorded on the host only: {processor.name}{instructions}"
 
 
 def _tensor_cores(arithmetic: Arithmetic | None) -> tuple[str, str]:
