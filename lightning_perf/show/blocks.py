@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -338,16 +338,13 @@ def table(
     *,
     definition: str = "",
     definitions: Mapping[str, str] | None = None,
-    extra: Collection[str] | Mapping[str, int] = (),
-    parents: tuple[int | None, ...] = (),
-    details: tuple[tuple[Block, ...], ...] = (),
-    lane: str = "",
+    extra: Collection[str] = (),
 ) -> Table:
     """Return a table with a cell per value: a number in the format of its column, `None` as missing, text unchanged.
 
     Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
     and the others have figures as text. `definitions` and `extra` name columns by their heads. Extra columns
-    need a wide page if no widths are given.
+    need a wide page.
 
     Example:
         >>> made = table(("phase", "time", "share"), [("forward", 1.5e6, None)], kinds="name duration share")
@@ -356,19 +353,52 @@ def table(
     """
     names = kinds.split() or ["name", *["figure" for _ in heads[1:]]]
     defined = definitions or {}
-    widths = extra if isinstance(extra, Mapping) else dict.fromkeys(extra, WIDE)
     columns = tuple(
-        Column(head, KINDS[name], defined.get(head, ""), widths.get(head, 0))
+        Column(head, KINDS[name], defined.get(head, ""), WIDE if head in extra else 0)
         for head, name in zip(heads, names, strict=False)
     )
     cells = (tuple(_cell(value, column.kind) for value, column in zip(row, columns, strict=True)) for row in rows)
-    return Table(columns, tuple(cells), title, definition, parents, details if any(details) else (), lane)
+    return Table(columns, tuple(cells), title, definition)
 
 
 def _cell(value: str | float | Cell | None, kind: Kind) -> Cell:
     if isinstance(value, Cell):
         return value
     return Cell(value) if isinstance(value, str) else Cell(FORMATS.get(kind, format_count)(value), value)
+
+
+class Field(NamedTuple):
+    """A column of `tabulate`.
+
+    Attributes:
+        value: The attribute of a row that has the value, or a function that returns it.
+        definition: As for `Column`, and so is `extra`.
+        per: Numbers are divided by this.
+        most: The number, after that, with the longest bar; 0 for none.
+    """
+
+    head: str
+    kind: Kind
+    value: str | Callable[[Any], str | float | Cell | None]
+    definition: str = ""
+    extra: int = 0
+    per: float = 1
+    most: float = 0.0
+
+    def cell(self, row: object) -> Cell:
+        """Return the cell of a row."""
+        value = getattr(row, self.value) if isinstance(self.value, str) else self.value(row)
+        if isinstance(value, (int, float)) and self.per != 1:
+            value /= self.per
+        cell = _cell(value, self.kind)
+        return replace(cell, bar=(cell.value or 0.0) / self.most) if self.most else cell
+
+
+def tabulate(rows: Iterable[object], fields: Iterable[Field], title: str = "", definition: str = "") -> Table:
+    """Return a table with a row for each object."""
+    shown = tuple(fields)
+    columns = tuple(Column(field.head, field.kind, field.definition, field.extra) for field in shown)
+    return Table(columns, tuple(tuple(field.cell(row) for field in shown) for row in rows), title, definition)
 
 
 def listing(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.report.labels import count_of
@@ -72,7 +74,8 @@ def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:
             continue
         rows += [(f"  {part.name}", part.time_ns, part.share, _count(part)) for part in shown]
         parents += [above] * len(shown)
-    yield table(("", "time", "share", "calls"), rows, kinds="name duration share figure", parents=tuple(parents))
+    found = table(("", "time", "share", "calls"), rows, kinds="name duration share figure")
+    yield replace(found, parents=tuple(parents))
     yield from _facts(fit)
 
 

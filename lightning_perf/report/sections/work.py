@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.kernels.efficiency import HardwareCounters
 from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelRow, KernelTable
@@ -22,12 +25,13 @@ from lightning_perf.show.blocks import (
     Block,
     Cell,
     Code,
+    Field,
     Heading,
     Line,
     Part,
-    TableRow,
     rest,
     table,
+    tabulate,
 )
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import format_count, format_duration
@@ -74,61 +78,56 @@ def regions_and_counters(analysis: RankAnalysis, top: int) -> Iterator[Block]:
 
 
 def _operators(analysis: RankAnalysis, operators: OperatorTable, top: int, most: int) -> Iterator[Block]:
-    yield Heading(f"Operators, {each(analysis)}", definition="operator")
     steps, on_device, cores = max(operators.steps, 1), operators.device_ns is not None, matrix_units(analysis.metadata)
     shown = operators.rows[: min(top, most)]
-    most_host_ns, most_device_ns = (
-        max(row.host_self_ns for row in shown),
-        max(row.device_self_ns or 0 for row in shown),
-    )
+    most_host, most_device = (max(times) / steps for times in zip(*map(_own_times, shown), strict=True))
     allocated, growth = _memory_by_operator(analysis)
-
-    def cells(row: OperatorRow) -> TableRow:
-        shapes = row.input_shapes or (row.shapes[0].shapes if row.shapes else "")
-        detail = "" if row.input_shapes is None else f" {row.input_shapes}"
-        first = Cell(row.name, detail=detail), row.calls / steps
-        host = _barred(row.host_self_ns / steps, most_host_ns / steps)
-        times: TableRow = (host, row.host_total_ns / steps)
-        if on_device:
-            device_ns, total_ns, cores_ns = row.device_self_ns, row.device_total_ns, row.tensor_core_ns
-            own = _barred(_per(device_ns, steps), most_device_ns / steps)
-            times = (
-                own,
-                _per(device_ns, operators.device_ns),
-                *times,
-                _per(total_ns, steps),
-                _per(cores_ns, device_ns),
-            )
-        reason = REASONS[row.tensor_core_reason] if row.tensor_core_reason else ""
-        memory = (allocated[row.name], growth[row.name]) if row.name in allocated else (None, None)
-        return (*first, *times, "" if detail else shapes.replace(",", ", "), *memory, reason)
-
-    device = ("device self", "share") if on_device else ()
-    totals = ("device total", f"on {cores}") if on_device else ()
-    widths = dict.fromkeys(totals, WIDE) | {"input shapes": 1600, "allocates": 1800, "memory growth": 1800}
-    yield table(
-        ("operator", "calls", *device, "host self", "host total", *totals, "input shapes", "allocates", "memory growth",
-         f"why not on {cores}"),
-        map(cells, shown),
-        kinds=f"code count{' duration share' * on_device} duration duration{' duration share' * on_device} code"
-        " bytes bytes text",
-        definitions={
-            "device self": "device-self-time",
-            "device total": "device-total-time",
-            "host self": "host-self-time",
-            "host total": "host-total-time",
-            f"on {cores}": "tensor-cores",
-            "allocates": "operator-memory",
-            "memory growth": "operator-memory",
-        },
-        extra=widths | {f"why not on {cores}": 1900} | ({"host total": WIDE} if on_device else {}),
-        details=tuple(_origins(row, steps) for row in shown),
-        lane="operators",
-    )  # fmt: skip
+    device = (
+        Field("device self", "duration", "device_self_ns", "device-self-time", per=steps, most=most_device),
+        Field("share", "share", "device_self_ns", per=operators.device_ns or math.nan),
+    )
+    totals = (
+        Field("device total", "duration", "device_total_ns", "device-total-time", WIDE, steps),
+        Field(f"on {cores}", "share", lambda row: _per(row.tensor_core_ns, row.device_self_ns), "tensor-cores", WIDE),
+    )
+    found = tabulate(
+        shown,
+        (
+            Field("operator", "code", _operator_name),
+            Field("calls", "count", "calls", per=steps),
+            *(device if on_device else ()),
+            Field("host self", "duration", "host_self_ns", "host-self-time", per=steps, most=most_host),
+            Field("host total", "duration", "host_total_ns", "host-total-time", WIDE * on_device, steps),
+            *(totals if on_device else ()),
+            Field("input shapes", "code", _costliest_shapes, extra=1600),
+            Field("allocates", "bytes", lambda row: allocated.get(row.name), "operator-memory", 1800),
+            Field("memory growth", "bytes", lambda row: growth.get(row.name), "operator-memory", 1800),
+            Field(f"why not on {cores}", "text", _reason, extra=1900),
+        ),
+    )
+    details = tuple(_origins(row, steps) for row in shown)
+    yield Heading(f"Operators, {each(analysis)}", definition="operator")
+    yield replace(found, details=details if any(details) else (), lane="operators")
     yield from _rest(len(operators.rows), "operator", top, most)
     if top == EVERY_ROW and operators.unattributed_device_ns:
         time = format_duration(operators.unattributed_device_ns / steps)
         yield Line(f"No operator launched {time} of the device work.", "quiet")
+
+
+def _own_times(row: OperatorRow) -> tuple[int, int]:
+    return row.host_self_ns, row.device_self_ns or 0
+
+
+def _operator_name(row: OperatorRow) -> Cell:
+    return Cell(row.name, detail="" if row.input_shapes is None else f" {row.input_shapes}")
+
+
+def _costliest_shapes(row: OperatorRow) -> str:
+    return row.shapes[0].shapes.replace(",", ", ") if row.shapes else ""
+
+
+def _reason(row: OperatorRow | KernelRow) -> str:
+    return REASONS[row.tensor_core_reason] if row.tensor_core_reason else ""
 
 
 def _memory_by_operator(analysis: RankAnalysis) -> tuple[Counter[str | None], Counter[str | None]]:
@@ -146,16 +145,13 @@ def _origins(row: OperatorRow, steps: int) -> tuple[Block, ...]:
     """Return the input shapes and the Python stacks of an operator that cost most."""
     blocks: list[Block] = []
     if row.shapes:
-        times = ((s.shapes, s.device_self_ns, s.host_self_ns, s.calls) for s in row.shapes)
-        rows = ((name, *(_per(value, steps) for value in values)) for name, *values in times)
-        blocks.append(
-            table(
-                ("input shapes", "device self", "host self", "calls"),
-                rows,
-                "Input shapes that cost most",
-                "code duration duration count",
-            )
+        fields = (
+            Field("input shapes", "code", "shapes"),
+            Field("device self", "duration", "device_self_ns", per=steps),
+            Field("host self", "duration", "host_self_ns", per=steps),
+            Field("calls", "count", "calls", per=steps),
         )
+        blocks.append(tabulate(row.shapes, fields, "Input shapes that cost most"))
     if row.stacks:
         blocks.append(Heading("Python stacks that cost most", 4))
     for stack in row.stacks:
@@ -171,71 +167,50 @@ def _per(value: int | None, number: int | None) -> float | None:
     return value / number if value is not None and number else None
 
 
-def _barred(time_ns: float | None, most_ns: float | None) -> Cell:
-    return Cell(format_duration(time_ns), time_ns, bar=(time_ns or 0.0) / (most_ns or 1.0))
-
-
 def _kernels(analysis: RankAnalysis, kernels: KernelTable, top: int, most: int) -> Iterator[Block]:
     """Yield the device work. Pages have whole names."""
     steps, cores, amd = max(kernels.steps, 1), matrix_units(analysis.metadata), is_amd(analysis.metadata)
-    yield Heading(f"Device work, {each(analysis)}", definition="kernel")
-
-    def cells(row: KernelRow) -> TableRow:
-        return (
-            Cell(row.name if top == EVERY_ROW else kernel_text(row.name), color=_color(row)),
-            row.calls / steps,
-            _barred(row.total_ns / steps, kernels.rows[0].total_ns / steps),
-            row.share,
-            row.mean_ns,
-            row.arithmetic or "",
-            row.peak_share,
-            _on_matrix_units(row),
-            row.occupancy,
-            row.blocks_per_sm,
-            ", ".join(launcher.operator or "(no operator)" for launcher in row.launchers),
-            "" if row.grid is None else " × ".join(map(str, row.grid)),
-            "" if row.block is None else " × ".join(map(str, row.block)),
-            row.registers,
-            row.shared_bytes,
-            row.configurations or None,
-            row.min_ns,
-            row.max_ns,
-            row.bytes,
-            CATEGORY_LABELS[row.category],
-            REASONS[row.tensor_core_reason] if row.tensor_core_reason else "",
-        )
-
     sums: Counter[str] = Counter()
     for row in kernels.rows:
         sums[_color(row)] += row.total_ns
     parts = (Part(CATEGORY_LABELS[name], time, format_duration(time / steps), name) for name, time in sums.items())
-    yield Bar("Device work by category", tuple(parts))
-    launch = ("grid", "block", "registers", "shared memory", "configurations")
-    blocks = "workgroups per CU" if amd else "blocks per SM"
     peak = any(row.peak_share for row in kernels.rows)
-    units = "on MFMA" if amd else f"on {cores}"
-    yield table(
-        ("kernel", "calls", "time", "share", "mean", "arithmetic", "of peak", units, "occupancy", blocks,
-         "launched by", *launch, "minimum", "maximum", "bytes", "category", f"why not on {cores}"),
-        map(cells, kernels.rows[: min(top, most)]),
-        kinds="code count duration share duration figure share text share count"
-        " code text text count bytes count duration duration bytes text text",
-        definitions={
-            "arithmetic": "arithmetic",
-            "of peak": "peak-share",
-            units: "tensor-cores",
-            "occupancy": "occupancy",
-            blocks: "blocks-per-sm",
-            **dict.fromkeys(launch, "launch-configuration"),
-        },
-        extra=dict.fromkeys((units, "occupancy", blocks), WIDE)
-        | {"grid": 1700, "block": 1700, "registers": 1900, "shared memory": 1900, "launched by": 2000}
-        | dict.fromkeys(("minimum", "maximum", "bytes", "category"), 2400)
-        | dict.fromkeys(("configurations", f"why not on {cores}"), CHOSEN)
-        | ({} if peak else {"of peak": WIDE}),
-        lane="kernels",
-    )  # fmt: skip
+    longest, launch = kernels.rows[0].total_ns / steps, "launch-configuration"
+    name = (lambda row: row.name) if top == EVERY_ROW else lambda row: kernel_text(row.name)
+    found = tabulate(
+        kernels.rows[: min(top, most)],
+        (
+            Field("kernel", "code", lambda row: Cell(name(row), color=_color(row))),
+            Field("calls", "count", "calls", per=steps),
+            Field("time", "duration", "total_ns", per=steps, most=longest),
+            Field("share", "share", "share"),
+            Field("mean", "duration", "mean_ns"),
+            Field("arithmetic", "figure", lambda row: row.arithmetic or "", "arithmetic"),
+            Field("of peak", "share", "peak_share", "peak-share", 0 if peak else WIDE),
+            Field("on MFMA" if amd else f"on {cores}", "text", _on_matrix_units, "tensor-cores", WIDE),
+            Field("occupancy", "share", "occupancy", "occupancy", WIDE),
+            Field("workgroups per CU" if amd else "blocks per SM", "count", "blocks_per_sm", "blocks-per-sm", WIDE),
+            Field("grid", "text", lambda row: " × ".join(map(str, row.grid or ())), launch, 1700),
+            Field("block", "text", lambda row: " × ".join(map(str, row.block or ())), launch, 1700),
+            Field("registers", "count", "registers", launch, 1900),
+            Field("shared memory", "bytes", "shared_bytes", launch, 1900),
+            Field("launched by", "code", _launchers, extra=2000),
+            Field("minimum", "duration", "min_ns", extra=2400),
+            Field("maximum", "duration", "max_ns", extra=2400),
+            Field("bytes", "bytes", "bytes", extra=2400),
+            Field("category", "text", lambda row: CATEGORY_LABELS[row.category], extra=2400),
+            Field("configurations", "count", lambda row: row.configurations or None, launch, CHOSEN),
+            Field(f"why not on {cores}", "text", _reason, extra=CHOSEN),
+        ),
+    )
+    yield Heading(f"Device work, {each(analysis)}", definition="kernel")
+    yield Bar("Device work by category", tuple(parts))
+    yield replace(found, lane="kernels")
     yield from _rest(len(kernels.rows), "kernel", top, most)
+
+
+def _launchers(row: KernelRow) -> str:
+    return ", ".join(launcher.operator or "(no operator)" for launcher in row.launchers)
 
 
 def _color(row: KernelRow) -> str:
@@ -253,77 +228,59 @@ def _on_matrix_units(row: KernelRow) -> str:
 
 def _modules(analysis: RankAnalysis, modules: ModuleTree, top: int) -> Iterator[Block]:
     """Yield the top of the tree. The time of a module includes that of the modules below it."""
-    yield Heading(f"Modules, {each(analysis)}", definition="module")
-    steps, on_device = max(modules.steps, 1), modules.device_ns is not None
-    host, device = ("host forward", "host backward"), ("device forward", "device backward")
-    heads = (*device, "device own", *host, "host own") if on_device else ("forward", "backward", "own")
-    rows: list[TableRow] = []
-    for row in modules.rows[:top]:
-        times: list[int | None] = [row.host_total_ns, row.backward_host_ns, row.host_self_ns]
-        if on_device:
-            times = [row.device_total_ns, row.backward_device_ns, row.device_self_ns, *times]
-        figures = (_per(time, steps) for time in times)
-        rows.append((f"{'  ' * row.depth}{row.name}", row.calls / steps, *figures))
-    yield table(
-        ("module", "calls", *heads),
-        rows,
-        kinds="code count" + " duration" * len(heads),
-        definitions={name: "module-backward" if name.endswith("backward") else "module" for name in heads},
-        extra=[name for name in heads if name.endswith("own") or name in host],
-        parents=tuple(row.parent for row in modules.rows[:top]),
-        lane="modules",
+    steps, on_device, shown = max(modules.steps, 1), modules.device_ns is not None, modules.rows[:top]
+
+    def times(where: str, before: str, extra: int) -> Iterator[Field]:
+        yield Field(f"{before}forward", "duration", f"{where}_total_ns", "module", extra, steps)
+        yield Field(f"{before}backward", "duration", f"backward_{where}_ns", "module-backward", extra, steps)
+        yield Field(f"{before}own", "duration", f"{where}_self_ns", "module", WIDE, steps)
+
+    device = (*times("device", "device ", 0), *times("host", "host ", WIDE))
+    found = tabulate(
+        shown,
+        (
+            Field("module", "code", lambda row: f"{'  ' * row.depth}{row.name}"),
+            Field("calls", "count", "calls", per=steps),
+            *(device if on_device else times("host", "", 0)),
+        ),
     )
+    yield Heading(f"Modules, {each(analysis)}", definition="module")
+    yield replace(found, parents=tuple(row.parent for row in shown), lane="modules")
     yield from rest(len(modules.rows) - top, "module")
     if top == EVERY_ROW:
         source = "Python functions" if modules.source == "python" else "annotations"
         apart = format_duration((modules.unattributed_device_ns or 0) / steps)
-        rest_of_device = f" {apart} of the device work belongs to no module." if modules.unattributed_device_ns else ""
-        yield Line(f"The modules are those of the {source} in the recording.{rest_of_device}", "quiet")
+        others = f" {apart} of the device work belongs to no module." if modules.unattributed_device_ns else ""
+        yield Line(f"The modules are those of the {source} in the recording.{others}", "quiet")
 
 
 def _call_tree(tree: CallTree, of_what: str) -> Iterator[Block]:
-    steps, on_device = max(tree.steps, 1), any(row.device_total_ns is not None for row in tree.rows)
-    device = ("device total", "device self") if on_device else ()
-    roots = [row for row in tree.rows if row.parent is None]
-    most_device_ns, most_host_ns = (
-        max(times) / steps
-        for times in ([row.device_total_ns or 0 for row in roots], [row.host_total_ns for row in roots])
-    )
-    rows: list[TableRow] = []
-    for row in tree.rows:
-        times: TableRow = (_barred(row.host_total_ns / steps, most_host_ns), row.host_self_ns / steps)
-        if on_device:
-            total, own = ((time or 0) / steps for time in (row.device_total_ns, row.device_self_ns))
-            times = (_barred(total, most_device_ns), own, *times)
-        rows.append((row.name, *times, row.calls / steps))
+    steps, roots = max(tree.steps, 1), [row for row in tree.rows if row.parent is None]
+
+    def times(where: str) -> Iterator[Field]:
+        total, own = f"{where}_total_ns", f"{where}_self_ns"
+        if longest := max((getattr(row, total) or 0) / steps for row in roots):
+            yield Field(f"{where} total", "duration", total, f"{where}-total-time", per=steps, most=longest)
+            yield Field(f"{where} self", "duration", own, f"{where}-self-time", per=steps)
+
+    calls = Field("calls", "count", "calls", per=steps)
+    found = tabulate(tree.rows, (Field("operator", "code", "name"), *times("device"), *times("host"), calls))
     left_out = f"{count_of(tree.left_out, 'cheaper call path')} left out" if tree.left_out else of_what
     yield Heading("Call tree", definition="call-tree", aside=left_out)
-    yield table(
-        ("operator", *device, "host total", "host self", "calls"),
-        rows,
-        kinds=f"code{' duration duration' * on_device} duration duration count",
-        definitions={
-            f"{where} {part}": f"{where}-{part}-time" for where in ("device", "host") for part in ("total", "self")
-        },
-        parents=tuple(row.parent for row in tree.rows),
-    )
+    yield replace(found, parents=tuple(row.parent for row in tree.rows))
 
 
 def _graph_regions(regions: GraphRegionTable, top: int) -> Iterator[Block]:
     steps = max(regions.steps, 1)
-    yield table(
-        ("region", "calls", "device", "share", "of it backward"),
+    yield tabulate(
+        regions.rows[:top],
         (
-            (
-                row.name,
-                row.calls / steps,
-                row.device_ns / steps,
-                row.device_ns / regions.device_ns if regions.device_ns else None,
-                row.backward_ns / steps,
-            )
-            for row in regions.rows[:top]
+            Field("region", "name", "name"),
+            Field("calls", "count", "calls", per=steps),
+            Field("device", "duration", "device_ns", per=steps),
+            Field("share", "share", "device_ns", per=regions.device_ns or math.nan),
+            Field("of it backward", "duration", "backward_ns", per=steps),
         ),
-        kinds="name count duration share duration",
     )
     yield from rest(len(regions.rows) - top, "")
     yield Line(f"Outside of named regions: {format_duration(regions.unattributed_device_ns / steps)}.", "quiet")
