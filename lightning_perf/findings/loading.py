@@ -152,22 +152,33 @@ class _Wait(Struct, frozen=True):
     def cost(self) -> LoadingCost:
         """The cost of making the batches of a step, in the training process or in the workers."""
         processor = processor_of(self.analysis)
-        if self.has_workers:
-            # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
-            loading_ns, busy = (loader_of(self.analysis).workers or 1) * self.step_ns, _busy_worker(processor)
-        else:
-            found = _busy_in_fetch(processor, self.fetch_ns, self.step_ns)
-            loading_ns, busy = self.fetch_ns, 1.0 if found is None else found
+        # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
+        workers = loader_of(self.analysis).workers or 1
+        loading_ns = workers * self.step_ns if self.has_workers else self.fetch_ns
         training_cores = (processor.threads or 0) if processor.trains else 0
+        busy = 1.0 if self.busy is None else self.busy
         return LoadingCost(loading_ns, busy, self.rest_ns, processor.cores, training_cores)
+
+    @property
+    def busy(self) -> float | None:
+        """The share of making a batch for which it needs a core; None if it was not measured."""
+        processor = processor_of(self.analysis)
+        if self.has_workers:
+            return _busy_worker(processor)
+        return _busy_in_fetch(processor, self.fetch_ns, self.step_ns)
+
+
+def _wait_in(analysis: RankAnalysis) -> _Wait | None:
+    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
+    if analysis.loading is None or not step_ns or not analysis.loading.fetch_ns:
+        return None
+    return _Wait(analysis, analysis.loading, wait_ns, step_ns)
 
 
 def advised_workers(analysis: RankAnalysis) -> int | None:
     """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
-    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
-    if analysis.loading is None or not step_ns or not analysis.loading.fetch_ns:
-        return None
-    return _Wait(analysis, analysis.loading, wait_ns, step_ns).cost.advised
+    wait = _wait_in(analysis)
+    return wait and wait.cost.advised
 
 
 class Advice(Struct, frozen=True):
@@ -243,7 +254,7 @@ def _workers(wait: _Wait) -> Advice:
     processor, cost = processor_of(wait.analysis), wait.cost
     count = needed = DEFAULT_WORKERS
     evidence = list[str]()
-    busy = _busy_in_fetch(processor, wait.fetch_ns, wait.step_ns)
+    busy = wait.busy
     if processor.cores:
         needed, count = cost.needed, cost.advised
         waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
@@ -256,16 +267,17 @@ def _workers(wait: _Wait) -> Advice:
     low_ns, high_ns = _worker_saving(wait, transfer, count, max(count, needed if busy is None else count))
     if transfer is not None:
         evidence.append(transfer.text)
-        if (low_ns + high_ns) / 2 < MIN_SHARE * wait.step_ns:
-            evidence.append("A worker process would save less than that, or nothing.")
-            return _without_workers(wait, evidence)
+    likely_ns = (low_ns + high_ns) / 2 if transfer is not None and transfer.measured else high_ns
+    if likely_ns < MIN_SHARE * wait.step_ns:
+        evidence.append(f"Worker processes would save less than {format_share(MIN_SHARE)} of the step, or nothing.")
+        return _without_workers(wait, evidence)
     pinned = "pin_memory=True, " if wait.on_device and not loader_of(wait.analysis).pin_memory else ""
     loader = f"DataLoader(…, num_workers={count}, {pinned}persistent_workers=True)"
     model = (
         "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
         if wait.on_device
-        else "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the "
-        "wait stays if workers compete for cores."
+        else "Batches made by workers leave no wait as far as the cores suffice, and no cold caches after it (up to a "
+        "tenth more). Half of that is lost if workers compete for cores."
     )
     if transfer is not None:
         model += " Sending batches between processes is subtracted."
@@ -289,12 +301,20 @@ def _workers(wait: _Wait) -> Advice:
     return Advice(action, (low_ns, high_ns), model, evidence)
 
 
+def worker_saving(analysis: RankAnalysis, workers: int) -> tuple[float, float] | None:
+    """Return the least and the most that so many worker processes save per step; None if nothing is known about it."""
+    wait = _wait_in(analysis)
+    if wait is None:
+        return None
+    transfer = None if wait.has_workers else batch_transfer(analysis)  # workers in use have sent their batches
+    return _worker_saving(wait, transfer, workers, workers)
+
+
 def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_workers: int) -> tuple[float, float]:
     """Return the least and the most that worker processes save. The least is negative if they may cost time.
 
-    A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
-    the training an unknown time, so the least is half of that. Workers that wait, e.g. for a disk, need no core, so the
-    most is that of as many workers as keep up.
+    The workers cost the training an unknown time, so the least is half of the predicted saving. If the recording does
+    not show how much of the fetch computes, the most is that of workers that all wait, e.g. for a disk.
     """
     sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
     if transfer is not None:
@@ -302,11 +322,13 @@ def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_wo
         # Computing on a device hides how long the training thread receives.
         least_ns = 0.0 if wait.on_device else wait.fetches * transfer.received_ns[0]
         received_ns = (least_ns, wait.fetches * transfer.received_ns[1])
-    low_ns = wait.step_ns - (wait.fetch_ns + sent_ns[1]) / workers
-    high_ns = wait.step_ns - (wait.fetch_ns + sent_ns[0]) / most_workers
+    idle = replace(wait.cost, busy=0.0) if wait.busy is None else wait.cost
+    low_ns = wait.step_ns - wait.cost.pace_ns(workers, sent_ns[1])
+    high_ns = wait.step_ns - idle.pace_ns(most_workers, sent_ns[0])
     low_ns = min(wait.wait_ns, low_ns) / 2 - received_ns[1]
     high_ns = min(wait.most_ns, high_ns) - received_ns[0]
-    return (min(low_ns, high_ns) if transfer is not None else 0.0), max(0.0, high_ns)
+    low_ns = 0.0 if transfer is None or (wait.cost.compete(workers) and low_ns > 0) else low_ns
+    return min(low_ns, high_ns), max(0.0, high_ns)
 
 
 def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Advice:
@@ -326,7 +348,7 @@ def _more_workers(wait: _Wait) -> Advice:
     best_ns = min(wait.wait_ns, wait.step_ns / 2)
     model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
     if processor.worker_cpu is not None and advised > workers:
-        best_ns = min(wait.wait_ns, wait.step_ns * (1 - workers / advised))
+        best_ns = min(wait.wait_ns, wait.step_ns - cost.pace_ns(advised))
         model = "More workers shorten the time between batches in proportion at best, by half of that at least."
     transfer = batch_transfer(wait.analysis)
     cause = explain_workers(wait.analysis.worker, wait.wait_ns / wait.step_ns)
