@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
 from lightning_perf.findings.finding import Problem, SavingRange
-from lightning_perf.findings.fit import is_worth_it, of_fit
+from lightning_perf.findings.fit import of_fit
 from lightning_perf.findings.rules import compile_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.units import format_count, format_duration
@@ -44,7 +44,7 @@ def step_range(first: int | None, last: int | None) -> str:
 def compile_cost(report: CompileReport) -> Problem | None:
     """Find compilations that take a large part of the fit, without those that `recompiles` is about."""
     cost_ns = report.time_ns - report.avoidable_ns
-    if not is_worth_it(cost_ns, report.fit_ns) or not report.frames:
+    if not report.frames:
         return None
     moments = (
         (report.before_ns, "before training"),
@@ -102,8 +102,6 @@ def recompiles(report: CompileReport) -> Problem | None:
     The first version for another mode does not count: validation needs code of its own.
     """
     given_up = [frame for frame in report.frames if frame.limit_reached]
-    if not given_up and not is_worth_it(report.avoidable_ns, report.fit_ns):
-        return None
     rows = [(frame, group) for frame in report.frames for group in frame.recompilations if group.cause != "mode"]
     rows.sort(key=lambda row: -row[1].time_ns)
     if not rows:

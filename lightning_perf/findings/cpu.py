@@ -29,7 +29,6 @@ from lightning_perf.findings.savings import (
     share_of_step,
     step_ns,
     whole,
-    worth_it,
 )
 from lightning_perf.units import format_count, format_duration, format_share
 
@@ -462,7 +461,7 @@ def thread_contention(analysis: RankAnalysis) -> Problem | None:
         )
         if cores >= NOTABLE_CORES
     ]
-    if not used or not worth_it(MOST_LOST * busy_ns, analysis):
+    if not used:
         return None
     return Problem(
         f"Threads compete for cores: operators run on {counted(threads, 'thread')}, and {format_count(free)} of "

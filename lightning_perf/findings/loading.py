@@ -14,7 +14,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
-from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
+from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole
 from lightning_perf.findings.worker_time import OTHER_THAN_MORE, explain_workers
 from lightning_perf.trace.description import Batch, Processor
 from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
@@ -559,8 +559,6 @@ def pageable_copies(analysis: RankAnalysis) -> Problem | None:
     most = max(1.0, min(most, PCIE_BYTES_PER_S / rate)) if rate else most
     wait_ns = loading.pageable_wait_ns / steps
     saving_ns = exposed_ns * (1 - 1 / min(least, most)), exposed_ns * (1 - 1 / most) + wait_ns
-    if not worth_it(saving_ns[1], analysis):
-        return None
     copies = f"{counted(loading.pageable_copies / steps, 'copy', 'copies')} {each(analysis)}"
     moved = f", {format_bytes(loading.pageable_bytes / steps)} at {format_bandwidth(rate)}" if rate else ""
     waits = f" The device then waits {format_duration(wait_ns)} for the host." if wait_ns >= 1000 else ""
