@@ -313,8 +313,9 @@ def worker_saving(analysis: RankAnalysis, workers: int) -> tuple[float, float] |
 def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_workers: int) -> tuple[float, float]:
     """Return the least and the most that worker processes save. The least is negative if they may cost time.
 
-    The workers cost the training an unknown time, so the least is half of the predicted saving. If the recording does
-    not show how much of the fetch computes, the most is that of workers that all wait, e.g. for a disk.
+    A training that waits for its workers has time to receive, otherwise that takes a part of the wait. The workers cost
+    the training an unknown time, so the least is half of the predicted saving. If the recording does not show how much
+    of the fetch computes, the most is that of workers that all wait, e.g. for a disk.
     """
     sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
     if transfer is not None:
@@ -323,10 +324,10 @@ def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_wo
         least_ns = 0.0 if wait.on_device else wait.fetches * transfer.received_ns[0]
         received_ns = (least_ns, wait.fetches * transfer.received_ns[1])
     idle = replace(wait.cost, busy=0.0) if wait.busy is None else wait.cost
-    low_ns = wait.step_ns - wait.cost.pace_ns(workers, sent_ns[1])
-    high_ns = wait.step_ns - idle.pace_ns(most_workers, sent_ns[0])
-    low_ns = min(wait.wait_ns, low_ns) / 2 - received_ns[1]
-    high_ns = min(wait.most_ns, high_ns) - received_ns[0]
+    low_ns = wait.step_ns - wait.cost.pace_ns(workers, sent_ns[1], received_ns[1])
+    high_ns = wait.step_ns - idle.pace_ns(most_workers, sent_ns[0], received_ns[0])
+    low_ns = min(low_ns / 2 if low_ns > 0 else low_ns, wait.wait_ns / 2 - received_ns[1])
+    high_ns = min(high_ns, wait.most_ns - received_ns[0])
     low_ns = 0.0 if transfer is None or (wait.cost.compete(workers) and low_ns > 0) else low_ns
     return min(low_ns, high_ns), max(0.0, high_ns)
 

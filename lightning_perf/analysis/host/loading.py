@@ -168,13 +168,13 @@ class LoadingCost(Struct, frozen=True):
         enough_ns = (1 + WORTH_A_WORKER) * self.pace_ns(most)
         return next(workers for workers in range(1, most + 1) if self.pace_ns(workers) <= enough_ns)
 
-    def pace_ns(self, workers: int, sent_ns: float = 0.0) -> float:
+    def pace_ns(self, workers: int, sent_ns: float = 0.0, received_ns: float = 0.0) -> float:
         """Return the time between steps that so many workers can keep up with, if they also send their batches.
 
         It is their own time for the batches of a step, or the processor time of a step on all cores if that is longer.
         A core that the training leaves idle while it waits makes batches. The training counts as one thread.
         """
-        computed_ns = self.busy * self.loading_ns + sent_ns + self.rest_ns
+        computed_ns = self.busy * self.loading_ns + sent_ns + self.rest_ns + received_ns
         return max((self.loading_ns + sent_ns) / workers, computed_ns / self.cores if self.cores else 0.0)
 
     def compete(self, workers: int) -> bool:
