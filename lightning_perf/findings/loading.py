@@ -53,7 +53,7 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         return None
     if wait_ns < MIN_WAIT_SHARE * step_ns:
         return None
-    advice = _advise(_Wait(analysis, loading, wait_ns, step_ns))
+    advised = _advise(_Wait(analysis, loading, wait_ns, step_ns))
     waited = f"{format_duration(wait_ns)} of {format_duration(step_ns)}"
     evidence = [f"In the mean step, the training thread waits {waited} for its batch."]
     if loading.fetch_ns and loader_of(analysis).kind != "other":
@@ -61,13 +61,8 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
-    return Problem(
-        f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
-        [*evidence, _batch_source(analysis), *advice.evidence],
-        advice.action,
-        SavingRange(advice.saving_ns, advice.model),
-        changes=advice.changes,
-    )
+    title = f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data"
+    return replace(advised, title=title, evidence=[*evidence, _batch_source(analysis), *advised.evidence])
 
 
 def _batch_source(analysis: RankAnalysis) -> str:
@@ -181,17 +176,14 @@ def advised_workers(analysis: RankAnalysis) -> int | None:
     return wait and wait.cost.advised
 
 
-class Advice(Struct, frozen=True):
-    """The change for one training, its least and most saving per step, and reasons for it or against another."""
-
-    action: str
-    saving_ns: tuple[float, float]
-    model: str
-    evidence: Sequence[str] = ()
-    changes: str = ""
+def _advice(
+    action: str, saving_ns: tuple[float, float], model: str, evidence: Sequence[str] = (), changes: str = ""
+) -> Problem:
+    """Return a change with its saving, and the reasons for it or against another one. The title follows."""
+    return Problem("", evidence, action, SavingRange(saving_ns, model), changes=changes)
 
 
-def _advise(wait: _Wait) -> Advice:
+def _advise(wait: _Wait) -> Problem:
     """Choose the change that fits the loader."""
     facts = loader_of(wait.analysis)
     if facts.uses_model:
@@ -211,8 +203,8 @@ def _advise(wait: _Wait) -> Advice:
     return _workers(wait)
 
 
-def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Advice:
-    return Advice(
+def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Problem:
+    return _advice(
         f"Make each batch cheaper: {CHEAPER if wait.on_device else CHEAPER_HERE}.{instead}",
         (0.0, wait.most_ns),
         "The wait gets shorter by as much as a batch gets cheaper.",
@@ -221,7 +213,7 @@ def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Advice:
     )
 
 
-def _whole_batches(wait: _Wait) -> Advice:
+def _whole_batches(wait: _Wait) -> Problem:
     facts, batch_ns = loader_of(wait.analysis), wait.fetch_ns / wait.fetches
     size = facts.batch_size or 1
     cost = (
@@ -229,14 +221,14 @@ def _whole_batches(wait: _Wait) -> Advice:
         "would need as long to deliver it."
     )
     if not facts.in_memory:
-        return Advice(
+        return _advice(
             "Fetch whole batches: give the dataset a method __getitems__(self, indices) that returns all samples of a "
             "batch as a list.",
             (0.0, wait.most_ns),
             "Indexing once per batch saves the calls per sample, which may not be the slow part.",
             (cost,),
         )
-    return Advice(
+    return _advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
         f"batch_size={size}, drop_last=False)).",
         (wait.wait_ns / 2, wait.most_ns),
@@ -246,7 +238,7 @@ def _whole_batches(wait: _Wait) -> Advice:
     )
 
 
-def _workers(wait: _Wait) -> Advice:
+def _workers(wait: _Wait) -> Problem:
     """Advise as many worker processes as keep up with the rest of the step, but fewer than cores.
 
     They are not advised if sending batches is likely to cost as much as they save. If it may, the advice is to measure.
@@ -298,7 +290,7 @@ def _workers(wait: _Wait) -> Advice:
         )
     else:
         action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
-    return Advice(action, (low_ns, high_ns), model, evidence)
+    return _advice(action, (low_ns, high_ns), model, evidence)
 
 
 def worker_saving(analysis: RankAnalysis, workers: int) -> tuple[float, float] | None:
@@ -332,7 +324,7 @@ def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_wo
     return min(low_ns, high_ns), max(0.0, high_ns)
 
 
-def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Advice:
+def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Problem:
     """Advise cheaper batches where processes would lose more time for sending batches than they save."""
     batch = wait.analysis.metadata.batch
     advice = _cheaper_batches(wait, " Leave num_workers=0.", *evidence)
@@ -342,7 +334,7 @@ def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Advice:
     return replace(advice, action=f"{few}lightning-perf data PKG:NAME. Until then, leave num_workers=0.")
 
 
-def _more_workers(wait: _Wait) -> Advice:
+def _more_workers(wait: _Wait) -> Problem:
     facts, processor, cost = loader_of(wait.analysis), processor_of(wait.analysis), wait.cost
     workers, advised = facts.workers or 1, cost.advised
     # The loader needs a whole step for a batch. Twice the workers at best halve that.
@@ -359,7 +351,7 @@ def _more_workers(wait: _Wait) -> Advice:
     if cause is not None and cause.kind == "receiving":
         return _fewer_tensors(best_ns, cause.text)
     if cause is not None and cause.kind in OTHER_THAN_MORE:
-        return Advice(
+        return _advice(
             f"{cause.fix[0].upper()}{cause.fix[1:]}.",
             (0.0, best_ns),
             "The wait gets shorter by as much as the workers get faster.",
@@ -386,11 +378,11 @@ def _more_workers(wait: _Wait) -> Advice:
     competing = facts.workers is not None and (limited or cost.compete(advised))
     if competing and not limited:
         evidence.append(_warning(processor, advised))
-    return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
+    return _advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
 
 
-def _fewer_tensors(best_ns: float, evidence: str) -> Advice:
-    return Advice(
+def _fewer_tensors(best_ns: float, evidence: str) -> Problem:
+    return _advice(
         "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
         "lightning-perf tune tries it.",
         (0.0, best_ns),
@@ -458,10 +450,12 @@ def _processes(number: int) -> str:
 
 
 BATCH_NS = (150_000.0, 1_500_000.0)
-TENSOR_NS = (30_000.0, 300_000.0)
-TENSOR_BYTE_NS = (0.0, 0.3)
-OBJECT_NS = (50.0, 1_000.0)
-OBJECT_BYTE_NS = (0.2, 2.0)
+PART_NS = {
+    "tensors": (30_000.0, 300_000.0),
+    "tensor_bytes": (0.0, 0.3),
+    "objects": (50.0, 1_000.0),
+    "object_bytes": (0.2, 2.0),
+}
 """Least and most time of the training thread to receive a batch, and of that for each of its parts.
 
 Each tensor has a file of shared memory, which the receiver asks for through a socket and maps (torch.multiprocessing,
@@ -505,7 +499,9 @@ def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
     batch = batch or _recorded_batch(analysis)
     if batch is None or not batch.complete:
         return None
-    (low_ns, high_ns) = (_received_ns(batch, end) for end in (0, 1))
+    low_ns, high_ns = (
+        BATCH_NS[end] + sum(getattr(batch, part) * each_ns[end] for part, each_ns in PART_NS.items()) for end in (0, 1)
+    )
     return Transfer(
         (low_ns, high_ns),
         (low_ns, high_ns),
@@ -522,16 +518,6 @@ def _recorded_batch(analysis: RankAnalysis) -> Batch | None:
         return None
     data_bytes = (work.copied_bytes or 0) // loading.fetches or max(map(prod, work.inputs), default=0) * FP32_BYTES
     return Batch(loading.tensors, data_bytes, 0, 0)
-
-
-def _received_ns(batch: Batch, end: int) -> float:
-    return (
-        BATCH_NS[end]
-        + batch.tensors * TENSOR_NS[end]
-        + batch.tensor_bytes * TENSOR_BYTE_NS[end]
-        + batch.objects * OBJECT_NS[end]
-        + batch.object_bytes * OBJECT_BYTE_NS[end]
-    )
 
 
 def _range(low_ns: float, high_ns: float) -> str:
