@@ -14,6 +14,7 @@ from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmar
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
+    PLACES,
     RECORD_STACKS,
     batch_can_grow,
     choose_graph_saving,
@@ -192,15 +193,6 @@ WAITING_CODE = {
 }
 """The code that makes an operator wait."""
 
-PLACES = {
-    "fetch": "while a batch is fetched",
-    "transfer": "while a batch is moved",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer's part",
-    "validation": "in validation",
-    "checkpoint": "while a checkpoint is saved",
-}
 BETWEEN = "in a callback, a logger or the progress bar"
 """The place of the Trainer if a recording of `PerfCallback` names no phase."""
 

@@ -15,7 +15,7 @@ from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole
-from lightning_perf.findings.worker_time import OTHER_THAN_MORE, explain_workers
+from lightning_perf.findings.worker_time import OTHER_THAN_MORE, Cause, explain_workers
 from lightning_perf.trace.description import Batch, Processor
 from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
 
@@ -347,15 +347,13 @@ def _more_workers(wait: _Wait) -> Problem:
     cause = explain_workers(wait.analysis.worker, wait.wait_ns / wait.step_ns)
     measured = transfer is not None and transfer.measured and not wait.on_device
     if transfer is not None and measured and transfer.received_ns[0] * wait.fetches >= wait.wait_ns / 2:
-        return _fewer_tensors(best_ns, transfer.text)
-    if cause is not None and cause.kind == "receiving":
-        return _fewer_tensors(best_ns, cause.text)
+        cause = Cause("receiving", transfer.text)
     if cause is not None and cause.kind in OTHER_THAN_MORE:
         return _advice(
             f"{cause.fix[0].upper()}{cause.fix[1:]}.",
             (0.0, best_ns),
-            "The wait gets shorter by as much as the workers get faster.",
-            (cause.text,),
+            "The wait gets shorter by as much as the workers, or the transfer, get faster.",
+            (cause.text, "More worker processes do not shorten that." if cause.kind == "receiving" else ""),
         )
     parts, evidence = [], list[str]()
     enough = facts.workers is not None and processor.cores is not None and advised <= workers
@@ -379,16 +377,6 @@ def _more_workers(wait: _Wait) -> Problem:
     if competing and not limited:
         evidence.append(_warning(processor, advised))
     return _advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
-
-
-def _fewer_tensors(best_ns: float, evidence: str) -> Problem:
-    return _advice(
-        "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
-        "lightning-perf tune tries it.",
-        (0.0, best_ns),
-        "The wait gets shorter by as much as a batch gets cheaper to send.",
-        (f"{evidence} More worker processes do not shorten that.",),
-    )
 
 
 def _busy_worker(processor: Processor) -> float:

@@ -41,6 +41,18 @@ MIN_COMPILED = 0.25
 by themselves, e.g. attention, are below it."""
 
 
+PLACES = {
+    "fetch": "while a batch is fetched",
+    "transfer": "while a batch is moved",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer's part",
+    "validation": "in validation",
+    "checkpoint": "while a checkpoint is saved",
+}
+"""The phases that `PerfCallback` marks, as the end of a sentence."""
+
+
 def step_ns(analysis: RankAnalysis) -> float:
     """Return the mean step time in nanoseconds, or 0 without steps."""
     return analysis.breakdown.wall.mean_ns or 0.0

@@ -147,7 +147,7 @@ def test_as_many_workers_as_the_cost_of_a_batch_needs_and_cores_allow(
     assert saving_of(finding) == pytest.approx((least_ms, most_ms))
 
 
-# Half to all of a saving is predicted. A worker sends a batch in 0.5 ms, and the training receives it in 0.5 to 0.75 ms.
+# Half to all of a saving is predicted. A worker sends a batch in 0.5 ms, and the training receives it in 0.5 to 0.75.
 # So of 10 ms, one worker needs 8.5 for a batch, and two workers and the training 11 to 11.25 on two cores.
 @pytest.mark.parametrize(
     ("fetch_ms", "cores", "use", "advised", "savings"),
