@@ -20,7 +20,6 @@ from lightning_perf.findings.savings import (
     processor_of,
     share_of_step,
     whole,
-    worth_it,
 )
 from lightning_perf.machine.page_faults import KEEP_MEMORY
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
@@ -40,7 +39,7 @@ def allocator(analysis: RankAnalysis) -> Problem | None:
     """Find steps that wait for ``cudaMalloc``, ``cudaFree`` or their like."""
     row = analysis.breakdown.category("runtime_alloc")
     spent_ns = row.mean_ns or 0.0
-    if not analysis.breakdown.has_device or not worth_it(spent_ns, analysis):
+    if not analysis.breakdown.has_device:
         return None
     calls = next((row.gaps for row in analysis.idle.classes if row.name == "runtime_alloc"), 0) if analysis.idle else 0
     kernels = analysis.launches.kernels if analysis.launches else 0
@@ -87,8 +86,6 @@ def cpu_page_faults(analysis: RankAnalysis) -> Problem | None:
     cost_ns = processor.page_faults * processor.page_fault_ns
     busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0
     high_ns = min(MOST_FAULTS * cost_ns, busy_ns)
-    if not worth_it(high_ns, analysis):
-        return None
     shown_ns = min(cost_ns, busy_ns)  # measured one by one they may cost more than all operators of the step
     settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
     return Problem(
