@@ -23,8 +23,7 @@ from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_use import CoreUse, core_wait_ns
 from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
-from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
@@ -296,23 +295,14 @@ class _Taps(StepObserver):
     def __init__(
         self, loop: TrainingLoop, observers: Observers, accounts: Sequence[FitAccountant], times: HookTimes | None
     ) -> None:
-        self._accounts = accounts
         self._observers = observers
-        self._announces = loop.profiler is not None
-        self._profiler_hooks: list[ProfilerHooks] = []
+        self._profiler_hooks = [account.hooks for account in accounts]
+        self._own_hooks: list[ProfilerHooks] = []
         self._optimizer_hooks: list[OptimizerHooks] = []
-        if loop.profiler is not None:
-            for account in accounts:
-                account.detach()  # two layers of hooks would cost twice
-            hooks = ProfilerHooks(
-                loop.profiler,
-                on_start=observers.on_action_start,
-                on_stop=observers.on_action_end,
-                times=times,
-                plan=next((account.plan for account in accounts), None),
-            )
-            hooks.follow_phases(False)
-            self._profiler_hooks = [hooks]
+        if loop.profiler is not None and not accounts:
+            self._profiler_hooks = self._own_hooks = [ProfilerHooks(loop.profiler)]
+        for hooks in self._profiler_hooks:
+            hooks.listen(observers.on_action_start, observers.on_action_end, times)
         observers.on_change.append(self._follow_optimizers)
 
     def follow_phases(self, follow: bool) -> None:
@@ -328,9 +318,9 @@ class _Taps(StepObserver):
         for optimizer_hooks in self._optimizer_hooks:
             optimizer_hooks.remove()
         for profiler_hooks in self._profiler_hooks:
+            profiler_hooks.stop_listening()
+        for profiler_hooks in self._own_hooks:
             profiler_hooks.remove()
-            for account in self._accounts:
-                account.attach()
 
     def _follow_optimizers(self) -> None:
         """Listen to torch's optimizers as long as somebody has to."""
@@ -343,7 +333,7 @@ class _Taps(StepObserver):
 
     def _step_starts(self) -> None:
         self._observers.on_optimizer_step_start()
-        if not self._announces:  # without a Trainer, nothing announces the optimizer's part before its step
+        if not self._profiler_hooks:  # without a Trainer, nothing announces the optimizer's part before its step
             self._observers.on_action_end(Signal.FORWARD)
             self._observers.on_before_optimizer_step(None)
 

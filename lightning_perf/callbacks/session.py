@@ -190,8 +190,6 @@ class FitSession:
             )
         except Exception as error:
             self.errors.report("this fit is not profiled", error)
-            for accountant in self._account.accountants:
-                accountant.attach()
         for accountant in self._account.accountants:
             accountant.training_starts()
         record.training_begins()

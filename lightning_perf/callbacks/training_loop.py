@@ -11,7 +11,7 @@ from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.recording.tokens import product_parameters
-from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.callbacks.steps.step_tracker import StepCounter
 
 

@@ -13,7 +13,7 @@ from torch import distributed
 
 from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
 from lightning_perf.callbacks.recording.tokens import product_parameters
-from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
 

@@ -137,8 +137,8 @@ class FitAccountant:
         stack.phases = self._no_phases
 
         self._wrapped = WrappedMethods()
-        self._profiler_hooks: ProfilerHooks | None = None
-        self.attach()
+        self.hooks = ProfilerHooks(trainer.profiler, self.plan)
+        """Whoever else listens to the Trainer's profiler uses these: two layers of hooks would cost twice."""
         self._wrapped.wrap(trainer.profiler, "describe", self._describing)
         self._wrapped.wrap(trainer.strategy, "save_checkpoint", functools.partial(self._timed, self._write))
         for logger in trainer.loggers:
@@ -157,17 +157,6 @@ class FitAccountant:
     def began_ns(self) -> int:
         """Start of the account on the clock `time.time_ns`, by which torch dates its compilations."""
         return time.time_ns() - (time.perf_counter_ns() - self.stack.start_ns)
-
-    def attach(self) -> None:
-        """Listen to the Trainer's profiler, as long as nobody else does and passes its calls on to `plan`."""
-        if self._profiler_hooks is None and not self._closed:
-            self._profiler_hooks = ProfilerHooks(self._trainer.profiler, plan=self.plan)
-
-    def detach(self) -> None:
-        """Let somebody else listen to the Trainer's profiler, who passes its calls on to `plan`."""
-        hooks, self._profiler_hooks = self._profiler_hooks, None
-        if hooks is not None:
-            hooks.remove()
 
     # The parts of a fit. The callback's own hooks and some actions of the Trainer mark their limits.
 
@@ -248,7 +237,7 @@ class FitAccountant:
         if self._closed:
             return
         self._closed = True
-        self.detach()
+        self.hooks.remove()
         self._wrapped.restore()
 
     # Actions of the Trainer.

@@ -19,7 +19,7 @@ from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.tokens import TokenCounter
 from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.machine.environment import cuda_settings, setting_facts
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.machine.processor import processor_facts
