@@ -14,9 +14,8 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import Captures
 from lightning_perf.callbacks.recording.data_loading import Facts
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
-from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
-from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
 from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
@@ -79,7 +78,7 @@ class Fit:
                 CoreUse(state, int(loader.get("workers") or 0), container, iterators=loop.loader_iterators),
             ]
             if recording.max_overhead is not None:
-                self._budgets = [OverheadBudget(recording.max_overhead, state)]
+                self._budgets = [OverheadBudget(recording.max_overhead)]
             if recording.captures is not None:
                 self._captures = [
                     Captures(
@@ -138,7 +137,7 @@ class Fit:
         self._sample_takers = (
             self._log.add,
             *(each.add for each in totals),
-            *(each.add for each in self._captures),
+            *(each.add for each in (*self._captures, *self._budgets)),
         )
         # On a GPU the host runs ahead, so that its phases say nothing about the waits of the device.
         compared = accounts if device.type == "cpu" and loop.world_size > 1 else ()
@@ -172,7 +171,6 @@ class Fit:
                 self._log,
                 *self._profilers,
                 *self._captures,
-                *self._budgets,
                 compilations,
                 *memory,
                 *core_use,

@@ -10,7 +10,7 @@ import torch
 from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model, optimizer_progress, step_number
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
-from lightning_perf.callbacks.recording.tokens import product_parameters
+from lightning_perf.callbacks.recording.window_notes import product_parameters
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.callbacks.steps.step_tracker import StepCounter
 

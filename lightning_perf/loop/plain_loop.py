@@ -12,7 +12,7 @@ from msgspec import Struct
 from torch import distributed
 
 from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
-from lightning_perf.callbacks.recording.tokens import product_parameters
+from lightning_perf.callbacks.recording.window_notes import product_parameters
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.run_files.launch import own_rank
 

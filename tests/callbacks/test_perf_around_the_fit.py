@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback, read_trace
-from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
+from lightning_perf.callbacks.recording.profiler import recorder_is_taken
 from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     PACKAGES,

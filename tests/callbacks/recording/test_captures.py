@@ -26,11 +26,12 @@ from lightning_perf.callbacks.recording.captures import (
     FileRequests,
     SignalRequests,
     SlowStepDetector,
-    capture_config,
 )
+from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.captures import CAPTURES, CaptureTrigger
+from lightning_perf.run_files.steps import StepSample
 from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
 
 MS = 1_000_000
@@ -62,6 +63,7 @@ class Run:
         if interrupted:
             self.captures.on_training_pause()
             self.captures.on_training_resume()
+        self.captures.add(StepSample(self.state.number, round(time_ms * MS), 0, None, None, False))
         self.captures.on_step_end()
         self.state.step += 1
 
@@ -421,7 +423,7 @@ def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]
 
 
 def test_true_means_the_defaults() -> None:
-    assert capture_config(True) == CaptureOptions()
-    assert capture_config(False) is None
+    assert Recording(capture_slow_steps=True).captures == CaptureOptions()
+    assert Recording().captures is None
     with pytest.raises(TypeError, match="capture_slow_steps must be True, False or a CaptureOptions, not 3"):
         PerfCallback(capture_slow_steps=3)  # type: ignore[arg-type]
