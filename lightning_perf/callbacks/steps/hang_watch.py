@@ -217,6 +217,7 @@ _HOOKS = {
     "backward": "backward",
     "optimizer_step": "optimizer",
     "batch_to_device": "transfer",
+    "transfer_batch_to_device": "transfer",
     "save_checkpoint": "checkpoint",
 }
 
@@ -249,7 +250,7 @@ def position_of(thread: int) -> tuple[str, str]:
     frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
     own = next((each for each in frames if _is_own(each.f_code.co_filename)), frames[0])
     places = dict.fromkeys(_place(each) for each in (own, frames[0]))
-    return _phase(frames[::-1]), ", ".join(places)
+    return training_phase(frames[::-1]), ", ".join(places)
 
 
 def _is_own(path: str) -> bool:
@@ -263,7 +264,7 @@ def _place(frame: FrameType) -> str:
     return f"{short}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def _phase(frames: Sequence[FrameType]) -> str:
+def training_phase(frames: Sequence[FrameType]) -> str:
     """Return the innermost phase that the functions of a stack show, from the outermost function on."""
     found, validates, called = "", False, False
     for frame in frames:
@@ -275,6 +276,8 @@ def _phase(frames: Sequence[FrameType]) -> str:
             found = "checkpoint"
         elif path.endswith("/torch/distributed/distributed_c10d.py") and name != "wrapper":
             found = f"torch.distributed.{name}"
+        elif name == "forward" and not found:  # in a loop without a Trainer
+            found = "forward"
         else:
             found = next((phase for part, phase in _PHASES if part in path), found)
         called = path.endswith("/trainer/call.py")
