@@ -91,7 +91,7 @@ def machine_facts(device: torch.device) -> OpenFacts:
 
 
 def model_facts(module: Module, *, hashed: bool = True) -> Facts:
-    """Return the facts ``model.…``. The hash is over parameters and buffers, of a sharded model over those of this rank."""
+    """Return the facts ``model.…``. Of a sharded model, the hash is over the shards of this rank."""
     # Not the state dict: building it may be a collective call, and runs the user's hooks.
     named = [
         (name, tensor)
