@@ -28,7 +28,7 @@ _ASKED = re.compile(r"[Tt]ried to allocate (\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|M
 _DEVICE = re.compile(r"\bGPU (\d{1,3})\b")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
-_KNOWN_PHASES = get_args(MemoryPhase)
+_KNOWN_PHASES: dict[str, MemoryPhase] = {phase: phase for phase in get_args(MemoryPhase)}
 
 _MAX_MESSAGE = 400
 _MAX_CAUSES = 8
@@ -152,8 +152,7 @@ def _asked(text: str) -> int | None:
 
 
 def _phase(frames: list[FrameType]) -> MemoryPhase:
-    phase = training_phase(frames).partition(",")[0]
-    return phase if phase in _KNOWN_PHASES else "other"
+    return _KNOWN_PHASES.get(training_phase(frames).partition(",")[0], "other")
 
 
 def _module(frames: list[FrameType], source: TensorSource) -> tuple[str | None, str | None]:

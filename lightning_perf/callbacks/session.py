@@ -56,9 +56,11 @@ class AttachedLog:
 
 def open_account(trainer: Trainer | None) -> list[FitAccountant]:
     """Start the account of a fit. Other functions of a Trainer have none, and an error costs the account only."""
+    accounts = []
     with ErrorReporter().instead("the account of the fit is left out"):
-        return [FitAccountant(trainer)] if trainer is not None and trainer.state.fn == "fit" else []
-    return []
+        if trainer is not None and trainer.state.fn == "fit":
+            accounts = [FitAccountant(trainer)]
+    return accounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,5 +225,6 @@ class FitSession:
             probe_requested=probe is not None,
             to_loggers=self._options.log_report,
         )
-        for account in self._accounts if report is not None and self.folder is not None else ():
-            account.complete_report = functools.partial(complete_report, self.folder, report, fit.errors)
+        if report is not None and self.folder is not None:
+            for account in self._accounts:
+                account.complete_report = functools.partial(complete_report, self.folder, report, fit.errors)

@@ -14,9 +14,8 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.schedule import WindowPlan
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
 from lightning_perf.run_files.steps import StepSample
@@ -207,32 +206,28 @@ class SignalRequests:
 class Captures(StepObserver):
     """Watches step times and requests, and adds captures to the plan. It never waits, not even for the device.
 
-    Args:
-        timed_by_device: Whether only times of the device count, which come some steps late. The clock of a host that
-            runs ahead of its device would not see slow steps.
+    On a GPU only times of the device count, which come some steps late. The clock of a host that runs ahead of its
+    device would not see slow steps.
     """
 
     def __init__(
         self,
         config: CaptureOptions,
-        state: FitState,
-        *,
-        plan: WindowPlan,
-        rank: int,
-        world_size: int,
+        context: FitContext,
         folder: Path,
-        errors: ErrorReporter,
-        timed_by_device: bool = False,
+        plan: WindowPlan,
+        *,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
+        loop = context.loop
         self._config = config
-        self._state = state
+        self._state = context.state
         self._plan = plan
-        self._path = CAPTURES.path(folder, rank)
-        self._errors = errors
+        self._path = CAPTURES.path(folder, loop.rank)
+        self._errors = context.errors
         self._now_ns = now_ns
         self._detector = SlowStepDetector(config)
-        self._files = FileRequests(folder, rank=rank, world_size=world_size) if config.on_file else None
+        self._files = FileRequests(folder, rank=loop.rank, world_size=loop.world_size) if config.on_file else None
         self._signals: SignalRequests | None = None
         self._step_ns = 0  # of the last step whose time is known
         self._judged = False
@@ -241,7 +236,7 @@ class Captures(StepObserver):
         self._quiet_until = 0
         self._bytes = 0
         self._waiting: tuple[CaptureTrigger, int] | None = None
-        self._timed_by_device = timed_by_device
+        self._timed_by_device = loop.device.type == "cuda"
         self._samples: deque[StepSample] = deque()
         self._to_judge: set[int] = set()
         self.full = False

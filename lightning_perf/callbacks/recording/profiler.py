@@ -17,11 +17,10 @@ from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.torch_version import TorchVersion
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, WindowNotes
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, Phase, StepObserver
 from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
@@ -139,23 +138,20 @@ class WindowProfiler(StepObserver):
 
     def __init__(
         self,
-        state: FitState,
-        *,
+        context: FitContext,
         plan: WindowPlan,
         recording: Recording,
-        device_type: str,
-        rank: int,
-        errors: ErrorReporter,
         notes: WindowNotes,
+        *,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
         budget: OverheadBudget | None = None,
     ) -> None:
-        self._state = state
+        self._state = context.state
         self._plan = plan
         self._recording = recording
-        self._device_type = device_type
-        self._rank = rank
-        self._errors = errors
+        self._device_type = context.loop.device.type
+        self._rank = context.loop.rank
+        self._errors = context.errors
         self._on_window = on_window
         self._budget = budget
         self._notes = notes

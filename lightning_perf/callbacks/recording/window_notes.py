@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from msgspec.structs import asdict
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.recording.memory_watch import process_bytes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.steps.batch_parts import Padding, count_padding, find_sequences
 from lightning_perf.callbacks.steps.core_use import CoreUse
-from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState
 from lightning_perf.machine.environment import cuda_settings, setting_facts
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.machine.processor import processor_facts
@@ -150,16 +148,13 @@ class TokenCounter:
     """Counts tokens while the profiler runs. It adds no operator to the recording, and never waits for a device.
 
     The padding of batches on the host is counted in recorded steps and during the warm-up. Batches on a device are
-    copied to the host during the warm-up only, because the copies would be in the recording.
-
-    Args:
-        parameters: Counts the parameters of the model that products use, by `product_parameters`; None if unknown. A
-            model may have many layers, so nothing is counted before there are tokens.
+    copied to the host during the warm-up only, because the copies would be in the recording. A model may have many
+    layers, so its parameters are not counted before there are tokens.
     """
 
-    def __init__(self, state: FitState, parameters: Callable[[], int | None]) -> None:
-        self._state = state
-        self._parameters = parameters
+    def __init__(self, context: FitContext) -> None:
+        self._state = context.state
+        self._context = context
         self.start()
 
     def start(self) -> None:
@@ -218,6 +213,13 @@ class TokenCounter:
             }
         return facts
 
+    def _parameters(self) -> int | None:
+        try:
+            return self._context.loop.product_parameters()
+        except Exception as error:  # a model may be any module
+            self._context.errors.report("the parameters of the model are not counted", error)
+            return None
+
 
 def product_parameters(module: torch.nn.Module) -> int:
     """Count the parameters that each token meets in a product: all but the tables of embeddings.
@@ -242,28 +244,21 @@ class WindowNotes:
 
     def __init__(
         self,
-        state: FitState,
-        *,
-        device_type: str,
-        errors: ErrorReporter,
+        context: FitContext,
         core_use: CoreUse,
         loader: Mapping[str, object],
-        nodes: int | None = None,
-        parameters: Callable[[], int | None],
-        hook_times: HookTimes | None = None,
         tensors: WindowLists | None = None,
     ) -> None:
-        self._on_cpu = device_type == "cpu"
-        self._on_cuda = device_type == "cuda"
-        self._errors = errors
+        self._loop = loop = context.loop
+        self._on_cpu = loop.device.type == "cpu"
+        self._errors = context.errors
         self._core_use = core_use
         self._loader = loader
-        self._nodes = nodes
-        self._hook_times = hook_times
+        self._hook_times = loop.hook_times
         self._tensors = tensors
-        self._page_faults = PageFaultCounter(state)
-        self._tokens = TokenCounter(state, parameters)
-        self._state = state
+        self._page_faults = PageFaultCounter(context.state)
+        self._tokens = TokenCounter(context)
+        self._state = context.state
         self._batch: Batch | None = None
 
     def before_window(self) -> Iterator[tuple[str, str]]:
@@ -274,8 +269,8 @@ class WindowNotes:
         yield PROCESSOR_KEY, json.dumps(processor | self._core_use.facts() | memory)
         if self._loader:
             yield LOADER_KEY, json.dumps(self._loader)
-        settings = setting_facts() | {"nodes": self._nodes}
-        if self._on_cuda:
+        settings = setting_facts() | {"nodes": self._loop.nodes}
+        if self._loop.device.type == "cuda":
             with self._errors.instead("recordings do not name the device and its settings"):
                 settings |= cuda_settings()
         yield SETTINGS_KEY, json.dumps(settings)

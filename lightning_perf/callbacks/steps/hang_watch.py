@@ -20,11 +20,9 @@ from types import FrameType
 
 from msgspec.structs import replace
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
 from lightning_perf.machine.processor import process_counters
 from lightning_perf.run_files.hangs import HANGS, HangReport, stacks_path
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_folder import RankMarkers
 from lightning_perf.units import format_duration
 
@@ -51,25 +49,15 @@ class HangWatch(StepObserver):
         progress: Returns counters of everything that counts as progress.
     """
 
-    def __init__(
-        self,
-        after_s: float,
-        state: FitState,
-        progress: Callable[[], tuple[int, ...]],
-        *,
-        folder: Path | None,
-        rank: int,
-        errors: ErrorReporter,
-    ) -> None:
+    def __init__(self, after_s: float, context: FitContext, progress: Callable[[], tuple[int, ...]]) -> None:
         self._after_s = after_s
         self._look_s = min(LOOK_EVERY_S, after_s / 10)
-        self._state = state
+        self._state = context.state
         self._progress = progress
-        self._folder = folder
-        self._rank = rank
-        self._errors = errors
-        path = HANGS.path(folder, rank) if folder is not None else None
-        self._log = LogWriter(HANGS, path, errors.report, "hangs are no longer saved")
+        self._folder = context.folder
+        self._rank = context.loop.rank
+        self._errors = context.errors
+        self._log = context.writer(HANGS, "hangs are no longer saved")
         self._thread = threading.get_ident()
         self._done = threading.Event()
         self._lock = threading.Lock()  # of the file and its timer

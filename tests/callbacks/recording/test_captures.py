@@ -16,7 +16,6 @@ import pytest
 from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import (
     AGREED_AHEAD_NS,
     LEAST_HISTORY,
@@ -32,7 +31,7 @@ from lightning_perf.callbacks.recording.schedule import Action, Schedule, Window
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.captures import CAPTURES, CaptureTrigger
 from lightning_perf.run_files.steps import StepSample
-from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
+from tests.callbacks.training import Points, context, loader, make_module, make_trainer, step_marks
 
 MS = 1_000_000
 needs_signal = pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
@@ -45,14 +44,7 @@ class Run:
         self.folder, self.now_ns, self.state = folder, 0, FitState(first_number=1000)
         self.plan = WindowPlan(schedule or Schedule(skip_first=100_000), folder)
         self.captures = Captures(
-            CaptureOptions(**options),
-            self.state,
-            plan=self.plan,
-            rank=0,
-            world_size=1,
-            folder=folder,
-            errors=ErrorReporter(),
-            now_ns=lambda: self.now_ns,
+            CaptureOptions(**options), context(folder, state=self.state), folder, self.plan, now_ns=lambda: self.now_ns
         )
 
     def step(self, time_ms: float, *, checkpoint: bool = False, interrupted: bool = False) -> None:

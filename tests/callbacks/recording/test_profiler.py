@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.autograd.profiler import profile as autograd_profile
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import (
     RecorderWatch,
@@ -25,11 +24,11 @@ from lightning_perf.callbacks.recording.profiler import (
 )
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Phase
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.reader import read_trace
 from tests.callbacks.recording.test_window_notes import window_notes
-from tests.callbacks.training import events, marks, step_marks, trace_files
+from tests.callbacks.training import context, events, marks, step_marks, trace_files
 
 
 class Window(WindowProfiler):
@@ -37,9 +36,9 @@ class Window(WindowProfiler):
 
     opened: ClassVar[list[Window]] = []
 
-    def __init__(self, state: FitState, **settings: Any) -> None:
-        super().__init__(state, **settings)
-        self.state = state
+    def __init__(self, fit: FitContext, *settings: Any) -> None:
+        super().__init__(fit, *settings)
+        self.state = fit.state
         self.opened.append(self)
 
 
@@ -54,18 +53,9 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def profiler(folder: Path, *, recording: Recording | None = None, device_type: str = "cpu", **schedule: int) -> Window:
-    errors, state = ErrorReporter(), FitState(first_number=10)
-    return Window(
-        state,
-        plan=WindowPlan(
-            Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
-        ),
-        recording=recording or Recording(),
-        device_type=device_type,
-        rank=3,
-        errors=errors,
-        notes=window_notes(state, device_type, errors),
-    )
+    fit = context(folder, state=FitState(first_number=10), device=device_type, rank=3)
+    timing = Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule})
+    return Window(fit, WindowPlan(timing, folder), recording or Recording(), window_notes(fit))
 
 
 def start(window: Window, index: int) -> None:

@@ -30,17 +30,16 @@ from lightning_perf.callbacks.recording.window_notes import (
 )
 from lightning_perf.callbacks.steps.batch_parts import IGNORED_LABEL
 from lightning_perf.callbacks.steps.core_use import CoreUse
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState
 from lightning_perf.run_files.steps import WARMUP_STEPS
 from lightning_perf.trace.description import BATCH_KEY, Batch
 from recipes.tinylm.model import GPT
+from tests.callbacks.training import context
 from tests.support.trace_builder import TraceBuilder
 
 
-def window_notes(state: FitState, device_type: str, errors: ErrorReporter) -> WindowNotes:
-    return WindowNotes(
-        state, device_type=device_type, errors=errors, core_use=CoreUse(state), loader={}, parameters=lambda: None
-    )
+def window_notes(fit: FitContext) -> WindowNotes:
+    return WindowNotes(fit, CoreUse(fit.state), {})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_a_tool_that_has_taken_the_recorder_of_the_gpu_is_named(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="0000-a"))
     errors = ErrorReporter()
-    noted = {key: json.loads(note) for key, note in window_notes(FitState(), "cuda", errors).before_window()}
+    noted = {key: json.loads(note) for key, note in window_notes(context(errors=errors, device="cuda")).before_window()}
     assert errors.messages == []
     path = TraceBuilder(**noted).step(1, 0, 100).op("aten::mm", 0, 90).write(tmp_path / "trace.json")
     (note,) = [note for note in lightning_perf.analyze(path).notes if "CUPTI" in note]
@@ -70,7 +69,7 @@ def test_a_tool_that_has_taken_the_recorder_of_the_gpu_is_named(
 
 def test_the_first_batch_of_each_window_is_counted() -> None:
     state = FitState()
-    notes = window_notes(state, "cpu", ErrorReporter())
+    notes = window_notes(context(state=state))
     notes.add_batch([torch.zeros(1)])
     assert dict(notes.of_window(1)) == {}
     state.profiling = True
@@ -90,7 +89,7 @@ def sequences(rows: int, length: int, real: int) -> dict[str, torch.Tensor]:
 class Loop:
     def __init__(self) -> None:
         self.state = FitState()
-        self.counter = TokenCounter(self.state, lambda: 10)
+        self.counter = TokenCounter(context(state=self.state, product_parameters=lambda: 10))
 
     def step(self, *batches: Any, profiling: bool = True, recording: bool = True) -> None:
         self.state.profiling, self.state.recording = profiling, recording
