@@ -8,12 +8,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import sum_by
+from lightning_perf.analysis.core.arrays import largest_codes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.efficiency import device_peak
 from lightning_perf.analysis.kernels.flop_count import count_flops
-from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
+from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
+from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
 from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows
@@ -129,7 +130,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     launchers = _launchers(trace, rows, group, duration, size)
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)
-    cores_ns, unknown_ns, reasons = tensor_core_use(trace, rows, group, size)
+    reasons = most_reasons(trace, rows, group)
     rates = _flop_rates(trace, rows, group, arithmetic)
     compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
@@ -149,8 +150,8 @@ def kernels(trace: Trace) -> KernelTable | None:
             arithmetic=arithmetic.get(g),
             launchers=launchers[g],
             **configurations.get(g, {}),
-            tensor_cores=None if key % kinds != compute or unknown_ns[g] else bool(cores_ns[g]),
-            tensor_core_reason=reasons[g],
+            tensor_cores=kernel_arithmetic(trace.names[key // kinds]).tensor_cores if key % kinds == compute else None,
+            tensor_core_reason=reasons.get(g),
             flops_per_s=rates.get(g, (None, None))[0],
             peak_share=rates.get(g, (None, None))[1],
         )
@@ -193,14 +194,12 @@ def _configurations(
     device = trace.device
     kernel = np.flatnonzero(device.grid[rows] > 0)
     rows, group, duration = rows[kernel], group[kernel], duration[kernel]
-    columns = (group, device.grid[rows], device.block[rows], device.registers[rows], device.shared_bytes[rows])
-    first, index = distinct_rows(*columns)
-    spent = sum_by(index, duration, len(first))
+    columns = (device.grid[rows], device.block[rows], device.registers[rows], device.shared_bytes[rows])
+    first, index = distinct_rows(group, *columns)
     number = np.bincount(group[first], minlength=1)
     found = {}
-    # In ascending order of time, so that the largest is written last.
-    for at in first[np.argsort(spent, kind="stable")].tolist():
-        g, grid, block, registers, shared = (int(column[at]) for column in columns)
+    for g, code in largest_codes(group, index, duration).items():
+        grid, block, registers, shared = (int(column[first[code]]) for column in columns)
         found[g] = {
             "grid": unpack_triple(grid),
             "block": unpack_triple(block),
@@ -235,13 +234,8 @@ def _flop_rates(
 def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:
     """Return the arithmetic of most of the time of each group of compute kernels."""
     compute = np.flatnonzero(trace.device.is_compute[rows])
-    code = arithmetic_of(trace, rows[compute])
-    size = len(ARITHMETICS)
-    pairs, index = distinct(group[compute] * np.int64(size) + code)
-    spent = sum_by(index, duration[compute], len(pairs))
-    # In ascending order of time, so that the largest is written last.
-    order = np.argsort(spent, kind="stable").tolist()
-    return {int(pairs[i]) // size: ARITHMETICS[int(pairs[i]) % size] for i in order}
+    codes = largest_codes(group[compute], arithmetic_of(trace, rows[compute]), duration[compute])
+    return {g: ARITHMETICS[code] for g, code in codes.items()}
 
 
 class GraphRegion(Struct, frozen=True):
