@@ -12,7 +12,7 @@ import pytest
 
 from lightning_perf.analysis.kernels import kernel_names, tensor_core_eligibility
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic, moves_data
-from lightning_perf.analysis.ranks import collective_names
+from lightning_perf.analysis.ranks import communication
 from lightning_perf.analysis.steps import categories, phase_timeline
 from lightning_perf.findings import kernels
 from lightning_perf.report.build import build_report
@@ -37,7 +37,7 @@ CLASSIFIERS: list[Callable[[str], Any]] = [
     is_product,
     moves_data,
     kernel_arithmetic,
-    collective_names.collective_kind,
+    communication.collective_kind,
     phase_timeline.mark_phase,
     phase_timeline.is_backward_node,
     categories.call_kind,
@@ -64,12 +64,12 @@ class Recorder:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of all texts that the patterns for names were given."""
     lengths: list[int] = []
-    modules = (assembly, kernels, collective_names, kernel_names, phase_timeline, categories)
+    modules = (assembly, kernels, communication, kernel_names, phase_timeline, categories)
     for module in (*modules, tensor_core_eligibility):
         for name, value in vars(importlib.import_module(module.__name__)).items():
             if isinstance(value, re.Pattern):
                 monkeypatch.setattr(module, name, Recorder(value, lengths))
-    for module, table in ((collective_names, "_KINDS"), (phase_timeline, "_RULES")):
+    for module, table in ((communication, "_KINDS"), (phase_timeline, "_RULES")):
         rows = [(kind, Recorder(pattern, lengths)) for kind, pattern in getattr(module, table)]
         monkeypatch.setattr(module, table, rows)
     return lengths
