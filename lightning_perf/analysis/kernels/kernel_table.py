@@ -64,9 +64,9 @@ class KernelRow(Struct, frozen=True):
         tensor_cores: Whether it runs on Tensor Cores; None for other work, or if its name does not show it.
         tensor_core_reason: For a matrix product without Tensor Cores, why most of its time runs without them; see
             `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`.
-        flops_per_s: FLOP/s of a matrix product, over its runs with known FLOPs; None without any. Kernels that one
-            operator launched together share its FLOPs by time.
-        peak_share: These as a part of the device's dense peak rate in that arithmetic; None if it is unknown.
+        peak_share: FLOP/s of a matrix product, over its runs with known FLOPs, as a part of the device's dense peak
+            rate in that arithmetic; None if either is unknown. Kernels that one operator launched together share its
+            FLOPs by time.
     """
 
     name: str
@@ -89,7 +89,6 @@ class KernelRow(Struct, frozen=True):
     configurations: int = 0
     tensor_cores: bool | None = None
     tensor_core_reason: str | None = None
-    flops_per_s: float | None = None
     peak_share: float | None = None
 
 
@@ -131,7 +130,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)
     reasons = most_reasons(trace, rows, group)
-    rates = _flop_rates(trace, rows, group, arithmetic)
+    peak_shares = _peak_shares(trace, rows, group, arithmetic)
     compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
     table = [
@@ -152,8 +151,7 @@ def kernels(trace: Trace) -> KernelTable | None:
             **configurations.get(g, {}),
             tensor_cores=kernel_arithmetic(trace.names[key // kinds]).tensor_cores if key % kinds == compute else None,
             tensor_core_reason=reasons.get(g),
-            flops_per_s=rates.get(g, (None, None))[0],
-            peak_share=rates.get(g, (None, None))[1],
+            peak_share=peak_shares.get(g),
         )
         for g, key in enumerate(keys.tolist())
     ]
@@ -210,25 +208,24 @@ def _configurations(
     return found
 
 
-def _flop_rates(
+def _peak_shares(
     trace: Trace, rows: Int64Array, group: NDArray[np.intp], arithmetic: dict[int, str]
-) -> dict[int, tuple[float, float | None]]:
-    """Return the rate of each group of product kernels with known FLOPs, and its part of the peak rate."""
+) -> dict[int, float]:
+    """Return the rate of each group of product kernels as a part of the peak rate, as far as both are known."""
     count, of_row = count_flops(trace), np.full(len(trace.device), -1, dtype=np.int64)
     of_row[rows] = group
     known = ~np.isnan(count.kernel_flops)
     kernels = count.kernels[known]
-    if not len(kernels):
+    peak = device_peak(trace, int(trace.device.device[kernels[0]])) if len(kernels) else None
+    if peak is None:
         return {}
-    peak = device_peak(trace, int(trace.device.device[kernels[0]]))
-    found: dict[int, tuple[float, float | None]] = {}
     flops = np.bincount(of_row[kernels], count.kernel_flops[known])
     spent = np.bincount(of_row[kernels], count.kernel_ns[known])
-    for g in np.flatnonzero(spent).tolist():
-        rate = float(flops[g] / spent[g] * 1e9)
-        most = peak.flops_per_s.get(arithmetic[g]) if peak is not None else None
-        found[g] = rate, rate / most if most else None
-    return found
+    return {
+        g: float(flops[g] / spent[g] * 1e9) / most
+        for g in np.flatnonzero(spent).tolist()
+        if (most := peak.flops_per_s.get(arithmetic[g]))
+    }
 
 
 def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:

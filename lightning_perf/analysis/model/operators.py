@@ -96,7 +96,6 @@ class OperatorTable(Struct, frozen=True):
     Attributes:
         rows: The rows, the longest time first: by device self time, then by host self time.
         steps: Steps that the figures are over; divide by it for a figure per step.
-        host_ns: Host time inside operators, which is the sum of the rows' self times.
         device_ns: Time of all device work; None without a device. Work that overlaps counts each.
         unattributed_device_ns: The part of it that no operator launched (a Triton kernel called from Python, a
             replayed graph, a launch that was not recorded). The rest is the sum of the rows' device self times.
@@ -104,7 +103,6 @@ class OperatorTable(Struct, frozen=True):
 
     rows: tuple[OperatorRow, ...]
     steps: int
-    host_ns: int
     device_ns: int | None
     unattributed_device_ns: int | None
 
@@ -161,7 +159,6 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     return OperatorTable(
         rows=tuple(rows),
         steps=int(averaged_steps(trace).sum()),
-        host_ns=int(host_self_ns.sum()),
         device_ns=int(device.duration_ns[ran].sum()) if has_device else None,
         unattributed_device_ns=int(device.duration_ns[ran & (launcher < 0)].sum()) if has_device else None,
     )

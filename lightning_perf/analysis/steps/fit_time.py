@@ -61,7 +61,6 @@ class FitTime(Struct, frozen=True):
         first_step_ns: Time from the start of the account to the end of the first optimizer step; None without one.
         compile_ns: Time that ``torch.compile`` took in the first step; None if nothing was compiled.
         steps: Optimizer steps.
-        batches: Training batches.
         samples_per_second: Samples of this process per second of the whole fit; None if they were not counted.
         epochs: Epochs of training that were started.
         validations: Runs of the validation loop, without the sanity check.
@@ -80,7 +79,6 @@ class FitTime(Struct, frozen=True):
     first_step_ns: int | None
     compile_ns: int | None
     steps: int
-    batches: int
     samples_per_second: float | None
     epochs: int
     validations: int
@@ -124,7 +122,6 @@ def summarize_account(account: FitAccount) -> FitTime:
         first_step_ns=account.first_step_end_ns,
         compile_ns=account.compile_ns,
         steps=account.steps,
-        batches=account.batches,
         samples_per_second=account.samples_per_second,
         epochs=account.epochs,
         validations=account.validations,

@@ -46,7 +46,7 @@ def test_figures_per_step_come_from_the_recording() -> None:
     assert (found.check_ns_per_step, found.checks_per_step) == (200_000, 2)
     assert found.recorded_ns_per_step == 0.4 * S
     first, after = found.frames
-    assert (first.calls_per_step, first.check_ns_per_step, first.recorded_ns_per_step) == (1, 80_000, 0.2 * S)
+    assert (first.calls_per_step, first.check_ns_per_step) == (1, 80_000)
     assert (after.resumed_at, after.calls_per_step, after.check_ns_per_step) == (31, 1, 120_000)
     assert (found.breaks[0].calls_per_step, found.breaks[0].check_ns_per_step) == (1, 120_000)
     assert report(recorded).check_ns_per_step is None
