@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.flop_count import FlopCount, count_flops
+from lightning_perf.analysis.kernels.flops import FlopCount, count_flops
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.machine.hardware import DevicePeak, find_device
 from lightning_perf.trace.columns import BoolArray

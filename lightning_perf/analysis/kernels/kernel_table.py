@@ -12,7 +12,7 @@ from lightning_perf.analysis.core.arrays import largest_codes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.efficiency import device_peak
-from lightning_perf.analysis.kernels.flop_count import count_flops
+from lightning_perf.analysis.kernels.flops import count_flops
 from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
 from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES

@@ -13,8 +13,7 @@ from lightning_perf.analysis.core.arrays import json_list, json_shapes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.kernels.efficiency import Efficiency
-from lightning_perf.analysis.kernels.flop_count import count_flops
-from lightning_perf.analysis.kernels.flops import FORMULAS
+from lightning_perf.analysis.kernels.flops import FORMULAS, count_flops
 from lightning_perf.analysis.model.call_tree import operator_costs
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -114,20 +114,7 @@ def summarize_account(account: FitAccount) -> FitTime:
         if time_ns:
             parts.sort(key=lambda part: (-part.time_ns, part.name))
             groups.append(FitGroup(name, time_ns, time_ns / wall_ns, tuple(parts)))
-    return FitTime(
-        rank=account.rank,
-        end=account.end,
-        wall_ns=account.wall_ns,
-        before_ns=account.before_ns,
-        first_step_ns=account.first_step_end_ns,
-        compile_ns=account.compile_ns,
-        steps=account.steps,
-        samples_per_second=account.samples_per_second,
-        epochs=account.epochs,
-        validations=account.validations,
-        groups=tuple(groups),
-        starts=account.starts,
-        facts=account.facts,
-        tokens_per_second=account.tokens_per_second,
-        collections=account.collections,
-    )
+    same: dict[str, Any] = {
+        name: getattr(account, name) for name in FitTime.__struct_fields__ if hasattr(account, name)
+    }
+    return FitTime(first_step_ns=account.first_step_end_ns, groups=tuple(groups), **same)
