@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +11,8 @@ from tests.support.known import known
 from tests.support.lightning_profiler import BACKWARD, LOOPS, MODES, STEP, STEPS, TAIL, recording
 
 
-@pytest.mark.parametrize(("version", "mode"), itertools.product(LOOPS, MODES))
+@pytest.mark.parametrize("version", LOOPS)
+@pytest.mark.parametrize("mode", MODES)
 def test_phases_updates_and_savings_of_the_recorded_steps(version: str, mode: str) -> None:
     analysis = analyze_rank(recording(version, mode).build())
     phases_us = {phase.name: phase.mean_ns / 1000 for phase in analysis.phases.phases}
