@@ -31,7 +31,6 @@ class StepTimes(Struct, frozen=True):
     Attributes:
         steps: Steps that the figures below are over.
         warmup_steps: Steps left out at the beginning of the run.
-        warmup_ns: Wall time of those.
         profiled_steps: Profiled steps left out.
         only_profiled: Whether all steps after the warm-up were profiled. The figures are then over those.
         total_ns: Wall time of the kept steps.
@@ -66,7 +65,6 @@ class StepTimes(Struct, frozen=True):
 
     steps: int
     warmup_steps: int
-    warmup_ns: int
     profiled_steps: int
     only_profiled: bool
     total_ns: int
@@ -117,7 +115,6 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
     return StepTimes(
         steps=len(kept),
         warmup_steps=warmup,
-        warmup_ns=int(samples.step_ns[:warmup].sum()),
         profiled_steps=0 if only_profiled else len(after_warmup) - len(kept),
         only_profiled=only_profiled,
         total_ns=total_ns,
