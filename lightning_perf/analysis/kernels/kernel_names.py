@@ -17,7 +17,8 @@ class NameRule(Struct, frozen=True):
 
     Attributes:
         family: The maker of kernels with such names.
-        pattern: A pattern in such names. A group named ``dtype`` holds the arithmetic's spelling.
+        pattern: A pattern in such names, in any case. A group named ``dtype`` holds the arithmetic's spelling. Most
+            recordings need few patterns, and compiling all takes 10 ms, so each is compiled on its first use.
         arithmetic: The arithmetic, if it is the same for the whole family; ``None`` if the group gives it or the name
             does not show it.
         tensor_cores: Whether such kernels run on Tensor Cores; ``None`` if the name does not show it.
@@ -25,11 +26,15 @@ class NameRule(Struct, frozen=True):
     """
 
     family: str
-    pattern: re.Pattern[str]
+    pattern: str
     arithmetic: str | None
     tensor_cores: bool | None
     example: str
     source: str
+
+    def search(self, name: str) -> re.Match[str] | None:
+        """Search a name for the pattern."""
+        return re.search(self.pattern, name, re.IGNORECASE)
 
 
 _SPELLINGS = {
@@ -64,11 +69,7 @@ _CUBLAS_NAMES = "https://github.com/NVIDIA/cutlass/issues/1025"
 _KINETO_SAMPLES = "https://github.com/pytorch/kineto/tree/main/tb_plugin/samples"
 
 
-def _rule(
-    family: str, pattern: str, arithmetic: str | None, tensor_cores: bool | None, example: str, source: str
-) -> NameRule:
-    return NameRule(family, re.compile(pattern, re.IGNORECASE), arithmetic, tensor_cores, example, source)
-
+_rule = NameRule
 
 # fmt: off
 RULES: tuple[NameRule, ...] = (
@@ -279,7 +280,7 @@ _PRODUCT = re.compile(r"gemm|conv(?!ert)|attention|attn|fmha|mma", re.IGNORECASE
 def kernel_arithmetic(name: str) -> KernelArithmetic:
     """Read from a kernel's name, demangled or not, in which arithmetic it computes, and if on Tensor Cores."""
     for rule in RULES:
-        if found := rule.pattern.search(name):
+        if found := rule.search(name):
             named = found.groupdict()
             spelling = named.get("dtype2") or named.get("dtype")
             arithmetic = rule.arithmetic or (spelled_arithmetic(spelling) if spelling else None)
