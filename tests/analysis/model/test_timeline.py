@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.model import timeline as timeline_module
 from lightning_perf.analysis.model.timeline import (
@@ -171,13 +173,13 @@ def test_sums_equal_those_of_a_count_of_nanoseconds(seed: int, monkeypatch: pyte
             covered = {t for s, e, name, _ in rows if name == code for t in range(max(s, begin), min(e, end))}
             if covered:
                 expected[at, code] = len(covered)
-    bin_of, code_of, time_ns = bins.sum_codes(spans(rows), 5)
+    bin_of, code_of, time_ns = bins.sum_codes(spans(rows), np.arange(5))
     found = dict(zip(zip(bin_of.tolist(), code_of.tolist(), strict=True), time_ns.tolist(), strict=True))
     assert found == expected
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_innermost_span_has_each_instant(seed: int) -> None:
+def test_the_innermost_span_has_each_instant(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     rows: list[tuple[int, int, int, int]] = []
 
@@ -193,30 +195,34 @@ def test_the_innermost_span_has_each_instant(seed: int) -> None:
     nest(0, 100, 1, 0)
     nest(5, 90, 2, 0)
     table = spans(rows)
-    pieces = innermost(table, parent_rows(table))
+    pieces = innermost(table, parent_rows(table), np.arange(len(table)))
+    owners: dict[tuple[int, int], int] = {}
+    for start, end, name, thread in zip(*(column.tolist() for column in columns_of(pieces)), strict=True):
+        for t in range(start, end):
+            assert owners.setdefault((t, thread), name) == name
     for thread in (1, 2):
         for t in range(100):
             around = [(e - s, name) for s, e, name, own in rows if own == thread and s <= t < e]
-            found = [
-                name
-                for s, e, name, own in zip(
-                    pieces.start_ns.tolist(),
-                    pieces.end_ns.tolist(),
-                    pieces.name.tolist(),
-                    pieces.thread.tolist(),
-                    strict=True,
-                )
-                if own == thread and s <= t < e
-            ]
-            assert len(found) == bool(around)
-            if around:
-                shortest = min(around)[0]
-                assert found[0] in {name for length, name in around if length == shortest}
+            shortest = [name for length, name in around if length == min(around)[0]]
+            assert owners.get((t, thread)) in (shortest or [None])
+    monkeypatch.setattr(timeline_module, "ROWS_AT_ONCE", [1, 9, 20, 1000][seed % 4])
+    bins = cut_steps(np.array([0, 60]), np.array([50, 101]), 7)
+    expected = Counter(
+        (at, name)
+        for (t, _), name in owners.items()
+        for at in np.flatnonzero((bins.start_ns <= t) & (t < bins.end_ns)).tolist()
+    )
+    bin_of, code_of, time_ns = bins.sum_codes(table, np.arange(len(rows)), parent_rows(table))
+    assert dict(zip(zip(bin_of.tolist(), code_of.tolist(), strict=True), time_ns.tolist(), strict=True)) == expected
+
+
+def columns_of(table: Spans) -> tuple[NDArray[Any], ...]:
+    return table.start_ns, table.end_ns, table.name, table.thread
 
 
 def test_no_span_has_no_piece() -> None:
-    assert len(innermost(spans([]), np.empty(0, dtype=np.int32))) == 0
-    assert len(innermost(spans([(5, 5, 0, 0)]), np.array([NO_ROW], dtype=np.int32))) == 0
+    assert len(innermost(spans([]), np.empty(0, dtype=np.int32), np.arange(0))) == 0
+    assert len(innermost(spans([(5, 5, 0, 0)]), np.array([NO_ROW], dtype=np.int32), np.arange(1))) == 0
 
 
 def test_packed_parts_are_read_again() -> None:
