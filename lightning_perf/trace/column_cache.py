@@ -148,10 +148,11 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 class _Column(msgspec.Struct, array_like=True):
-    """Where a column is, from the end of the description on."""
+    """Where a column is, from the end of the description on. One stored number may stand for all rows."""
 
     dtype: str
     begin: int
+    stored: int
     rows: int
     checksum: int
 
@@ -165,8 +166,9 @@ def _encoded(trace: Trace) -> list[memoryview]:
         nonlocal size
         if not isinstance(value, np.ndarray) or value.ndim != 1:
             raise TypeError(f"not a column: {type(value)}")
-        data = np.ascontiguousarray(value).view(np.uint8).data
-        described = _Column(value.dtype.str, size, len(value), crc32(data))
+        stored = np.ascontiguousarray(value if value.strides[0] else value[:1])
+        data = stored.view(np.uint8).data
+        described = _Column(value.dtype.str, size, len(stored), len(value), crc32(data))
         columns.extend((data, memoryview(bytes(-len(data) % _ALIGNED_BYTES))))
         size += len(data) + len(columns[-1])
         return described
@@ -187,9 +189,10 @@ def _decoded(content: memoryview) -> Trace:
     def column(_: type, value: Any) -> NDArray[Any]:
         described = msgspec.convert(value, _Column)
         dtype, at = np.dtype(described.dtype), begin + described.begin
-        data = content[at : at + described.rows * dtype.itemsize]
+        data = content[at : at + described.stored * dtype.itemsize]
         if crc32(data) != described.checksum:
             raise ValueError("damaged")
-        return np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
+        numbers = np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
+        return numbers if described.stored == described.rows else np.broadcast_to(numbers, described.rows)
 
     return msgspec.json.decode(header, type=Trace, dec_hook=column)
