@@ -114,7 +114,7 @@ def load(entry: Entry) -> Trace | None:
     except _FAULTS:
         return None
     try:
-        trace = _decoded(memoryview(content))
+        trace = _decoded(content)
         with suppress(OSError):
             os.utime(entry.path)
     except _FAULTS:
@@ -179,8 +179,9 @@ def _encoded(trace: Trace) -> list[memoryview]:
     return [memoryview(head), memoryview(header), *columns]
 
 
-def _decoded(content: memoryview) -> Trace:
+def _decoded(mapping: mmap.mmap) -> Trace:
     """Return the trace of an entry. Raise one of `_FAULTS` if a part is missing or damaged."""
+    content = memoryview(mapping)
     begin = _HEAD_BYTES + int.from_bytes(content[_HEAD_BYTES - 8 : _HEAD_BYTES], "little")
     header = content[_HEAD_BYTES:begin]
     if content[: _HEAD_BYTES - 8] != _MARK + hashlib.sha256(header).digest():
@@ -192,6 +193,8 @@ def _decoded(content: memoryview) -> Trace:
         data = content[at : at + described.stored * dtype.itemsize]
         if crc32(data) != described.checksum:
             raise ValueError("damaged")
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            mapping.madvise(mmap.MADV_DONTNEED)  # an analysis reads only some columns again
         numbers = np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
         return numbers if described.stored == described.rows else np.broadcast_to(numbers, described.rows)
 
