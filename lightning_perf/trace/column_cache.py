@@ -34,6 +34,7 @@ from lightning_perf.run_files.user_cache import (
     is_own_folder,
 )
 from lightning_perf.trace.bytestream import GZIP, crc32
+from lightning_perf.trace.columns import MAPPINGS, release_columns
 from lightning_perf.trace.trace import Trace
 
 LARGE_BYTES = 64 << 20
@@ -110,11 +111,11 @@ def load(entry: Entry) -> Trace | None:
         return None
     try:
         with entry.path.open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # as writable as columns that were decoded
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except _FAULTS:
         return None
     try:
-        trace = _decoded(content)
+        trace = _decoded(mapping)
         with suppress(OSError):
             os.utime(entry.path)
     except _FAULTS:
@@ -182,6 +183,8 @@ def _encoded(trace: Trace) -> list[memoryview]:
 def _decoded(mapping: mmap.mmap) -> Trace:
     """Return the trace of an entry. Raise one of `_FAULTS` if a part is missing or damaged."""
     content = memoryview(mapping)
+    if hasattr(mapping, "madvise"):  # not on Windows
+        MAPPINGS.add(mapping)
     begin = _HEAD_BYTES + int.from_bytes(content[_HEAD_BYTES - 8 : _HEAD_BYTES], "little")
     header = content[_HEAD_BYTES:begin]
     if content[: _HEAD_BYTES - 8] != _MARK + hashlib.sha256(header).digest():
@@ -193,8 +196,7 @@ def _decoded(mapping: mmap.mmap) -> Trace:
         data = content[at : at + described.stored * dtype.itemsize]
         if crc32(data) != described.checksum:
             raise ValueError("damaged")
-        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
-            mapping.madvise(mmap.MADV_DONTNEED)  # an analysis reads only some columns again
+        release_columns()  # an analysis reads only some of them again
         numbers = np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
         return numbers if described.stored == described.rows else np.broadcast_to(numbers, described.rows)
 
