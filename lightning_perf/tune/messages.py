@@ -24,7 +24,7 @@ class Order(Message, frozen=True):
         script: The script with the training, or None.
         pickled: The pickled training, or None.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
-        copy: Folder of an edited copy of the project, whose `Arguments` are asked for instead; empty without one.
+        copy: Folder of an edited copy of the project, to send its `Arguments` instead; empty without one.
     """
 
     source: str | None
@@ -116,7 +116,7 @@ class Scouted(Message, frozen=True):
         sites: The calls that take settings, by the place of a `Setting`. Where no file of the user's has the call, the
             function that made the object.
         files: The project's Python files that are loaded, and the YAML files that the script has read.
-        arguments: What the calls got.
+        arguments: The simple arguments of the calls.
         parameters: By the place of a `Setting`, the parameters of each class that may pass them on, e.g. a data module.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeGuard
+from typing import Any
 
 from lightning_perf.tune.sources import (
     Origin,
@@ -112,13 +112,15 @@ def _in_python(
     for node in ast.walk(file.tree):
         for rank, constant in _bound(node, name):
             if isinstance(constant, ast.Constant) and _same(constant.value, old):
-                yield rank, Origin(path, constant.lineno, *file.span(constant), text, f"{name}={text}", new)
+                begin, end = file.span(constant)
+                yield rank, Origin(path, constant.lineno, begin, end, text, f"{name}={text}", new)
 
 
 def _bound(node: ast.AST, name: str) -> Iterator[tuple[float, ast.expr | None]]:
     """Yield the values that a node binds to a name, each with its rank."""
     if isinstance(node, ast.Call) and callee(node) not in ("DataLoader", "Trainer"):  # they are not asked for their own
-        options = [word.value.lstrip("-").replace("-", "_") for word in node.args if _is_text(word)]
+        words = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+        options = [word.lstrip("-").replace("-", "_") for word in words]
         wanted = "default" if name in options else name
         yield from ((2, keyword.value) for keyword in node.keywords if keyword.arg == wanted)
     elif isinstance(node, ast.Dict):
@@ -135,9 +137,5 @@ def _bound(node: ast.AST, name: str) -> Iterator[tuple[float, ast.expr | None]]:
         yield from ((6, value) for argument, value in (*positional, *keywords) if argument.arg == name)
 
 
-def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _same(one: Value, other: Value) -> bool:
+def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other

@@ -26,6 +26,9 @@ from lightning_perf.tune.sources import Origin, PythonFile, SourceFile, Uncertai
 OTHERS = "this call may make other loaders, which change as well"
 READERS = "checked in a copy of your project; other code may read this value, too"
 
+_OPTIONAL = str(Setting("DataLoader", {"persistent_workers": "True"}))
+"""A line that the other lines of its lever do not need."""
+
 MOST_RUNS = 4
 """Most runs of edited copies that search for the origins of values."""
 
@@ -69,7 +72,7 @@ def make_patch(
     for lever, settings in kept.items():
         files = copy.deepcopy(editor.files)
         found = [place for setting in settings for place in editor.edit(lever, setting)]
-        if not all(place.reason is None for place in found):
+        if any(place.reason is not None and place.line != _OPTIONAL for place in found):
             editor.files = files
             reason = "it changes the training unless the other lines of the lever are written, too"
             found = [replace(place, reason=place.reason or reason, remark=None) for place in found]
@@ -112,7 +115,13 @@ def find_patch(
         tried = {argument: origins.pop(0) for argument, origins in waiting.items() if origins and argument not in found}
         if not tried:
             break
-        arrived = run(sources | make_patch(kept, scouted.sites, sources, root, found | tried).texts)
+        # Other levers would only make the run longer, e.g. by compilation.
+        needed = {
+            lever: settings
+            for lever, settings in kept.items()
+            if any((each.place, name) in waiting for each in settings for name in each.arguments)
+        }
+        arrived = run(sources | make_patch(needed, scouted.sites, sources, root, found | tried).texts)
         if arrived is not None:
             found |= {
                 (place, name): origin
@@ -124,7 +133,7 @@ def find_patch(
 
 
 class _Editor:
-    """Edits files. What it cannot edit with certainty has a place with the reason.
+    """Edits files, and yields the place of each setting, with the reason if the edit is not certain.
 
     Attributes:
         files: The files with edits.

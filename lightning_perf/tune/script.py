@@ -88,7 +88,11 @@ def _shifted(original: Callable[..., Any], by: int) -> Callable[..., Any]:
 
 def _refuse_hugging_face(module: ModuleType, name: str) -> None:
     def train(*args: Any, **options: Any) -> None:  # noqa: ARG001
-        raise NoFitError(f"{name} trains with the Trainer of transformers. tune needs a Lightning Trainer")
+        raise NoFitError(
+            f"{name} trains with the Trainer of transformers, and tune needs a Lightning Trainer. Instead, add "
+            "lightning_perf.PerfTrainerCallback() to its callbacks: the report names the TrainingArguments to change. "
+            "Then prove each change with lightning-perf study"
+        )
 
     module.Trainer.train = train
 

@@ -1,4 +1,4 @@
-"""Files of a project with edits: made on the text, and checked on what the text means."""
+"""Files of a project with edits of their text. A check shows that their meaning changed as intended."""
 
 from __future__ import annotations
 
@@ -200,16 +200,9 @@ class YamlFile(SourceFile):
     def is_exact(self) -> bool:
         """Return whether the edited text has the edited content."""
         try:
-            return repr(_sorted(YamlFile.parse(self.edited()).data)) == repr(_sorted(self.data))
+            return bool(YamlFile.parse(self.edited()).data == self.data)
         except UncertainError:
             return False
-
-
-def _sorted(data: Any) -> Any:
-    """Return the content of a YAML file in an order that does not depend on the text."""
-    if isinstance(data, dict):
-        return sorted(((key, _sorted(value)) for key, value in data.items()), key=repr)
-    return [_sorted(value) for value in data] if isinstance(data, list) else data
 
 
 def yaml_text(value: Value, near: str = "") -> str:
