@@ -42,7 +42,7 @@ CONFIRMING_PAIRS = 2
 """Pairs of fresh processes that a lever has to pass after its first one, before it is kept."""
 
 LEAST_CHECK_S = 60.0
-"""Time that a run of an edited copy may take, also if the budget is spent."""
+"""Time for the check of a patch in a copy of the project, also if the budget is spent."""
 
 CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
@@ -142,18 +142,20 @@ class _Campaign:
     def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
         if not isinstance(self._source, Script):
             return Patch("", ())
-        return find_patch(self._kept_settings(scouted), scouted, sources, self._source.root, self._arguments_in_copy)
+        until_s = time.monotonic() + max(self._budget.left_s(), LEAST_CHECK_S)
 
-    def _arguments_in_copy(self, texts: Mapping[str, bytes]) -> Arguments | None:
-        """Run the script in an edited copy of its project; None if that fails."""
-        if self._interrupted or not isinstance(self._source, Script):
-            return None
-        self._progress.doing("checking the patch in a copy of the project")
-        try:
-            with trial_errors():
-                return run_in_copy(self._order_for((), 0), texts, max(self._budget.left_s(), LEAST_CHECK_S))
-        except (TrialError, OSError, KeyboardInterrupt):
-            return None
+        def run(texts: Mapping[str, bytes]) -> Arguments | None:
+            left_s = until_s - time.monotonic()
+            if self._interrupted or left_s <= 0:
+                return None
+            self._progress.doing("checking the patch in a copy of the project")
+            try:
+                with trial_errors():
+                    return run_in_copy(self._order_for((), 0), texts, left_s)
+            except (TrialError, OSError, KeyboardInterrupt):
+                return None
+
+        return find_patch(self._kept_settings(scouted), scouted, sources, self._source.root, run)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")

@@ -181,8 +181,7 @@ class _Editor:
             place = replace(place, file=_shown(site.path, self._root), line_number=site.line)
             file = self._file(site.path)
             assert isinstance(file, PythonFile)
-            follows = ("DataLoader", "num_workers") in self._origins
-            _edit(file, site, setting, follows=follows)
+            _edit(file, site, setting)
             self._check(site.path)
         except UncertainError as error:
             for name, names in error.origins.items():
@@ -209,7 +208,7 @@ def _made_elsewhere(function: str, setting: Setting) -> str:
     return f"{function} makes this call, which is not in your files"
 
 
-def _edit(file: PythonFile, site: Site, setting: Setting, *, follows: bool) -> None:
+def _edit(file: PythonFile, site: Site, setting: Setting) -> None:
     """Add the edits of one setting. Nothing is added if one of them is not certain."""
     call = _find_call(file, site)
     if setting.place == "module":
@@ -217,7 +216,7 @@ def _edit(file: PythonFile, site: Site, setting: Setting, *, follows: bool) -> N
     elif setting.place == "statement":
         _insert(file, call, setting.code)
     else:
-        _set_arguments(file, call, site, setting, follows=follows)
+        _set_arguments(file, call, site, setting)
 
 
 def _find_call(file: PythonFile, site: Site) -> ast.Call:
@@ -233,7 +232,7 @@ def _find_call(file: PythonFile, site: Site) -> ast.Call:
     return found[0]
 
 
-def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting, *, follows: bool) -> None:
+def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting) -> None:
     arguments = dict(setting.arguments)
     given = _given(call, site, arguments)
     if setting.place == "optimizer":
@@ -249,9 +248,14 @@ def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Settin
         name, old = next(iter(elsewhere.items()))
         reason = f"{name} is the expression {_short(file.text(old))}: change its value"
         raise UncertainError(reason, {name: _names(old) for name, old in elsewhere.items()})
-    if follows and "persistent_workers" in arguments and "num_workers" in given:
-        # DataLoader refuses persistent workers where a configuration sets no workers.
-        arguments["persistent_workers"] = f"{file.text(given['num_workers'])} > 0"
+    if "num_workers" in given and "num_workers" not in arguments:
+        # Its value is set elsewhere, maybe to 0 in another configuration. DataLoader then refuses these two.
+        some = f"{file.text(given['num_workers'])} > 0"
+        without = {
+            "persistent_workers": some,
+            "prefetch_factor": f"{arguments.get('prefetch_factor')} if {some} else None",
+        }
+        arguments |= {name: text for name, text in without.items() if name in arguments}
     for name, value in arguments.items():
         if name not in replaced:
             file.added.setdefault(call, {})[name] = value

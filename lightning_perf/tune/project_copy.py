@@ -52,12 +52,10 @@ def move_to_copy(script: Script, copy: Path) -> Script:
     def moved(word: str) -> str:
         return str(copy) + word[len(str(root)) :] if word == str(root) or word.startswith(f"{root}{os.sep}") else word
 
-    words = [str(Path(word).absolute()) if Path(word).is_absolute() else word for word in script.words]
-    script = replace(script, words=tuple(map(moved, words)))
     sys.path[:] = [word if "site-packages" in word else moved(word) for word in sys.path]
     if here.is_relative_to(root):
         os.chdir(copy / here.relative_to(root))
-    return script
+    return replace(script, words=tuple(map(moved, script.words)))
 
 
 def arguments_of(training: Training) -> Arguments:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Arguments, Order, Profile, Scouted
 from lightning_perf.tune.origins import find_origins, parse_file
 from lightning_perf.tune.pairs import start_worker
@@ -123,11 +124,14 @@ def test_of_several_keys_the_one_whose_value_arrives_is_edited(tmp_path):
         workers = yaml.safe_load(texts["c.yaml"])["data"]["workers"]
         return {"DataLoader": {"num_workers": workers, "persistent_workers": False, "batch_size": 4}, "Trainer": {}}
 
-    patch, runs = search(tmp_path, files, [WORKERS], arrived)
+    prefetching = Setting("DataLoader", WORKERS.arguments | {"prefetch_factor": "4"})
+    patch, runs = search(tmp_path, files, [prefetching], arrived)
     assert len(runs) == 2
-    assert 'num_workers=config["workers"], persistent_workers=config["workers"] > 0)' in patch.diff
+    # DataLoader refuses both where another configuration sets no workers.
+    some = 'config["workers"] > 0'
+    assert f'config["workers"], persistent_workers={some}, prefetch_factor=4 if {some} else None)' in patch.diff
     assert [(place.file, place.line, place.remark) for place in patch.places] == [
-        ("a.py", "DataLoader(…, persistent_workers=True)", None), ("c.yaml", "workers: 2", READERS),
+        ("a.py", "DataLoader(…, persistent_workers=True, prefetch_factor=4)", None), ("c.yaml", "workers: 2", READERS),
     ]  # fmt: skip
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch.diff.encode(), check=True)
     assert (tmp_path / "c.yaml").read_text() == "data:\n  workers: 2\n"
