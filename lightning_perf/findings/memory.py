@@ -60,7 +60,7 @@ def allocator(analysis: RankAnalysis) -> Problem | None:
             f"The device waits for them in {format_count(calls)} gaps between {format_count(kernels)} kernels, as if "
             "nothing was cached."
             if uncached
-            else None,
+            else "",
         ),
         f"{UNCACHED_FIX} {fix}" if uncached else fix,
         SavingRange(
