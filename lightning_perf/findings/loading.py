@@ -103,6 +103,9 @@ MANY_TENSORS = 8
 
 MEASURE = "Measure before you use worker processes"
 
+WITHOUT_WORKERS = "Measure num_workers=0: lightning-perf tune tries it. A batch has few tensors already."
+"""The advice if receiving batches is slow, although a batch has few tensors."""
+
 
 class _Wait(Struct, frozen=True):
     """A step that waits for its batch."""
@@ -349,8 +352,10 @@ def _more_workers(wait: _Wait) -> Problem:
     if transfer is not None and measured and transfer.received_ns[0] * wait.fetches >= wait.wait_ns / 2:
         cause = Cause("receiving", transfer.text)
     if cause is not None and cause.kind in OTHER_THAN_MORE:
+        batch = wait.analysis.metadata.batch
+        few = cause.kind == "receiving" and batch is not None and batch.complete and batch.tensors < MANY_TENSORS
         return _advice(
-            f"{cause.fix[0].upper()}{cause.fix[1:]}.",
+            WITHOUT_WORKERS if few else f"{cause.fix[0].upper()}{cause.fix[1:]}.",
             (0.0, best_ns),
             "The wait gets shorter by as much as the workers, or the transfer, get faster.",
             (cause.text, "More worker processes do not shorten that." if cause.kind == "receiving" else ""),

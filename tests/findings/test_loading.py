@@ -229,9 +229,13 @@ def test_a_recording_without_the_contents_of_a_batch_asks_to_measure(batch: dict
 
 
 def test_workers_that_only_send_are_not_raised() -> None:
-    finding = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=sending(6.0, 4.0))
+    slow = sending(6.0, 4.0)
+    finding = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=slow, batch=MANY_TENSORS)
     assert finding.action.startswith("Send fewer, larger tensors")
     assert finding.saving_low_ms == 0
+    few = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=slow, batch=ONE_TENSOR)
+    assert few.action.startswith("Measure num_workers=0")
+    assert "fewer, larger" not in few.action
     quick = on_cpu(5_000, 20_000, loader=WORKERS, workers=1, threads=1, transfer=sending(1.0, 0.4))
     assert quick.action.startswith("Raise num_workers")
 
@@ -303,7 +307,7 @@ WORKER = WorkerGrowth(4, 0, 9, 0, 0, 0, 0, cpu=0.1, core_wait=0.05, disk_wait=0.
         ({"disk_wait": 0.7, "memory_stalls": 0.8}, "short of memory", "Free memory"),
         ({"disk_wait": 0.7, "memory_stalls": 0.2}, "for 70.0 %", "Read less from"),
         ({}, "such as a network, a lock or a sleep, for 85.0 %", "Find the stage that waits by lightning-perf data"),
-        ({"open_batches": 0.1, "queued": 0.9}, "batches wait in the queue", "Send fewer, larger tensors"),
+        ({"open_batches": 0.1, "queued": 0.9}, "batches wait in the queue", "Measure num_workers=0"),
         ({"open_batches": 0.1, "queued": 0.4}, "single batches take much longer", "Raise prefetch_factor"),
         ({"slow": 2}, "Worker process 2 of 0 to 3 is slower than the others.", "Find out why this worker"),
         # Each of them is less than half of the wait.
