@@ -229,7 +229,7 @@ class Captures(StepObserver):
         self._detector = SlowStepDetector(config)
         self._files = FileRequests(folder, rank=loop.rank, world_size=loop.world_size) if config.on_file else None
         self._signals: SignalRequests | None = None
-        self._step_ns = 0  # of the last step whose time is known
+        self._step_ns = 0  # of the last step with a known time
         self._judged = False
         self._settling = True  # the first step of a fit is unlike the others
         self._slow = 0
