@@ -189,12 +189,12 @@ class PerfCallback(ObservedCallback):
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the sanity check."""
         for account in self._accounts:
-            account.sanity_check_starts()
+            account.sanity_check(True)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the rest of the preparations."""
         for account in self._accounts:
-            account.sanity_check_ends()
+            account.sanity_check(False)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""

@@ -34,14 +34,16 @@ STEP = ["fetch", "transfer", "forward", "optimizer", "backward", "optimizer"]
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_marks_span_whole_steps_with_their_phases_inside(tmp_path: Path, name: str) -> None:
-    fit(tmp_path, name=name)
+def test_marks_span_whole_steps_with_their_phases_and_all_operators_inside(tmp_path: Path, name: str) -> None:
+    fit(tmp_path, name=name, val=2)
     (file,) = trace_files(tmp_path)
     assert file.parent == tmp_path / "perf"
     assert step_numbers(tmp_path) == [[1, 2]]
     assert phases_by_step(file) == [STEP, STEP]
     first, second = step_marks(file)
     assert first.end <= second.start
+    operators = [e for e in events(file) if e["cat"] == "cpu_op"]
+    assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in (first, second)) for e in operators)
     for step in (first, second):
         ranges = [inner for inner in marks(file, "perf::") if step.holds(inner)]
         assert all(a.end <= b.start for a, b in pairwise(ranges)), "phases overlap"
@@ -62,15 +64,6 @@ def test_ranges_nest(tmp_path: Path, options: dict[str, Any]) -> None:
     fit(tmp_path, **options)
     (file,) = trace_files(tmp_path)
     assert_nested(file)
-
-
-def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
-    fit(tmp_path, val=2)
-    (file,) = trace_files(tmp_path)
-    steps = step_marks(file)
-    operators = [e for e in events(file) if e["cat"] == "cpu_op"]
-    assert operators
-    assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in steps) for e in operators)
 
 
 @pytest.mark.parametrize(

@@ -39,28 +39,22 @@ def test_trains_bit_for_bit_and_reports_it(tmp_path, mode, name):
     assert analyze(tmp_path / "perf").precision == report.precision
 
 
-def test_keep_fp32_and_tf32_come_through(tmp_path):
-    fit(tmp_path, perf(precision="bf16-mixed", keep_fp32=["fc"], tf32="on"), make_net())
-    found = analyze(tmp_path / "perf").precision
+def reported(folder: Any) -> Any:
+    found = analyze(folder / "perf").precision
     assert found is not None
-    assert found.setting.keep_fp32 == ("fc",)
-    assert found.setting.fp32.tf32_matmul
+    return found
 
 
-def test_says_which_fp32_it_was_without_being_asked(tmp_path):
-    fit(tmp_path, perf(), make_net())
-    found = analyze(tmp_path / "perf").precision
-    assert found is not None
-    assert (found.setting.precision, found.setting.requested) == ("32-true", None)
-    assert "FP32 is" in str(found.setting.fp32)
-
-
-def test_adopts_a_trainer_in_mixed_precision(tmp_path):
-    fit(tmp_path, perf(), make_net(Recipe(overflow_at=1)), **stock_options("16-mixed"))
-    found = analyze(tmp_path / "perf").precision
-    assert found is not None
-    assert found.loss_scale is not None
-    assert found.loss_scale.skipped_steps == 1
+def test_the_report_has_the_precision_and_its_fp32(tmp_path):
+    fit(tmp_path / "a", perf(precision="bf16-mixed", keep_fp32=["fc"], tf32="on"), make_net())
+    setting = reported(tmp_path / "a").setting
+    assert (setting.keep_fp32, setting.fp32.tf32_matmul) == (("fc",), True)
+    fit(tmp_path / "b", perf(), make_net())
+    setting = reported(tmp_path / "b").setting
+    assert (setting.precision, setting.requested) == ("32-true", None)
+    assert "FP32 is" in str(setting.fp32)
+    fit(tmp_path / "c", perf(), make_net(Recipe(overflow_at=1)), **stock_options("16-mixed"))
+    assert reported(tmp_path / "c").loss_scale.skipped_steps == 1, "it adopts a Trainer in mixed precision"
 
 
 @pytest.mark.parametrize("first", ["perf", "precision"])
@@ -78,12 +72,9 @@ def test_shares_folder_and_report_with_a_precision_callback(tmp_path, first):
     assert (tmp_path / "alone" / "perf" / "precision.json").exists()
 
 
-def test_precision_given_twice_is_refused(tmp_path):
+def test_conflicts_are_errors_and_not_faults_of_profiling(tmp_path):
     with pytest.raises(PrecisionError, match="Give all of it to the PrecisionCallback"):
         fit(tmp_path, perf(precision="bf16-mixed"), make_net(), callbacks=[PrecisionCallback("bf16-mixed")])
-
-
-def test_conflicts_are_errors_and_not_faults_of_profiling(tmp_path):
     module = make_net()
     with pytest.raises(PrecisionError, match="the Trainer is in '64-true'"):
         fit(tmp_path, perf(precision="16-mixed"), module, precision="64-true")

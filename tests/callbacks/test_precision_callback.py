@@ -149,24 +149,29 @@ def test_scaler_lives_on_in_a_second_fit(tmp_path):
     assert callback.loss_scale.attempts == 3
 
 
-def test_adopts_the_precision_the_trainer_has(tmp_path):
-    callback = PrecisionCallback("16-mixed")
-    options = stock_options("16-mixed", init_scale=1024.0)
-    outcome = fit(tmp_path, callback, make_net(), **options)
-    assert outcome.trainer.precision_plugin is options["plugins"][0]
-    assert callback.setting is not None
-    assert (callback.setting.switched, callback.setting.weight_cache) == (False, False)
-    assert callback.loss_scale is not None
-    assert callback.loss_scale.initial_scale == 1024.0
-
-
-def test_without_a_precision_it_monitors_what_the_trainer_does(tmp_path):
-    callback = PrecisionCallback()
-    fit(tmp_path, callback, make_net())
-    assert callback.setting is not None
-    assert (callback.setting.precision, callback.setting.weight_cache) == ("32-true", None)
-    assert callback.loss_scale is None
-    assert callback.underflow is None
+@pytest.mark.parametrize(
+    ("precision", "recipe", "safe", "adopted", "setting"),
+    [
+        ("16-mixed", Recipe(), True, True, ("16-mixed", False, False)),
+        (None, Recipe(), True, False, ("32-true", False, None)),
+        ("bf16-mixed", Recipe(), True, False, ("bf16-mixed", True, True)),
+        ("bf16-mixed", Recipe(), False, False, ("bf16-mixed", True, False)),  # a bug of torch under no_grad
+        # With the cache on, the second forward pass would compute with the weights from before the first step.
+        ("bf16-mixed", Recipe(manual=True, optimizers=2), True, False, ("bf16-mixed", True, False)),
+    ],
+)
+def test_the_setting_of_a_run(tmp_path, monkeypatch, precision, recipe, safe, adopted, setting):
+    monkeypatch.setattr(precision_switch, "weight_cache_is_safe", lambda device, dtype: safe)
+    callback = PrecisionCallback(precision)
+    options = stock_options("16-mixed", init_scale=1024.0) if adopted else {}
+    outcome = fit(tmp_path, callback, make_net(recipe), **options)
+    found = callback.setting
+    assert found is not None
+    assert (found.precision, found.switched, found.weight_cache) == setting
+    assert (callback.loss_scale and callback.loss_scale.initial_scale) == (1024.0 if adopted else None)
+    assert (outcome.trainer.precision_plugin in options.get("plugins", ())) is adopted
+    if recipe.manual:
+        assert same(outcome, fit(tmp_path, None, make_net(recipe), precision="bf16-mixed"))
 
 
 def test_weight_used_many_times_is_cast_once(tmp_path) -> None:
@@ -195,24 +200,6 @@ def test_weight_used_many_times_is_cast_once(tmp_path) -> None:
             x = shared(x)
     assert casts == {"ours": sum(read_graph(x.sum()).casts.values()), "stock": 32}
     assert casts["ours"] == 2
-
-
-def test_weight_cache_is_off_where_the_no_grad_bug_occurs(tmp_path, monkeypatch):
-    monkeypatch.setattr(precision_switch, "weight_cache_is_safe", lambda device, dtype: False)
-    callback = PrecisionCallback("bf16-mixed")
-    fit(tmp_path, callback, make_net())
-    assert callback.setting is not None
-    assert callback.setting.weight_cache is False
-
-
-def test_weights_are_fresh_after_a_step_inside_a_manual_training_step(tmp_path):
-    # With the cache on, the second forward pass would compute with the weights from before the first step.
-    recipe = Recipe(manual=True, optimizers=2)
-    callback = PrecisionCallback("bf16-mixed")
-    ours = fit(tmp_path, callback, make_net(recipe))
-    assert same(ours, fit(tmp_path, None, make_net(recipe), precision="bf16-mixed"))
-    assert callback.setting is not None
-    assert callback.setting.weight_cache is False
 
 
 def test_copies_take_no_part_in_a_run(tmp_path) -> None:

@@ -142,6 +142,18 @@ class FitAccountant:
         stack.phases = self._no_phases
 
         self._wrapped = WrappedMethods()
+        self._signal_plans = {
+            Signal.FETCH: ActionPlan(
+                self._fetch_announced, functools.partial(self._own_work_becomes, FETCH), stopped=self._fetch_stopped
+            ),
+            Signal.EPOCH: ActionPlan(
+                self._epoch_starts,
+                stopping=functools.partial(stack.enter, self._windows),
+                stopped=self._epoch_stopped,
+            ),
+            Signal.CHECKPOINT: self._entry_plan(self._gather),
+            **{signal: self._phase_plan(phase) for signal, phase in _SIGNALS.items()},
+        }
         self.hooks = ProfilerHooks(trainer.profiler, self.plan)
         """Whoever else listens to the Trainer's profiler uses these: two layers of hooks would cost twice."""
         self._wrapped.wrap(trainer.profiler, "describe", self._describing)
@@ -165,14 +177,9 @@ class FitAccountant:
     # The parts of a fit. The callback's own hooks and some actions of the Trainer mark their limits.
 
     @_guarded
-    def sanity_check_starts(self) -> None:
-        """The sanity check starts."""
-        self._set_base(self._sanity)
-
-    @_guarded
-    def sanity_check_ends(self) -> None:
-        """The sanity check has ended, and the training set is loaded next."""
-        self._set_base(self.stack.entry("set-up", "Trainer and strategy"))
+    def sanity_check(self, runs: bool) -> None:
+        """The sanity check starts, or has ended, and the training set is loaded next."""
+        self._set_base(self._sanity if runs else self.stack.entry("set-up", "Trainer and strategy"))
 
     @_guarded
     def training_starts(self) -> None:
@@ -263,45 +270,26 @@ class FitAccountant:
 
     def _plan(self, action: str, signal: Signal | None) -> ActionPlan:
         stack = self.stack
-        if signal is Signal.FETCH:
-            return ActionPlan(
-                announced=self._fetch_announced,
-                started=functools.partial(self._own_work_becomes, FETCH),
-                stopped=self._fetch_stopped,
-            )
-        if signal is Signal.EPOCH:
-            return ActionPlan(
-                announced=self._epoch_starts,
-                stopping=functools.partial(stack.enter, self._windows),
-                stopped=self._epoch_stopped,
-            )
+        data = _DATA_HOOKS.match(action)
         if signal is Signal.VALIDATION:
             announced = self._validation_announced
             if action.endswith(".val_next"):
                 started = functools.partial(self._own_work_becomes, VALIDATION_FETCH)
                 return ActionPlan(announced, started, stopped=self._fetch_stopped)
-            data = _DATA_HOOKS.match(action)
             if data is None:
                 return ActionPlan(announced, stack.leave)
             number = stack.entry("data preparation", data["hook"])
             return ActionPlan(announced, functools.partial(stack.replace, number), stopped=stack.leave)
-        if signal is Signal.CHECKPOINT:
-            return self._entry_plan(self._gather)
-        if signal in _SIGNALS:
-            return self._phase_plan(_SIGNALS[signal])
+        if signal is not None:
+            return self._signal_plans.get(signal, ActionPlan())
         if action.startswith("[Strategy]"):
-            if action.endswith(".backward"):
-                return self._phase_plan(BACKWARD)
-            if action.endswith(".validation_step"):
-                return self._phase_plan(VALIDATION_COMPUTE)
-            return ActionPlan()
-        data = _DATA_HOOKS.match(action)
+            phases = {"backward": BACKWARD, "validation_step": VALIDATION_COMPUTE}
+            phase = phases.get(action.rpartition(".")[2])
+            return ActionPlan() if phase is None else self._phase_plan(phase)
         if data is not None:
             return self._entry_plan(stack.entry("data preparation", data["hook"] or data["module"]))
         callback = _CALLBACK.match(action)
-        if callback is not None:
-            return self._callback_plan(callback["key"], callback["hook"])
-        return ActionPlan()
+        return ActionPlan() if callback is None else self._callback_plan(callback["key"], callback["hook"])
 
     def _entry_plan(self, number: int) -> ActionPlan:
         return ActionPlan(started=functools.partial(self.stack.enter, number), stopped=self.stack.leave)

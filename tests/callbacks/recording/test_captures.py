@@ -369,7 +369,7 @@ def test_what_is_slow(times: list[int], options: dict[str, Any], found: list[int
         ({"active": 0}, ValueError, "active=0"),
         ({"deviations": -1.0}, ValueError, "deviations"),
         ({"min_excess": float("nan")}, ValueError, "min_excess=nan"),
-        ({"max_bytes": 1.5}, TypeError, "max_bytes is a whole number"),
+        ({"max_bytes": 1.5}, TypeError, "max_bytes must be a whole number"),
         ({"cooldown": True}, TypeError, "cooldown"),
         ({"on_signal": 1}, TypeError, "on_signal must be True or False"),
     ],
