@@ -228,13 +228,16 @@ class _Totals(StepObserver):
             self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
-        if self._state.whole_steps:
-            account = self._account
-            account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
-            account.collections = self.garbage.totals()
-            use = thread_use()
-            if use is not None and self._use is not None:
-                account.core_wait_ns = max(0, use[1] - self._use[1])
+        if not self._state.whole_steps:
+            return
+        use = thread_use()
+        self._account.totals = {
+            "steps": self._state.whole_steps,
+            "samples": self._samples,
+            "tokens": self._tokens,
+            "collections": self.garbage.totals(),
+            "core_wait_ns": max(0, use[1] - self._use[1]) if use is not None and self._use is not None else None,
+        }
 
     def close(self) -> None:
         """Stop to watch the garbage collector."""

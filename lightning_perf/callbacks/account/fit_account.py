@@ -26,7 +26,6 @@ from lightning_perf.run_files.fit.account import (
     VERSION,
     AccountFacts,
     FitAccount,
-    GcTotals,
     Group,
     LoaderStart,
     write_account,
@@ -84,12 +83,7 @@ class FitAccountant:
     An error in here ends the account, and the training continues.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        *,
-        now_ns: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    def __init__(self, trainer: Trainer, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         global _fits_of_process
         self.stack = stack = TimeStack("set-up", "Trainer and strategy", now_ns)
         stack.enter(stack.entry("own cost", "hooks"))
@@ -100,11 +94,8 @@ class FitAccountant:
         """Where the account goes; None before training has started."""
         self.complete_report: Callable[[FitAccount], None] = lambda _: None
         """Called with the account of the whole fit when `Trainer.fit` ends."""
-        self.steps: int | None = None
-        self.samples: int | None = None
-        self.tokens: int | None = None
-        self.collections: tuple[GcTotals, ...] = ()
-        self.core_wait_ns: int | None = None
+        self.totals: dict[str, Any] = {}
+        """Fields of `FitAccount` that only the observers of steps know."""
         self._trainer = trainer
         self._failed = False
         self.closed = False
@@ -122,13 +113,9 @@ class FitAccountant:
         self._start: _Start | None = None
 
         entry = stack.entry
-        self._sanity = entry("sanity check", "")
         self._boundary = entry("epoch boundaries", "")
-        self._teardown = entry("tear-down", "")
         self._validation = entry("validation", "metrics and loop")
         self._windows = entry("own cost", "step timer and profiler windows")
-        self._gather = entry("checkpoints", "gather")
-        self._write = entry("checkpoints", "write")
         self._bases = {group: entry(group, "loop") for group in ("first step", "training steps")}
         self._step_phases = {
             group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
@@ -151,13 +138,13 @@ class FitAccountant:
                 stopping=functools.partial(stack.enter, self._windows),
                 stopped=self._epoch_stopped,
             ),
-            Signal.CHECKPOINT: self._entry_plan(self._gather),
+            Signal.CHECKPOINT: self._entry_plan(entry("checkpoints", "gather")),
             **{signal: self._phase_plan(phase) for signal, phase in _SIGNALS.items()},
         }
         self.hooks = ProfilerHooks(trainer.profiler, self.plan)
         """Whoever else listens to the Trainer's profiler uses these: two layers of hooks would cost twice."""
         self._wrapped.wrap(trainer.profiler, "describe", self._describing)
-        self._wrap(trainer.strategy, "save_checkpoint", lambda: self._write)
+        self._wrap(trainer.strategy, "save_checkpoint", functools.partial(entry, "checkpoints", "write"))
         for logger in trainer.loggers:
             for name in LOGGER_METHODS:
                 self._wrap(logger, name, functools.partial(entry, "logging", f"{type(logger).__name__}.{name}"))
@@ -179,7 +166,8 @@ class FitAccountant:
     @_guarded
     def sanity_check(self, runs: bool) -> None:
         """The sanity check starts, or has ended, and the training set is loaded next."""
-        self._set_base(self._sanity if runs else self.stack.entry("set-up", "Trainer and strategy"))
+        group: tuple[Group, str] = ("sanity check", "") if runs else ("set-up", "Trainer and strategy")
+        self._set_base(self.stack.entry(*group))
 
     @_guarded
     def training_starts(self) -> None:
@@ -193,7 +181,7 @@ class FitAccountant:
         """Training has ended (`on_train_end`)."""
         self._end_of_first_step(always=True)
         self._training = self._validating = False
-        self._set_base(self._teardown)
+        self._set_base(self.stack.entry("tear-down", ""))
         self.stack.phases = self._no_phases
 
     def mark_steps(self, steps: int) -> None:
@@ -228,7 +216,7 @@ class FitAccountant:
         self._end_of_first_step(always=True)
         wall_ns = self.stack.close()
         phases = (self._step_phases["first step"][FORWARD], self._step_phases["training steps"][FORWARD])
-        steps = self.steps if self.steps is not None else int(self._trainer.global_step) - self._global_step
+        steps = max(0, self.totals.get("steps", int(self._trainer.global_step) - self._global_step))
         return FitAccount(
             version=VERSION,
             rank=int(self._trainer.global_rank),
@@ -237,17 +225,13 @@ class FitAccountant:
             before_ns=self._before_ns,
             first_step_end_ns=self._first_step_end_ns,
             compile_ns=self._compile_ns,
-            steps=max(0, steps),
             batches=sum(self.stack.counts[number] for number in phases),
-            samples=self.samples,
             epochs=self._epochs,
             validations=self._validations,
-            entries=self.stack.entries(max(0, steps)),
+            entries=self.stack.entries(steps),
             starts=tuple(self._starts),
             facts=self._facts(),
-            tokens=self.tokens,
-            collections=self.collections,
-            core_wait_ns=self.core_wait_ns,
+            **{"samples": None, **self.totals, "steps": steps},
         )
 
     def close(self) -> None:
