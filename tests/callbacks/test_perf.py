@@ -147,15 +147,6 @@ def test_the_trainers_timing_profilers_go_on(tmp_path: Path, profiler: str) -> N
         assert len(trainer.profiler.recorded_durations["run_training_batch"]) == 8
 
 
-def test_step_samples(tmp_path: Path) -> None:
-    fit(tmp_path, 6, callback=quick(warmup=1))
-    rows = samples(tmp_path)
-    assert [row["step"] for row in rows] == list(range(6))
-    assert [row["profiled"] for row in rows] == [False, True, True, True, False, False]
-    assert all(0 < row["data_wait_ns"] < row["step_ns"] for row in rows)
-    assert all(row["device_ns"] is None and row["samples"] == 2 for row in rows)
-
-
 def test_slow_data_is_seen_as_data_wait(tmp_path: Path) -> None:
     class Slow(Points):
         def __getitem__(self, index: int) -> Any:
@@ -191,7 +182,7 @@ def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
     assert saved.trust.analysis_ns is not None
 
 
-def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> None:
+def test_step_samples_and_what_the_profiler_did_are_saved_for_a_later_analysis(tmp_path: Path) -> None:
     callback = PerfCallback(skip_first=9, warmup=2, active=3, report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(30))
     (file,) = trace_files(tmp_path)
@@ -200,5 +191,8 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     (each,) = trust.windows
     assert (each.window.first_step, each.window.last_step, each.window.recorded_steps) == (9, 13, 3)
     assert each.window.trace_bytes == file.stat().st_size
-    profiled = [row["step"] for row in samples(tmp_path) if row["profiled"]]
-    assert profiled == list(range(9, 14))
+    rows = samples(tmp_path)
+    assert [row["step"] for row in rows] == list(range(30))
+    assert [row["step"] for row in rows if row["profiled"]] == list(range(9, 14))
+    assert all(0 < row["data_wait_ns"] < row["step_ns"] for row in rows)
+    assert all(row["device_ns"] is None and row["samples"] == 2 for row in rows)

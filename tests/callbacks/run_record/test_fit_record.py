@@ -203,33 +203,32 @@ def test_the_same_weights_compiled_differ_in_that_alone(tmp_path: Path, baseline
     assert rows(baseline, compiled) == {"model.compiled"}
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_an_error_marks_the_record(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "error", "outcome", "text"),
+    [
+        *((name, ZeroDivisionError("own"), Outcome.FAILED, "ZeroDivisionError: own") for name in PACKAGES),
+        (PACKAGES[0], KeyboardInterrupt(), Outcome.STOPPED, "KeyboardInterrupt"),
+    ],
+)
+def test_an_error_marks_the_record(
+    tmp_path: Path, name: str, error: BaseException, outcome: Outcome, text: str
+) -> None:
     def fails(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
         if self.current_epoch == 1:
-            raise ZeroDivisionError("training's own")
+            raise error
         return self.loss(batch)
-
-    with pytest.raises(ZeroDivisionError):
-        train(tmp_path, name=name, module={"training_step": fails})
-    record = only(tmp_path)
-    assert (record.outcome, record.error) == (Outcome.FAILED, "ZeroDivisionError: training's own")
-    assert [epoch.epoch for epoch in record.epochs] == [0]
-    assert record.steps is not None
-    assert record.steps.steps + record.steps.warmup_steps == 6
-
-
-def test_ctrl_c_marks_the_record(tmp_path: Path) -> None:
-    def stops(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        raise KeyboardInterrupt
 
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with pytest.raises(SystemExit):
-            train(tmp_path, module={"training_step": stops})
+        with pytest.raises((ZeroDivisionError, SystemExit)):
+            train(tmp_path, name=name, module={"training_step": fails})
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert only(tmp_path).outcome is Outcome.STOPPED
+    record = only(tmp_path)
+    assert (record.outcome, record.error) == (outcome, text)
+    assert [epoch.epoch for epoch in record.epochs] == [0]
+    assert record.steps is not None
+    assert record.steps.steps + record.steps.warmup_steps == 6
 
 
 def test_a_killed_run_keeps_what_was_finished_and_counts_as_interrupted(tmp_path: Path) -> None:
