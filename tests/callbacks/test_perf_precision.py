@@ -39,22 +39,24 @@ def test_trains_bit_for_bit_and_reports_it(tmp_path, mode, name):
     assert analyze(tmp_path / "perf").precision == report.precision
 
 
-def reported(folder: Any) -> Any:
-    found = analyze(folder / "perf").precision
+def test_keep_fp32_and_tf32_come_through(tmp_path):
+    fit(tmp_path, perf(precision="bf16-mixed", keep_fp32=["fc"], tf32="on"), make_net())
+    found = analyze(tmp_path / "perf").precision
     assert found is not None
-    return found
+    assert found.setting.keep_fp32 == ("fc",)
+    assert found.setting.fp32.tf32_matmul
 
 
-def test_the_report_has_the_precision_and_its_fp32(tmp_path):
-    fit(tmp_path / "a", perf(precision="bf16-mixed", keep_fp32=["fc"], tf32="on"), make_net())
-    setting = reported(tmp_path / "a").setting
-    assert (setting.keep_fp32, setting.fp32.tf32_matmul) == (("fc",), True)
-    fit(tmp_path / "b", perf(), make_net())
-    setting = reported(tmp_path / "b").setting
-    assert (setting.precision, setting.requested) == ("32-true", None)
-    assert "FP32 is" in str(setting.fp32)
-    fit(tmp_path / "c", perf(), make_net(Recipe(overflow_at=1)), **stock_options("16-mixed"))
-    assert reported(tmp_path / "c").loss_scale.skipped_steps == 1, "it adopts a Trainer in mixed precision"
+@pytest.mark.parametrize("mode", ["32-true", "16-mixed"])
+def test_the_precision_of_a_trainer_is_reported_without_being_asked(tmp_path, mode):
+    fit(tmp_path, perf(), make_net(Recipe(overflow_at=1)), **stock_options(mode) if mode == "16-mixed" else {})
+    found = analyze(tmp_path / "perf").precision
+    assert found is not None
+    assert (found.setting.precision, found.setting.requested) == (mode, None)
+    assert "FP32 is" in str(found.setting.fp32)
+    assert (found.loss_scale.skipped_steps if found.loss_scale is not None else None) == (
+        1 if mode == "16-mixed" else None
+    )
 
 
 @pytest.mark.parametrize("first", ["perf", "precision"])
@@ -72,9 +74,12 @@ def test_shares_folder_and_report_with_a_precision_callback(tmp_path, first):
     assert (tmp_path / "alone" / "perf" / "precision.json").exists()
 
 
-def test_conflicts_are_errors_and_not_faults_of_profiling(tmp_path):
+def test_precision_given_twice_is_refused(tmp_path):
     with pytest.raises(PrecisionError, match="Give all of it to the PrecisionCallback"):
         fit(tmp_path, perf(precision="bf16-mixed"), make_net(), callbacks=[PrecisionCallback("bf16-mixed")])
+
+
+def test_conflicts_are_errors_and_not_faults_of_profiling(tmp_path):
     module = make_net()
     with pytest.raises(PrecisionError, match="the Trainer is in '64-true'"):
         fit(tmp_path, perf(precision="16-mixed"), module, precision="64-true")
