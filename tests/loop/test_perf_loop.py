@@ -17,7 +17,7 @@ from lightning.fabric import Fabric
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_perf
-from lightning_perf import CaptureOptions, PerfCallback, PerfLoop, analyze
+from lightning_perf import PerfCallback, PerfLoop, analyze
 from lightning_perf.compare.records.record import find_records
 from lightning_perf.loop.hooks import FetchHooks
 from lightning_perf.project import install_command
@@ -361,18 +361,6 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path) -> None:
         results = plain(perf)
     assert equal(results, plain(None))
     assert perf.folder is None
-
-
-def test_slow_steps_are_captured(tmp_path: Path) -> None:
-    import time
-
-    options = CaptureOptions(history=20, sustained=2, active=2, warmup=0)
-    with PerfLoop(dirpath=tmp_path, **QUICK, capture_slow_steps=options) as perf:
-        optimizer = sgd(network())
-        for index, _ in enumerate(perf.steps(loader(60))):
-            time.sleep(0.05 if 40 <= index < 50 else 0.002)
-            optimizer.step()
-    assert list(tmp_path.glob("slow-step-*"))
 
 
 def test_a_second_run_gets_another_folder_and_the_report_is_printed(

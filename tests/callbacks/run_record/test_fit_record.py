@@ -153,6 +153,15 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
     assert record.facts["data.first_batch"] is not None
 
 
+def other_weights(self: Any) -> None:
+    self.layer[2].bias.data[1] += 1e-3
+
+
+def compile_layers(self: Any) -> None:
+    if not isinstance(self.layer, torch._dynamo.OptimizedModule):
+        self.layer = torch.compile(self.layer, backend="eager")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -171,6 +180,8 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
         ({"accumulate_grad_batches": 2}, {"train.accumulate"}),
         ({"benchmark": True}, {"flags.cudnn_benchmark"}),
         ({"module": {"configure_optimizers": lambda self: torch.optim.SGD(self.parameters(), 0.2, 0.9)}}, None),
+        ({"module": {"on_fit_start": other_weights}}, {"model.initial_weights"}),
+        ({"module": {"configure_model": compile_layers}}, {"model.compiled"}),
     ],
 )
 def test_what_differs_is_told_and_nothing_else(
@@ -184,23 +195,6 @@ def test_what_differs_is_told_and_nothing_else(
     change = {**change, "callback": quiet(**{"tf32": "off", **change.get("callback", {})})}
     changed = train(tmp_path, points(**change.pop("data", {})), **change)
     assert rows(baseline, changed) == (expected or {"train.optimizer"})
-
-
-def test_other_initial_weights(tmp_path: Path, baseline: RunRecord) -> None:
-    def on_fit_start(self: Any) -> None:
-        self.layer[2].bias.data[1] += 1e-3
-
-    changed = train(tmp_path, callback=quiet(tf32="off"), module={"on_fit_start": on_fit_start})
-    assert rows(baseline, changed) == {"model.initial_weights"}
-
-
-def test_the_same_weights_compiled_differ_in_that_alone(tmp_path: Path, baseline: RunRecord) -> None:
-    def configure_model(self: Any) -> None:
-        if not isinstance(self.layer, torch._dynamo.OptimizedModule):
-            self.layer = torch.compile(self.layer, backend="eager")
-
-    compiled = train(tmp_path, callback=quiet(tf32="off"), module={"configure_model": configure_model})
-    assert rows(baseline, compiled) == {"model.compiled"}
 
 
 @pytest.mark.parametrize(
