@@ -18,7 +18,7 @@ from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Re
 from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.core_use import CoreUse, core_wait_ns
+from lightning_perf.callbacks.steps.core_use import CoreUse, thread_use
 from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Signal, StepObserver, TrainingLoop
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks
@@ -217,7 +217,7 @@ class _Totals(StepObserver):
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._next_mark = MARKED_STEPS
-        self._waited_ns = core_wait_ns()
+        self._use = thread_use()
 
     def add(self, sample: StepSample) -> None:
         """Count the sample of a step; the totals are unknown from the first step without a count on."""
@@ -228,13 +228,16 @@ class _Totals(StepObserver):
             self._account.mark_steps(self._state.whole_steps)
 
     def finish(self) -> None:
-        if self._state.whole_steps:
-            account = self._account
-            account.steps, account.samples, account.tokens = self._state.whole_steps, self._samples, self._tokens
-            account.collections = self.garbage.totals()
-            waited_ns = core_wait_ns()
-            if waited_ns is not None and self._waited_ns is not None:
-                account.core_wait_ns = max(0, waited_ns - self._waited_ns)
+        if not self._state.whole_steps:
+            return
+        use = thread_use()
+        self._account.totals = {
+            "steps": self._state.whole_steps,
+            "samples": self._samples,
+            "tokens": self._tokens,
+            "collections": self.garbage.totals(),
+            "core_wait_ns": max(0, use[1] - self._use[1]) if use is not None and self._use is not None else None,
+        }
 
     def close(self) -> None:
         """Stop to watch the garbage collector."""

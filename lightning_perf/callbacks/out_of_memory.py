@@ -6,6 +6,7 @@ import re
 import shlex
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -54,10 +55,7 @@ def report_out_of_memory(
     batch_size: int | None,
     precision: str = "",
 ) -> None:
-    """Write and print a report if a training ran out of memory. A failure in here is reported and not raised.
-
-    The arguments are those of `describe_out_of_memory`.
-    """
+    """Write and print a report if a training ran out of memory. A failure in here is reported and not raised."""
     try:
         if not is_out_of_memory(error):
             return
@@ -81,10 +79,7 @@ def describe_out_of_memory(
     batch_size: int | None,
     precision: str = "",
 ) -> OutOfMemory:
-    """Describe the state of a training at the moment of an error.
-
-    Every part is read on its own. A part that cannot be read is left out, because the error may have left the process
-    in any state.
+    """Describe the state of a training at the moment of an error. A part that cannot be read is left out.
 
     `precision` is the Trainer's option, and empty if that is not known.
     """
@@ -134,10 +129,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     """Return an error and those that led to it."""
     following: BaseException | None = error
     for _ in range(_MAX_CAUSES):
-        if following is None:
-            return
-        yield following
-        following = following.__cause__ or following.__context__
+        if following is not None:
+            yield following
+            following = following.__cause__ or following.__context__
 
 
 def _says_so(error: BaseException) -> bool:
@@ -181,20 +175,18 @@ def _listed(source: TensorSource, device: int) -> dict[str, Any]:
 
 
 def _allocator(ordinal: int | None) -> dict[str, Any]:
-    try:
+    with suppress(Exception):  # the driver may refuse any call now
         if ordinal is None:
             return {"free_bytes": free_bytes() or None}
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return {}
-        free, total = torch.cuda.mem_get_info(ordinal)
-        return {
-            "allocated_bytes": torch.cuda.memory_allocated(ordinal),
-            "reserved_bytes": torch.cuda.memory_reserved(ordinal),
-            "free_bytes": free,
-            "total_bytes": total,
-        }
-    except Exception:  # the driver may refuse any call now
-        return {}
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            free, total = torch.cuda.mem_get_info(ordinal)
+            return {
+                "allocated_bytes": torch.cuda.memory_allocated(ordinal),
+                "reserved_bytes": torch.cuda.memory_reserved(ordinal),
+                "free_bytes": free,
+                "total_bytes": total,
+            }
+    return {}
 
 
 def _save_snapshot(folder: Path, rank: int, device: str) -> str | None:
@@ -251,19 +243,20 @@ def _fix_of_phase(report: OutOfMemory, mixed: str, *, can_shard: bool) -> str:
     smaller = "Halve batch_size"
     if report.batch_size is not None and report.batch_size > 1:
         smaller += f" to {report.batch_size // 2}"
-    if report.phase == "validation":
-        return f"{smaller} of the validation loader, and do not keep outputs of validation_step."
-    if report.phase == "optimizer":
-        shard = f", or shard with {FSDP}" if can_shard else ""
-        return f"Use a fused optimizer such as torch.optim.AdamW(…, fused=True){shard}."
-    if report.phase in ("fetch", "transfer"):
-        return f"{smaller}, or lower prefetch_factor and num_workers in DataLoader(…)."
-    if report.phase == "checkpoint" and can_shard:
-        return f'Save sharded checkpoints: {FSDP} with state_dict_type="sharded".'
-    if report.phase == "checkpoint":
-        return "Save only the weights: ModelCheckpoint(save_weights_only=True)."
+    loading = f"{smaller}, or lower prefetch_factor and num_workers in DataLoader(…)."
     use_mixed = f' use Trainer(precision="{mixed}"),' if mixed else ""
-    return (
+    fixes = {
+        "validation": f"{smaller} of the validation loader, and do not keep outputs of validation_step.",
+        "optimizer": "Use a fused optimizer such as torch.optim.AdamW(…, fused=True)"
+        + (f", or shard with {FSDP}." if can_shard else "."),
+        "fetch": loading,
+        "transfer": loading,
+        "checkpoint": f'Save sharded checkpoints: {FSDP} with state_dict_type="sharded".'
+        if can_shard
+        else "Save only the weights: ModelCheckpoint(save_weights_only=True).",
+    }
+    activations = (
         f"{smaller} and set Trainer(accumulate_grad_batches=2),{use_mixed} or checkpoint activations with "
         "torch.utils.checkpoint."
     )
+    return fixes.get(report.phase, activations)

@@ -189,12 +189,12 @@ class PerfCallback(ObservedCallback):
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the sanity check."""
         for account in self._accounts:
-            account.sanity_check_starts()
+            account.sanity_check(True)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the rest of the preparations."""
         for account in self._accounts:
-            account.sanity_check_ends()
+            account.sanity_check(False)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
@@ -291,14 +291,11 @@ class InjectedCallback(PerfCallback):
         The Trainer adds callbacks of entry points to the list that the script gave it. If two Trainers get the same
         list, the second one has two of these callbacks.
         """
-        first = next(
-            (c for c in trainer.callbacks if isinstance(c, PerfCallback) and not isinstance(c, InjectedCallback)), None
-        )
-        if first is not None:
+        found = [callback for callback in trainer.callbacks if isinstance(callback, PerfCallback)]
+        own = [callback for callback in found if not isinstance(callback, InjectedCallback)]
+        if own:
             leave_note(OwnMeasurement("PerfCallback"))
-        else:
-            first = next((c for c in trainer.callbacks if isinstance(c, InjectedCallback)), self)
-        if first is not self:
+        if next(iter((*own, *found)), self) is not self:
             # A new list: the Trainer goes through the old one just now.
             trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self]
             return

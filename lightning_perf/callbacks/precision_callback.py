@@ -315,11 +315,7 @@ class PrecisionCallback(ObservedCallback):
     # For a `PerfCallback`: either it has a callback of this class inside, or the Trainer has one beside it.
 
     def embed(self, *, must_work: bool) -> None:
-        """Let another callback call the hooks.
-
-        Args:
-            must_work: Whether the user asked for a change of the precision. Otherwise an error costs the report only.
-        """
+        """Let another callback call the hooks. Unless it `must_work`, an error costs the report only."""
         self._must_work = must_work
 
     def hand_over(self) -> None:

@@ -52,15 +52,7 @@ def report_fit(
     probe_requested: bool = False,
     to_loggers: bool = False,
 ) -> PerfReport | None:
-    """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
-
-    Args:
-        trainer: The Trainer; None for a loop without one.
-        error: The error that ended the fit, if one did.
-
-    Returns:
-        The report, or None if there is nothing to report or it could not be made.
-    """
+    """Report on a fit that has ended, perhaps by an error, on rank 0. A fault in here is reported and not raised."""
     if error is not None and fit.is_empty:
         return None  # the error itself is all there is to report
     if isinstance(error, Exception) and world_size > 1:
@@ -104,7 +96,7 @@ def report_fit(
 def _leave_report(fit: Fit, files: RankFiles, show: ReportLength) -> None:
     """Save the notes of a fit that failed on one of several ranks, and print the command that makes the report.
 
-    An analysis takes seconds. A launcher kills all ranks when one dies, and by then the program has to have its error.
+    A launcher kills all ranks when one dies, and an analysis takes seconds.
     """
     folder = fit.folder
     if folder is None:

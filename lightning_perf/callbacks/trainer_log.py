@@ -155,26 +155,13 @@ class _LoggerRows:
 
 
 def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:
-    """Average step samples into the metrics that loggers show.
-
-    Returns:
-        Means per step: ``perf/step_time_ms``, ``perf/data_wait_ms`` and, if measured, ``perf/device_time_ms``; and
-        ``perf/samples_per_s`` and ``perf/tokens_per_s`` of this process. Empty without samples.
-    """
-    if not samples:
-        return {}
-    metrics = {
-        "perf/step_time_ms": sum(sample.step_ns for sample in samples) / len(samples) / 1e6,
-        "perf/data_wait_ms": sum(sample.data_wait_ns for sample in samples) / len(samples) / 1e6,
-    }
-    device_ns = [sample.device_ns for sample in samples if sample.device_ns is not None]
-    if device_ns:
-        metrics["perf/device_time_ms"] = sum(device_ns) / len(device_ns) / 1e6
-    for name, amounts in (
-        ("samples", [(sample.samples, sample.step_ns) for sample in samples if sample.samples is not None]),
-        ("tokens", [(sample.tokens, sample.step_ns) for sample in samples if sample.tokens is not None]),
-    ):
-        counted_ns = sum(step_ns for _, step_ns in amounts)
-        if counted_ns:
-            metrics[f"perf/{name}_per_s"] = sum(amount for amount, _ in amounts) / counted_ns * 1e9
+    """Average step samples of this process into the metrics that loggers show, as far as they are known."""
+    metrics = {}
+    for name, field in (("step_time", "step_ns"), ("data_wait", "data_wait_ns"), ("device_time", "device_ns")):
+        if times_ns := [time_ns for sample in samples if (time_ns := getattr(sample, field)) is not None]:
+            metrics[f"perf/{name}_ms"] = sum(times_ns) / len(times_ns) / 1e6
+    for name in ("samples", "tokens"):
+        counted = [(amount, each.step_ns) for each in samples if (amount := getattr(each, name)) is not None]
+        if counted_ns := sum(step_ns for _, step_ns in counted):
+            metrics[f"perf/{name}_per_s"] = sum(amount for amount, _ in counted) / counted_ns * 1e9
     return metrics

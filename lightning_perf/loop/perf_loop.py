@@ -19,6 +19,7 @@ from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
+from lightning_perf.callbacks.recording.schedule import check_number
 from lightning_perf.callbacks.report import ReportLength, report_fit
 from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
@@ -116,7 +117,7 @@ class PerfLoop:
             raise TypeError(f"PerfLoop(model=…) takes a torch.nn.Module, not {type(model).__name__}")
         self._recording = Recording.given(locals())
         if total_steps is not None:
-            _check_count("total_steps", total_steps)
+            check_number("total_steps", total_steps, least=1)
         check_choice("report", report, get_args(ReportLength))
         check_choice("fingerprint", fingerprint, ("full", "light"))
         self._report: ReportLength = report
@@ -206,7 +207,7 @@ class PerfLoop:
         """
         self._check_entered("steps")
         if accumulate is not None:
-            _check_count("accumulate", accumulate)
+            check_number("accumulate", accumulate, least=1)
         return self._follow(loader, accumulate)
 
     def step(self) -> None:
@@ -431,10 +432,3 @@ class PerfLoop:
         metrics, self._metrics = self._metrics, {}
         self._record.epoch(self._epoch, self._fit.whole_steps if self._fit is not None else 0, metrics)
         self._epoch += 1
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name}={value} is too small: give 1 or more")

@@ -14,7 +14,7 @@ from lightning_perf.callbacks import out_of_memory
 from lightning_perf.callbacks.out_of_memory import describe_out_of_memory, is_out_of_memory, out_of_memory_lines
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, read_out_of_memory
 from lightning_perf.units import format_bytes
-from tests.callbacks.training import loader, make_module, make_trainer
+from tests.callbacks.training import Points, loader, make_module, make_trainer
 
 CUDA_MESSAGE = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 39.39 GiB of which 1.31 MiB is "
@@ -94,37 +94,22 @@ def test_the_report_of_the_run_shows_it(tmp_path, capsys):
     report = analyze(tmp_path)  # without a whole step
     (found,) = report.out_of_memory
     assert report.notes[0].startswith(found.sentence)
-    for text in (report.to_markdown(), shown(report, capsys)):
+    report.print(width=200)
+    for text in (report.to_markdown(), capsys.readouterr().out):
         assert "Out of memory" in text
         assert "layer.3 (Hungry)" in text
     assert PerfReport.from_json(report.to_json()) == report
 
 
-def shown(report: PerfReport, capsys: Any) -> str:
-    report.print(width=200)
-    return str(capsys.readouterr().out)
-
-
 def test_an_error_in_the_data(tmp_path):
-    class Data(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return 8
-
+    class Data(Points):
         def __getitem__(self, index: int) -> Any:
             raise MemoryError
 
-    data: Any = Data()
-    fit_fails(tmp_path, make_module(), torch.utils.data.DataLoader(data, 2), match=None)
+    fit_fails(tmp_path, make_module(), torch.utils.data.DataLoader(Data(8), 2), match=None)
     (found,) = read_out_of_memory(tmp_path)
     assert (found.phase, found.asked_bytes, found.message) == ("fetch", None, "MemoryError")
     assert "prefetch_factor" in found.fixes[0]
-
-
-def test_other_errors_leave_no_report(tmp_path):
-    module = make_module()
-    module.training_step = lambda batch, batch_idx: torch.ones(2) @ torch.ones(3)
-    fit_fails(tmp_path, module, match="size")
-    assert read_out_of_memory(tmp_path) == ()
 
 
 def test_a_failure_in_the_report_does_not_hide_the_error(tmp_path, monkeypatch):
@@ -236,6 +221,9 @@ def test_wrapped_errors_are_recognized():
         wrap()
     assert is_out_of_memory(caught.value)
     assert not is_out_of_memory(KeyError("memory"))
+    with pytest.raises(RuntimeError, match="size") as caught_too:
+        torch.ones(2) @ torch.ones(3)
+    assert not is_out_of_memory(caught_too.value)
 
 
 def test_a_loop_without_a_trainer(tmp_path, capsys):

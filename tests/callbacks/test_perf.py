@@ -34,14 +34,16 @@ STEP = ["fetch", "transfer", "forward", "optimizer", "backward", "optimizer"]
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_marks_span_whole_steps_with_their_phases_inside(tmp_path: Path, name: str) -> None:
-    fit(tmp_path, name=name)
+def test_marks_span_whole_steps_with_their_phases_and_all_operators_inside(tmp_path: Path, name: str) -> None:
+    fit(tmp_path, name=name, val=2)
     (file,) = trace_files(tmp_path)
     assert file.parent == tmp_path / "perf"
     assert step_numbers(tmp_path) == [[1, 2]]
     assert phases_by_step(file) == [STEP, STEP]
     first, second = step_marks(file)
     assert first.end <= second.start
+    operators = [e for e in events(file) if e["cat"] == "cpu_op"]
+    assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in (first, second)) for e in operators)
     for step in (first, second):
         ranges = [inner for inner in marks(file, "perf::") if step.holds(inner)]
         assert all(a.end <= b.start for a, b in pairwise(ranges)), "phases overlap"
@@ -62,15 +64,6 @@ def test_ranges_nest(tmp_path: Path, options: dict[str, Any]) -> None:
     fit(tmp_path, **options)
     (file,) = trace_files(tmp_path)
     assert_nested(file)
-
-
-def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
-    fit(tmp_path, val=2)
-    (file,) = trace_files(tmp_path)
-    steps = step_marks(file)
-    operators = [e for e in events(file) if e["cat"] == "cpu_op"]
-    assert operators
-    assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in steps) for e in operators)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +147,6 @@ def test_the_trainers_timing_profilers_go_on(tmp_path: Path, profiler: str) -> N
         assert len(trainer.profiler.recorded_durations["run_training_batch"]) == 8
 
 
-def test_step_samples(tmp_path: Path) -> None:
-    fit(tmp_path, 6, callback=quick(warmup=1))
-    rows = samples(tmp_path)
-    assert [row["step"] for row in rows] == list(range(6))
-    assert [row["profiled"] for row in rows] == [False, True, True, True, False, False]
-    assert all(0 < row["data_wait_ns"] < row["step_ns"] for row in rows)
-    assert all(row["device_ns"] is None and row["samples"] == 2 for row in rows)
-
-
 def test_slow_data_is_seen_as_data_wait(tmp_path: Path) -> None:
     class Slow(Points):
         def __getitem__(self, index: int) -> Any:
@@ -198,7 +182,7 @@ def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
     assert saved.trust.analysis_ns is not None
 
 
-def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> None:
+def test_step_samples_and_what_the_profiler_did_are_saved_for_a_later_analysis(tmp_path: Path) -> None:
     callback = PerfCallback(skip_first=9, warmup=2, active=3, report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(30))
     (file,) = trace_files(tmp_path)
@@ -207,5 +191,8 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     (each,) = trust.windows
     assert (each.window.first_step, each.window.last_step, each.window.recorded_steps) == (9, 13, 3)
     assert each.window.trace_bytes == file.stat().st_size
-    profiled = [row["step"] for row in samples(tmp_path) if row["profiled"]]
-    assert profiled == list(range(9, 14))
+    rows = samples(tmp_path)
+    assert [row["step"] for row in rows] == list(range(30))
+    assert [row["step"] for row in rows if row["profiled"]] == list(range(9, 14))
+    assert all(0 < row["data_wait_ns"] < row["step_ns"] for row in rows)
+    assert all(row["device_ns"] is None and row["samples"] == 2 for row in rows)

@@ -153,6 +153,7 @@ def test_resume_from_a_checkpoint(tmp_path: Path, name: str) -> None:
     trainer = make_trainer(tmp_path, three(), name)
     trainer.fit(make_module(name), loader(4))
     trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"] == {}, "nothing of ours"
     again = make_trainer(tmp_path / "b", three(), name, max_epochs=2)
     again.fit(make_module(name), loader(4), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert step_numbers(tmp_path / "b") == [[5, 6, 7]]
@@ -195,13 +196,6 @@ def test_copies_and_pickles_are_of_the_settings(tmp_path: Path) -> None:
     for number, copied in enumerate([seen[4], seen[5]]):
         make_trainer(tmp_path / str(number), copied).fit(make_module(), loader(5))
         assert step_numbers(tmp_path / str(number)) == [[1, 2]]
-
-
-def test_the_checkpoint_holds_nothing_of_ours(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, three())
-    trainer.fit(make_module(), loader(3))
-    trainer.save_checkpoint(tmp_path / "x.ckpt")
-    assert torch.load(tmp_path / "x.ckpt", weights_only=True)["callbacks"] == {}
 
 
 @pytest.mark.parametrize("name", PACKAGES)

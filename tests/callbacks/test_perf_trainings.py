@@ -48,25 +48,25 @@ def manual_step(self: Any, batch: Any, batch_idx: int) -> None:
 MANUAL = ["fetch", "transfer", "forward", "backward", "forward", "optimizer", "forward"]
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_manual_optimization(tmp_path: Path, name: str) -> None:
-    fit(tmp_path, name=name, module=make_module(name, training_step=manual_step, automatic_optimization=False))
+def two_optimizers(self: Any) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD(self.layer[0].parameters(), 0.1), torch.optim.Adam(self.layer[2].parameters(), 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "phases"),
+    [
+        *((name, {}, MANUAL) for name in PACKAGES),
+        (PACKAGES[0], {"configure_optimizers": two_optimizers}, MANUAL + MANUAL[3:]),
+    ],
+)
+def test_manual_optimization(tmp_path: Path, name: str, overrides: dict[str, Any], phases: list[str]) -> None:
+    module = make_module(name, training_step=manual_step, automatic_optimization=False, **overrides)
+    fit(tmp_path, name=name, module=module)
     (file,) = trace_files(tmp_path)
     assert step_numbers(tmp_path) == [[1, 2]]
-    assert phases_by_step(file) == [MANUAL, MANUAL]
+    assert phases_by_step(file) == [phases] * 2
+    assert len(samples(tmp_path)) == 8
     assert_nested(file)
-
-
-def test_several_optimizers(tmp_path: Path) -> None:
-    def two(self: Any) -> list[torch.optim.Optimizer]:
-        return [torch.optim.SGD(self.layer[0].parameters(), 0.1), torch.optim.Adam(self.layer[2].parameters(), 0.1)]
-
-    module = make_module(training_step=manual_step, configure_optimizers=two, automatic_optimization=False)
-    fit(tmp_path, 6, module=module)
-    (file,) = trace_files(tmp_path)
-    assert step_numbers(tmp_path) == [[1, 2]]
-    assert phases_by_step(file) == [MANUAL + MANUAL[3:]] * 2
-    assert len(samples(tmp_path)) == 6
 
 
 def test_manual_accumulation(tmp_path: Path) -> None:

@@ -99,25 +99,15 @@ def test_the_breakdown_reaches_the_loggers(tmp_path: Path, capsys: pytest.Captur
     assert "perf/recorded/device_compute_ms" not in values, "a row of a device that is not there"
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {},
-            [
-                "Shortened for a fit of 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3.",
-                "Recorded 3 of 5 steps: training ended after 4 steps, the schedule needs 6.",
-            ],
-        ),
-        ({"skip_first": 10}, ["Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 18."]),
-    ],
-)
-def test_a_short_run_says_what_it_did_about_the_schedule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: list[str]
-) -> None:
-    make_trainer(tmp_path, PerfCallback(**options)).fit(make_module(), loader(4))
+def test_a_short_run_says_what_it_did_about_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path, PerfCallback()).fit(make_module(), loader(4))
     shown = printed(capsys)
-    assert all(each in shown for each in (*said, "A step takes"))
+    assert "Shortened for a fit of 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3." in shown
+    assert "Recorded 3 of 5 steps: training ended after 4 steps, the schedule needs 6." in shown
+    make_trainer(tmp_path, PerfCallback(skip_first=10)).fit(make_module(), loader(4))
+    shown = printed(capsys)
+    assert "Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 18." in shown
+    assert "A step takes" in shown, "step times are known all the same"
 
 
 @pytest.mark.parametrize("name", PACKAGES)

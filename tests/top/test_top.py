@@ -95,12 +95,6 @@ def test_a_narrow_terminal_and_many_ranks(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines()[1:])) <= 80
 
 
-def test_a_run_that_has_stopped_writing_is_marked(tmp_path: Path) -> None:
-    write(tmp_path, *[sample(n) for n in range(20)])
-    state = RunWatch(tmp_path, now_s=lambda: time.time() + 125).read()
-    assert frame(state).splitlines()[0].endswith("no new step for 2 min 5 s")
-
-
 def test_only_the_new_part_of_a_file_is_read(tmp_path: Path) -> None:
     path = STEPS.path(tmp_path, 0)
     watch = RunWatch(tmp_path)
@@ -125,12 +119,14 @@ def test_only_the_new_part_of_a_file_is_read(tmp_path: Path) -> None:
     assert list(tail.read_on()) == [sample(0, 7)]
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_run_that_has_stopped_writing_is_marked_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, *[sample(n) for n in range(20)])
     STEPS.path(tmp_path, 1).write_text("nonsense\n")
-    state = RunWatch(tmp_path).read()
+    state = RunWatch(tmp_path, now_s=lambda: time.time() + 125).read()
     assert [rank.rank for rank in state.ranks] == [0]
-    assert "steps.rank1.jsonl: line 1 is no step sample" in frame(state, width=300)
+    shown = frame(state, width=300)
+    assert shown.splitlines()[0].endswith("no new step for 2 min 5 s")
+    assert "steps.rank1.jsonl: line 1 is no step sample" in shown
 
 
 def test_the_newest_run_is_found(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from lightning_perf.run_files.fit.account import (
     VERSION,
     AccountFacts,
     FitAccount,
-    GcTotals,
     Group,
     LoaderStart,
     write_account,
@@ -84,12 +83,7 @@ class FitAccountant:
     An error in here ends the account, and the training continues.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        *,
-        now_ns: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    def __init__(self, trainer: Trainer, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         global _fits_of_process
         self.stack = stack = TimeStack("set-up", "Trainer and strategy", now_ns)
         stack.enter(stack.entry("own cost", "hooks"))
@@ -100,11 +94,8 @@ class FitAccountant:
         """Where the account goes; None before training has started."""
         self.complete_report: Callable[[FitAccount], None] = lambda _: None
         """Called with the account of the whole fit when `Trainer.fit` ends."""
-        self.steps: int | None = None
-        self.samples: int | None = None
-        self.tokens: int | None = None
-        self.collections: tuple[GcTotals, ...] = ()
-        self.core_wait_ns: int | None = None
+        self.totals: dict[str, Any] = {}
+        """Fields of `FitAccount` that only the observers of steps know."""
         self._trainer = trainer
         self._failed = False
         self.closed = False
@@ -122,13 +113,9 @@ class FitAccountant:
         self._start: _Start | None = None
 
         entry = stack.entry
-        self._sanity = entry("sanity check", "")
         self._boundary = entry("epoch boundaries", "")
-        self._teardown = entry("tear-down", "")
         self._validation = entry("validation", "metrics and loop")
         self._windows = entry("own cost", "step timer and profiler windows")
-        self._gather = entry("checkpoints", "gather")
-        self._write = entry("checkpoints", "write")
         self._bases = {group: entry(group, "loop") for group in ("first step", "training steps")}
         self._step_phases = {
             group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
@@ -142,10 +129,22 @@ class FitAccountant:
         stack.phases = self._no_phases
 
         self._wrapped = WrappedMethods()
+        self._signal_plans = {
+            Signal.FETCH: ActionPlan(
+                self._fetch_announced, functools.partial(self._own_work_becomes, FETCH), stopped=self._fetch_stopped
+            ),
+            Signal.EPOCH: ActionPlan(
+                self._epoch_starts,
+                stopping=functools.partial(stack.enter, self._windows),
+                stopped=self._epoch_stopped,
+            ),
+            Signal.CHECKPOINT: self._entry_plan(entry("checkpoints", "gather")),
+            **{signal: self._phase_plan(phase) for signal, phase in _SIGNALS.items()},
+        }
         self.hooks = ProfilerHooks(trainer.profiler, self.plan)
         """Whoever else listens to the Trainer's profiler uses these: two layers of hooks would cost twice."""
         self._wrapped.wrap(trainer.profiler, "describe", self._describing)
-        self._wrap(trainer.strategy, "save_checkpoint", lambda: self._write)
+        self._wrap(trainer.strategy, "save_checkpoint", functools.partial(entry, "checkpoints", "write"))
         for logger in trainer.loggers:
             for name in LOGGER_METHODS:
                 self._wrap(logger, name, functools.partial(entry, "logging", f"{type(logger).__name__}.{name}"))
@@ -165,14 +164,10 @@ class FitAccountant:
     # The parts of a fit. The callback's own hooks and some actions of the Trainer mark their limits.
 
     @_guarded
-    def sanity_check_starts(self) -> None:
-        """The sanity check starts."""
-        self._set_base(self._sanity)
-
-    @_guarded
-    def sanity_check_ends(self) -> None:
-        """The sanity check has ended, and the training set is loaded next."""
-        self._set_base(self.stack.entry("set-up", "Trainer and strategy"))
+    def sanity_check(self, runs: bool) -> None:
+        """The sanity check starts, or has ended, and the training set is loaded next."""
+        group: tuple[Group, str] = ("sanity check", "") if runs else ("set-up", "Trainer and strategy")
+        self._set_base(self.stack.entry(*group))
 
     @_guarded
     def training_starts(self) -> None:
@@ -186,7 +181,7 @@ class FitAccountant:
         """Training has ended (`on_train_end`)."""
         self._end_of_first_step(always=True)
         self._training = self._validating = False
-        self._set_base(self._teardown)
+        self._set_base(self.stack.entry("tear-down", ""))
         self.stack.phases = self._no_phases
 
     def mark_steps(self, steps: int) -> None:
@@ -221,7 +216,7 @@ class FitAccountant:
         self._end_of_first_step(always=True)
         wall_ns = self.stack.close()
         phases = (self._step_phases["first step"][FORWARD], self._step_phases["training steps"][FORWARD])
-        steps = self.steps if self.steps is not None else int(self._trainer.global_step) - self._global_step
+        steps = max(0, self.totals.get("steps", int(self._trainer.global_step) - self._global_step))
         return FitAccount(
             version=VERSION,
             rank=int(self._trainer.global_rank),
@@ -230,17 +225,13 @@ class FitAccountant:
             before_ns=self._before_ns,
             first_step_end_ns=self._first_step_end_ns,
             compile_ns=self._compile_ns,
-            steps=max(0, steps),
             batches=sum(self.stack.counts[number] for number in phases),
-            samples=self.samples,
             epochs=self._epochs,
             validations=self._validations,
-            entries=self.stack.entries(max(0, steps)),
+            entries=self.stack.entries(steps),
             starts=tuple(self._starts),
             facts=self._facts(),
-            tokens=self.tokens,
-            collections=self.collections,
-            core_wait_ns=self.core_wait_ns,
+            **{"samples": None, **self.totals, "steps": steps},
         )
 
     def close(self) -> None:
@@ -263,45 +254,26 @@ class FitAccountant:
 
     def _plan(self, action: str, signal: Signal | None) -> ActionPlan:
         stack = self.stack
-        if signal is Signal.FETCH:
-            return ActionPlan(
-                announced=self._fetch_announced,
-                started=functools.partial(self._own_work_becomes, FETCH),
-                stopped=self._fetch_stopped,
-            )
-        if signal is Signal.EPOCH:
-            return ActionPlan(
-                announced=self._epoch_starts,
-                stopping=functools.partial(stack.enter, self._windows),
-                stopped=self._epoch_stopped,
-            )
+        data = _DATA_HOOKS.match(action)
         if signal is Signal.VALIDATION:
             announced = self._validation_announced
             if action.endswith(".val_next"):
                 started = functools.partial(self._own_work_becomes, VALIDATION_FETCH)
                 return ActionPlan(announced, started, stopped=self._fetch_stopped)
-            data = _DATA_HOOKS.match(action)
             if data is None:
                 return ActionPlan(announced, stack.leave)
             number = stack.entry("data preparation", data["hook"])
             return ActionPlan(announced, functools.partial(stack.replace, number), stopped=stack.leave)
-        if signal is Signal.CHECKPOINT:
-            return self._entry_plan(self._gather)
-        if signal in _SIGNALS:
-            return self._phase_plan(_SIGNALS[signal])
+        if signal is not None:
+            return self._signal_plans.get(signal, ActionPlan())
         if action.startswith("[Strategy]"):
-            if action.endswith(".backward"):
-                return self._phase_plan(BACKWARD)
-            if action.endswith(".validation_step"):
-                return self._phase_plan(VALIDATION_COMPUTE)
-            return ActionPlan()
-        data = _DATA_HOOKS.match(action)
+            phases = {"backward": BACKWARD, "validation_step": VALIDATION_COMPUTE}
+            phase = phases.get(action.rpartition(".")[2])
+            return ActionPlan() if phase is None else self._phase_plan(phase)
         if data is not None:
             return self._entry_plan(stack.entry("data preparation", data["hook"] or data["module"]))
         callback = _CALLBACK.match(action)
-        if callback is not None:
-            return self._callback_plan(callback["key"], callback["hook"])
-        return ActionPlan()
+        return ActionPlan() if callback is None else self._callback_plan(callback["key"], callback["hook"])
 
     def _entry_plan(self, number: int) -> ActionPlan:
         return ActionPlan(started=functools.partial(self.stack.enter, number), stopped=self.stack.leave)

@@ -14,7 +14,7 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from lightning_perf.callbacks.recording.schedule import WindowPlan
+from lightning_perf.callbacks.recording.schedule import WindowPlan, check_number
 from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
@@ -86,10 +86,7 @@ class CaptureOptions:
                     raise TypeError(f"{item.name} must be True or False, not {value!r}")
                 continue
             whole = item.name not in ("deviations", "min_excess")
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-                raise TypeError(f"{item.name} is a {'whole number' if whole else 'number'}, not {value!r}")
-            if not value >= least.get(item.name, 0):
-                raise ValueError(f"{item.name}={value} is too small: give {least.get(item.name, 0)} or more")
+            check_number(item.name, value, least=least.get(item.name, 0), whole=whole)
 
 
 class SlowStepDetector:
@@ -229,7 +226,7 @@ class Captures(StepObserver):
         self._detector = SlowStepDetector(config)
         self._files = FileRequests(folder, rank=loop.rank, world_size=loop.world_size) if config.on_file else None
         self._signals: SignalRequests | None = None
-        self._step_ns = 0  # of the last step whose time is known
+        self._step_ns = 0  # of the last step with a known time
         self._judged = False
         self._settling = True  # the first step of a fit is unlike the others
         self._slow = 0

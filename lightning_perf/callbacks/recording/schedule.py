@@ -19,6 +19,14 @@ class Action(Enum):
     RECORD = "record"
 
 
+def check_number(name: str, value: object, *, least: int, whole: bool = True) -> None:
+    """Check an option that is a number."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise TypeError(f"{name} must be a {'whole number' if whole else 'number'}, not {value!r}")
+    if not value >= least:
+        raise ValueError(f"{name}={value} is too small: give {least} or more")
+
+
 SHORTENED = ("skip_first", "wait", "warmup")
 """The fields of a schedule that may be shortened, in this order."""
 
@@ -49,12 +57,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{item.name} is a number of steps, not {value!r}: give an integer")
-            least = 1 if item.name == "active" else 0
-            if value < least:
-                raise ValueError(f"{item.name}={value} is too small: give {least} or more")
+            check_number(item.name, getattr(self, item.name), least=1 if item.name == "active" else 0)
 
     @property
     def cycle(self) -> int:
@@ -184,28 +187,23 @@ class WindowPlan:
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self._schedule = schedule
         self._folder = folder
-        self._capture: tuple[Schedule, str] | None = None
+        self._capture = Schedule(repeat=1, skip_first=0, active=1, warmup=0)
+        self._name = ""  # of the capture; empty before the first
 
     def capture(self, start: int, *, warmup: int, active: int, folder: str) -> bool:
-        """Add a capture.
-
-        Args:
-            start: Its first step, counted from 0 at the start of the fit; a step that has not begun.
-
-        Returns:
-            False, and nothing is added, when another window lies in the way.
-        """
+        """Add a capture from a step on that has not begun; return whether no other window lies in the way."""
         # The step before has not ended yet where this is called: its capture must not be replaced under it.
-        if self._capture is not None and start <= self._capture[0].skip_first + self._capture[0].cycle:
+        if self._name and start <= self._capture.skip_first + self._capture.cycle:
             return False
         if any(self._schedule.action(step) is not Action.REST for step in range(start, start + warmup + active)):
             return False
-        self._capture = Schedule(skip_first=start, wait=0, warmup=warmup, active=active, repeat=1), folder
+        self._capture = Schedule(skip_first=start, wait=0, warmup=warmup, active=active, repeat=1)
+        self._name = folder
         return True
 
     def action(self, step: int) -> Action:
         """Return the profiler's action in a step."""
-        return (self._schedule if self._capture is None else self._of(step)).action(step)
+        return self._of(step).action(step)
 
     def next_window(self, step: int) -> float:
         """Return the first step from `step` on that is in a window of the schedule; infinity without one."""
@@ -217,7 +215,7 @@ class WindowPlan:
 
     def capture_at(self, step: int) -> str:
         """Name of the capture that a step belongs to; empty for one of the schedule."""
-        return self._capture[1] if self._capture is not None and self._of(step) is self._capture[0] else ""
+        return self._name if self._of(step) is self._capture else ""
 
     def folder_for(self, capture: str) -> Path:
         """The folder of a capture, or of the run for an empty name; it is made if need be."""
@@ -226,5 +224,5 @@ class WindowPlan:
         return folder
 
     def _of(self, step: int) -> Schedule:
-        captured = self._capture is not None and self._capture[0].action(step) is not Action.REST
-        return self._capture[0] if self._capture is not None and captured else self._schedule
+        captured = self._name and self._capture.action(step) is not Action.REST
+        return self._capture if captured else self._schedule

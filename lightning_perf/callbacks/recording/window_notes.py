@@ -304,11 +304,7 @@ class WindowNotes:
 
     def before_recording(self) -> None:
         """List the tensors of memory that the recorder does not see, because they exist already."""
-        if self._tensors is not None:
-            try:
-                self._tensors.start()
-            except Exception as error:
-                self._give_up_lists(error)
+        self._listed(WindowLists.start)
 
     def on_recording(self) -> None:
         """Start to time hooks."""
@@ -319,13 +315,8 @@ class WindowNotes:
         """Return the notes of the recorded steps, as keys with JSON."""
         if self._hook_times is not None:
             yield LOOP_KEY, json.dumps(self._hook_times.stop(steps))
-        if self._tensors is not None:
-            try:
-                lists = json.dumps(self._tensors.stop())
-            except Exception as error:
-                self._give_up_lists(error)
-            else:
-                yield TENSORS_KEY, lists
+        if lists := self._listed(lambda tensors: json.dumps(tensors.stop())):
+            yield TENSORS_KEY, lists
         if (tokens := self._tokens.facts()) is not None:
             yield TOKENS_KEY, json.dumps(tokens)
         if self._batch is not None:
@@ -336,7 +327,11 @@ class WindowNotes:
         if self._hook_times is not None:
             self._hook_times.timing = False
 
-    def _give_up_lists(self, error: Exception) -> None:
-        """Leave the lists out: parameters may be of any class, and the rest of the recording does not need them."""
-        self._tensors = None
-        self._errors.report("recordings do not list parameters, gradients and optimizer state", error)
+    def _listed(self, use: Callable[[WindowLists], str | None]) -> str | None:
+        """Use the lists. If they fail they are left out: parameters may be of any class, and the rest needs none."""
+        try:
+            return use(self._tensors) if self._tensors is not None else None
+        except Exception as error:
+            self._tensors = None
+            self._errors.report("recordings do not list parameters, gradients and optimizer state", error)
+            return None

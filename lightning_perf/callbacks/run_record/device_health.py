@@ -218,7 +218,9 @@ class DeviceHealth:
             state = gpu.ask(STATE)
             if number == 0 and self._looks % self._distance == 0:
                 self._samples.append(state)
-            self._say_reasons(self._name(number), state.get("reasons", 0))
+            for bit, words in (TROUBLE | REMARKABLE).items():
+                if state.get("reasons", 0) & bit:
+                    self._say(f"{self._name(number)} was {words}", invalid=bit in TROUBLE)
             if self._looks % PROCESSES_EVERY == 0:
                 self._say_processes(self._name(number), gpu.process_ids())
         self._looks += 1
@@ -236,19 +238,12 @@ class DeviceHealth:
         for number, counts in enumerate(counted):
             self._say_counts(self._name(number), counts, watched_s)
         own, limits = self._gpus[0], self._gpus[0].ask(LIMITS)
-        kept: dict[str, Any] = {
-            name: counted[0].get(name) for name in ("energy_j", "uncorrected_errors", "corrected_errors")
-        }
-        return GpuHealth(self._rank, own.uuid, round(watched_s, 3), **summarize(self._samples, limits), **kept)
+        kept = {name: counted[0].get(name) for name in ("energy_j", "uncorrected_errors", "corrected_errors")}
+        facts: dict[str, Any] = summarize(self._samples, limits) | kept
+        return GpuHealth(self._rank, own.uuid, round(watched_s, 3), **facts)
 
     def _name(self, number: int) -> str:
         return "the device" if len(self._gpus) == 1 else f"device {number}"
-
-    def _say_reasons(self, name: str, reasons: int) -> None:
-        for table, invalid in ((TROUBLE, True), (REMARKABLE, False)):
-            for bit, words in table.items():
-                if reasons & bit:
-                    self._say(f"{name} was {words}", invalid=invalid)
 
     def _say_processes(self, name: str, pids: Sequence[int]) -> None:
         strangers = [pid for pid in pids if not _descends(pid, self._family)]

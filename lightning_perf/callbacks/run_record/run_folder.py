@@ -31,11 +31,9 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporte
 def claim_folder(
     path: str, rank: int, broadcast: Callable[[str | None], str | None], errors: ErrorReporter
 ) -> Path | None:
-    """Make the folder of a training. A collective call: every rank makes it, and all get the same folder.
+    """Make the folder of a training, with a suffix ``_1``, ``_2``, … if the path is taken; None if that fails.
 
-    Returns:
-        The path itself if it is free, otherwise with the first free suffix ``_1``, ``_2``, … None if no folder can be
-        made.
+    A collective call: every rank makes it, and all get the same folder.
     """
     made: str | None = None
     if rank == 0:
@@ -87,8 +85,7 @@ class RankFiles:
     ) -> list[str]:
         """Wait until every rank that shares the folder has ended or died, and remove the markers.
 
-        Returns:
-            Notes for the user on ranks without complete files, one line each.
+        It returns notes on ranks without complete files.
         """
         markers = self._markers
         if markers is None:

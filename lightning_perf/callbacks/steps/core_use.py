@@ -43,10 +43,9 @@ def task_use(path: Path) -> Use | None:
         return None
 
 
-def core_wait_ns() -> int | None:
-    """Return the time for which the calling thread was ready to run and had no core; None if nobody counts it."""
-    use = task_use(PROC / "self" / "task" / str(threading.get_native_id()))
-    return use[1] if use is not None else None
+def thread_use() -> Use | None:
+    """Return the use by the calling thread, or None where nobody counts it."""
+    return task_use(PROC / "self" / "task" / str(threading.get_native_id()))
 
 
 def pressure_us(kind: str) -> int | None:
@@ -99,9 +98,7 @@ class Reading(Struct, frozen=True):
     """All counters at one moment; None stands for one that the system does not have."""
 
     at_ns: int = field(default_factory=time.perf_counter_ns)
-    thread: Use | None = field(
-        default_factory=lambda: task_use(PROC / "self" / "task" / str(threading.get_native_id()))
-    )
+    thread: Use | None = field(default_factory=thread_use)
     process_ns: int = field(default_factory=time.process_time_ns)
     busy_s: float | None = field(default_factory=busy_s)
     children: dict[int, Use] = field(

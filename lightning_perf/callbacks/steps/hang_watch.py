@@ -157,16 +157,18 @@ class HangWatch(StepObserver):
         self._write_stacks(report, workers)
 
     def _warn(self, report: HangReport) -> None:
-        text = (
-            f"{self._errors.name}: on rank {self._rank}, no step or batch has ended for "
-            f"{format_duration(1e9 * report.seconds)}. It is in step {report.step}, {report.phase}: {report.place}."
-        )
-        others = [f"Child {each}." for each in report.workers[:MAX_NAMED]]
-        others += [f"Last collective: {report.collective}."] if report.collective else []
         gone = RankMarkers(self._folder).dead() if self._folder is not None else []
-        others += [f"The process of rank {rank} is gone." for rank in gone]
-        others += [f"Python stacks: {self._file.name}."] if self._file is not None else []
-        self._errors.warn(" ".join([text, *others, "The training is left alone."]))
+        age = format_duration(1e9 * report.seconds)
+        sentences = (
+            f"{self._errors.name}: on rank {self._rank}, no step or batch has ended for {age}.",
+            f"It is in step {report.step}, {report.phase}: {report.place}.",
+            *(f"Child {each}." for each in report.workers[:MAX_NAMED]),
+            f"Last collective: {report.collective}." if report.collective else "",
+            *(f"The process of rank {rank} is gone." for rank in gone),
+            f"Python stacks: {self._file.name}." if self._file is not None else "",
+            "The training is left alone.",
+        )
+        self._errors.warn(" ".join(filter(None, sentences)))
 
     def _write_stacks(self, report: HangReport, workers: list[int]) -> None:
         now = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -22,11 +22,7 @@ TimingEvent: TypeAlias = Any
 
 
 class DeviceInterval(Struct, frozen=True):
-    """The events of one step in the device's stream.
-
-    Attributes:
-        waits: Two events per fetch of a batch, recorded when it began and when it ended.
-    """
+    """The events of one step in the device's stream: two for the step, and two for each of its fetches."""
 
     begin: TimingEvent
     end: TimingEvent
@@ -88,11 +84,7 @@ class DeviceClock:
             self._begin = self._mark()
 
     def fetch_start(self, *, at_once: bool = False) -> None:
-        """Mark the start of a fetch.
-
-        Args:
-            at_once: Whether it begins with the step, so that nothing was launched in between.
-        """
+        """Mark the start of a fetch. `at_once` says that nothing was launched since the start of the step."""
         if self._begin is None:
             return
         if at_once:
@@ -109,11 +101,7 @@ class DeviceClock:
             self._fetch = None
 
     def end(self) -> DeviceInterval | None:
-        """Mark the end of a step.
-
-        Returns:
-            The interval. Read it once it is done, and then pass it to `release`. None if no step was begun.
-        """
+        """Mark the end of a step that was begun. Read the interval once it is done, and then pass it to `release`."""
         if self._begin is None:
             return None
         interval = DeviceInterval(self._begin, self._mark(), tuple(self._waits))

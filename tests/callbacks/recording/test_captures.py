@@ -199,13 +199,24 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
 
 
 @needs_signal
-def test_a_training_that_is_asked(tmp_path: Path) -> None:
+def test_a_training_that_is_asked_by_a_file_and_by_a_signal(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
-    data = Slow(40, {20: lambda: os.kill(os.getpid(), signal.SIGUSR2)})
-    callback = capturing(tmp_path, on_signal=True, max_captures=0)
+    # The file is looked for at the first step's end, then a second later: one step is long enough for one more look.
+    data = Slow(
+        40,
+        {
+            10: (tmp_path / "perf" / "profile-now").touch,
+            12: lambda: time.sleep(1.1),
+            25: lambda: os.kill(os.getpid(), signal.SIGUSR2),
+        },
+    )
+    callback = capturing(tmp_path, skip_first=2, active=2, on_signal=True, max_captures=0)
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
-    (capture,) = analyze(tmp_path / "perf").captures
-    assert (capture.folder, capture.trigger, capture.slowdown) == ("on-demand-21", CaptureTrigger.SIGNAL, None)
+    found = {capture.trigger: capture for capture in analyze(tmp_path / "perf").captures}
+    assert set(found) == {CaptureTrigger.FILE, CaptureTrigger.SIGNAL}
+    assert found[CaptureTrigger.SIGNAL].folder == "on-demand-26"
+    assert found[CaptureTrigger.SIGNAL].slowdown is None
+    assert not (tmp_path / "perf" / "profile-now").exists()
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
@@ -221,16 +232,6 @@ def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         make_trainer(tmp_path, callback).fit(make_module(training_step=fails), loader(3))
     assert signal.getsignal(signal.SIGUSR2) == before
-
-
-def test_a_touched_file_in_a_training(tmp_path: Path) -> None:
-    # The file is looked for at the first step's end, then a second later: one step is long enough for one more look.
-    data = Slow(30, {10: (tmp_path / "perf" / "profile-now").touch, 12: lambda: time.sleep(1.1)})
-    callback = capturing(tmp_path, skip_first=2, active=2, max_captures=0)
-    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
-    (capture,) = analyze(tmp_path / "perf").captures
-    assert capture.trigger is CaptureTrigger.FILE
-    assert not (tmp_path / "perf" / "profile-now").exists()
 
 
 def test_without_the_option_nothing_is_captured_or_watched(tmp_path: Path) -> None:
@@ -369,7 +370,7 @@ def test_what_is_slow(times: list[int], options: dict[str, Any], found: list[int
         ({"active": 0}, ValueError, "active=0"),
         ({"deviations": -1.0}, ValueError, "deviations"),
         ({"min_excess": float("nan")}, ValueError, "min_excess=nan"),
-        ({"max_bytes": 1.5}, TypeError, "max_bytes is a whole number"),
+        ({"max_bytes": 1.5}, TypeError, "max_bytes must be a whole number"),
         ({"cooldown": True}, TypeError, "cooldown"),
         ({"on_signal": 1}, TypeError, "on_signal must be True or False"),
     ],

@@ -83,35 +83,33 @@ def test_a_loader_of_tensors() -> None:
     }  # fmt: skip
 
 
-def test_a_collate_fn_of_the_user_is_named() -> None:
-    def pad(samples: list[Any]) -> list[Any]:
-        return samples
-
-    assert facts(DataLoader(TENSORS, collate_fn=pad))["collate"] == "pad"
+class Buckets(BatchSampler):
+    """A sampler of the user."""
 
 
-def test_the_largest_container_of_a_data_set_is_named() -> None:
-    large = Items(names=["a"] * 10_000, samples=[("a", 1)] * 30_000, tensor=torch.zeros(90_000))
-    assert facts(DataLoader(large))["container"] == "samples: 30,000 objects in a list"
-    assert facts(DataLoader(Subset(Items(inner=large), [1])))["container"] == (
-        "dataset.inner.samples: 30,000 objects in a list"
-    )
-    assert facts(DataLoader(Items(names=["a"] * 9_999)))["container"] is None
+def pad(samples: list[Any]) -> list[Any]:
+    return samples
 
 
-def test_a_sampler_of_the_user_is_named() -> None:
-    class Buckets(BatchSampler):
-        pass
-
-    batches = Buckets(SequentialSampler(TENSORS), 4, drop_last=False)
-    assert facts(DataLoader(TENSORS, batch_sampler=batches))["sampler"] == "Buckets"
-    assert facts(DataLoader(TENSORS, sampler=Episodes(lambda: 1)))["sampler"] == "Episodes"
+LARGE = Items(names=["a"] * 10_000, samples=[("a", 1)] * 30_000, tensor=torch.zeros(90_000))
+BATCHES = BatchSampler(SequentialSampler(TENSORS), 4, drop_last=False)
 
 
-def test_whole_batches() -> None:
-    sampler = BatchSampler(SequentialSampler(TENSORS), 4, drop_last=False)
-    found = facts(DataLoader(TENSORS, batch_size=None, sampler=sampler))
-    assert (found["batched"], found["batch_size"]) == (True, 4)
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        (DataLoader(TENSORS, collate_fn=pad), {"collate": "pad"}),
+        (DataLoader(LARGE), {"container": "samples: 30,000 objects in a list"}),
+        (DataLoader(Subset(Items(inner=LARGE), [1])), {"container": "dataset.inner.samples: 30,000 objects in a list"}),
+        (DataLoader(Items(names=["a"] * 9_999)), {"container": None}),
+        (DataLoader(TENSORS, batch_sampler=Buckets(SequentialSampler(TENSORS), 4, False)), {"sampler": "Buckets"}),
+        (DataLoader(TENSORS, sampler=Episodes(lambda: 1)), {"sampler": "Episodes"}),
+        (DataLoader(TENSORS, batch_size=None, sampler=BATCHES), {"batched": True, "batch_size": 4}),
+    ],
+)
+def test_facts_of_a_loader(loader: Any, expected: dict[str, Any]) -> None:
+    found = facts(loader)
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_of_several_loaders_the_one_that_allows_least_speaks() -> None:
@@ -132,16 +130,12 @@ def test_of_several_loaders_the_one_that_allows_least_speaks() -> None:
         Agent(MODEL).play,
         [{"agents": (Agent(MODEL[0]),)}],
         functools.partial(print, MODEL),
+        (lambda model: lambda: model)(MODEL),
     ],
-    ids=["model", "layer", "weight", "agent", "method", "nested", "partial"],
+    ids=["model", "layer", "weight", "agent", "method", "nested", "partial", "closure"],
 )
 def test_data_that_depend_on_the_model(held: Any) -> None:
     assert reaches_model(Items(held=held), MODEL)
-
-
-def test_a_closure_over_the_model() -> None:
-    model = MODEL
-    assert reaches_model(Episodes(lambda: model), MODEL)
 
 
 def test_modules_of_other_purpose_are_no_model() -> None:

@@ -61,17 +61,17 @@ def test_the_allocator_of_a_gpu_is_asked_rarely(tmp_path: Path, monkeypatch: pyt
     assert 50 <= len(asked) <= 70
 
 
-def test_tensors_are_counted_when_the_growth_has_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_watch, "CENSUS_SHARE", 1.0)
+@pytest.mark.parametrize(
+    ("share", "grown"),
+    # Growth of 20, 50 and 110 MiB: the first over 16 MiB, and each over twice the last. Two censuses are free.
+    [(1.0, [20, 50, 110]), (0.0, [20, 50])],
+)
+def test_tensors_are_counted_when_the_growth_has_doubled_within_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, grown: list[int]
+) -> None:
+    monkeypatch.setattr(memory_watch, "CENSUS_SHARE", share)
     _, counted = watched(tmp_path, monkeypatch, [500 + 10 * step for step in range(20)])
-    # Growth of 20, 50 and 110 MiB: the first over 16 MiB, and each over twice the last.
-    assert [10 * (step - memory_watch.WARMUP_STEPS) for step in counted] == [20, 50, 110]
-
-
-def test_counting_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_watch, "CENSUS_SHARE", 0.0)
-    _, counted = watched(tmp_path, monkeypatch, [500 + 10 * step for step in range(20)])
-    assert len(counted) == 2
+    assert [10 * (step - memory_watch.WARMUP_STEPS) for step in counted] == grown
 
 
 def test_windows_of_the_profiler_are_left_out(tmp_path: Path) -> None:

@@ -84,22 +84,15 @@ def test_a_window_is_a_file_named_by_rank(tmp_path: Path) -> None:
     assert not window.state.profiling
 
 
-def test_it_is_active_from_warm_up_to_the_end_of_the_window(tmp_path: Path) -> None:
-    window = profiler(tmp_path, wait=1, warmup=1, active=1)
+def test_it_is_active_from_warm_up_to_the_end_and_warm_up_is_not_in_the_file(tmp_path: Path) -> None:
+    window = profiler(tmp_path, wait=1, warmup=2, active=1)
     active = []
-    for index in range(4):
-        start(window, index)
-        active.append(window.state.profiling)
-        window.on_step_end()
-    assert active == [False, True, True, False]
-
-
-def test_warm_up_is_not_in_the_file(tmp_path: Path) -> None:
-    window = profiler(tmp_path, warmup=2, active=1)
-    for index in range(3):
+    for index in range(5):
         step(window, index)
+        active.append(window.state.profiling)
+    assert active == [False, True, True, False, False]
     (file,) = window.files
-    assert [m.name for m in step_marks(file)] == ["ProfilerStep#12"]
+    assert [m.name for m in step_marks(file)] == ["ProfilerStep#13"]
     assert len([e for e in events(file) if e["name"] == "aten::mm"]) == 1
 
 

@@ -139,14 +139,9 @@ def test_only_what_was_chosen_is_shortened_and_said(
     [
         (Schedule(), 18, 5, None),
         (Schedule(repeat=0), 18, 5, None),
-        (Schedule(), 1, 0, "Recorded 0 of 5 steps: training ended after 1 step, the schedule needs 18."),
-        (Schedule(active=1), 0, 0, "Recorded 0 of 1 step: training ended after 0 steps, the schedule needs 14."),
-        (
-            Schedule(wait=1, repeat=2),
-            20,
-            6,
-            "Recorded 6 of 10 steps: training ended after 20 steps, the schedule needs 28.",
-        ),
+        (Schedule(), 1, 0, "0 of 5 steps: training ended after 1 step, the schedule needs 18."),
+        (Schedule(active=1), 0, 0, "0 of 1 step: training ended after 0 steps, the schedule needs 14."),
+        (Schedule(wait=1, repeat=2), 20, 6, "6 of 10 steps: training ended after 20 steps, the schedule needs 28."),
     ],
 )
 def test_what_was_not_recorded_is_said_in_a_line(

@@ -153,6 +153,15 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
     assert record.facts["data.first_batch"] is not None
 
 
+def other_weights(self: Any) -> None:
+    self.layer[2].bias.data[1] += 1e-3
+
+
+def compile_layers(self: Any) -> None:
+    if not isinstance(self.layer, torch._dynamo.OptimizedModule):
+        self.layer = torch.compile(self.layer, backend="eager")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -171,6 +180,8 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
         ({"accumulate_grad_batches": 2}, {"train.accumulate"}),
         ({"benchmark": True}, {"flags.cudnn_benchmark"}),
         ({"module": {"configure_optimizers": lambda self: torch.optim.SGD(self.parameters(), 0.2, 0.9)}}, None),
+        ({"module": {"on_fit_start": other_weights}}, {"model.initial_weights"}),
+        ({"module": {"configure_model": compile_layers}}, {"model.compiled"}),
     ],
 )
 def test_what_differs_is_told_and_nothing_else(
@@ -186,50 +197,32 @@ def test_what_differs_is_told_and_nothing_else(
     assert rows(baseline, changed) == (expected or {"train.optimizer"})
 
 
-def test_other_initial_weights(tmp_path: Path, baseline: RunRecord) -> None:
-    def on_fit_start(self: Any) -> None:
-        self.layer[2].bias.data[1] += 1e-3
-
-    changed = train(tmp_path, callback=quiet(tf32="off"), module={"on_fit_start": on_fit_start})
-    assert rows(baseline, changed) == {"model.initial_weights"}
-
-
-def test_the_same_weights_compiled_differ_in_that_alone(tmp_path: Path, baseline: RunRecord) -> None:
-    def configure_model(self: Any) -> None:
-        if not isinstance(self.layer, torch._dynamo.OptimizedModule):
-            self.layer = torch.compile(self.layer, backend="eager")
-
-    compiled = train(tmp_path, callback=quiet(tf32="off"), module={"configure_model": configure_model})
-    assert rows(baseline, compiled) == {"model.compiled"}
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_an_error_marks_the_record(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "error", "outcome", "text"),
+    [
+        *((name, ZeroDivisionError("own"), Outcome.FAILED, "ZeroDivisionError: own") for name in PACKAGES),
+        (PACKAGES[0], KeyboardInterrupt(), Outcome.STOPPED, "KeyboardInterrupt"),
+    ],
+)
+def test_an_error_marks_the_record(
+    tmp_path: Path, name: str, error: BaseException, outcome: Outcome, text: str
+) -> None:
     def fails(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
         if self.current_epoch == 1:
-            raise ZeroDivisionError("training's own")
+            raise error
         return self.loss(batch)
-
-    with pytest.raises(ZeroDivisionError):
-        train(tmp_path, name=name, module={"training_step": fails})
-    record = only(tmp_path)
-    assert (record.outcome, record.error) == (Outcome.FAILED, "ZeroDivisionError: training's own")
-    assert [epoch.epoch for epoch in record.epochs] == [0]
-    assert record.steps is not None
-    assert record.steps.steps + record.steps.warmup_steps == 6
-
-
-def test_ctrl_c_marks_the_record(tmp_path: Path) -> None:
-    def stops(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        raise KeyboardInterrupt
 
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with pytest.raises(SystemExit):
-            train(tmp_path, module={"training_step": stops})
+        with pytest.raises((ZeroDivisionError, SystemExit)):
+            train(tmp_path, name=name, module={"training_step": fails})
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert only(tmp_path).outcome is Outcome.STOPPED
+    record = only(tmp_path)
+    assert (record.outcome, record.error) == (outcome, text)
+    assert [epoch.epoch for epoch in record.epochs] == [0]
+    assert record.steps is not None
+    assert record.steps.steps + record.steps.warmup_steps == 6
 
 
 def test_a_killed_run_keeps_what_was_finished_and_counts_as_interrupted(tmp_path: Path) -> None:

@@ -60,20 +60,15 @@ def test_the_runs_own_processes_are_not_others(kernel: Kernel) -> None:
     assert load.shares()[0] == pytest.approx(2 / 20)
 
 
-def test_a_short_training_is_not_judged(kernel: Kernel) -> None:
-    kernel.show(at=0, busy=0, processes={os.getpid(): (1, 0)})
-    load = kernel.load()
-    kernel.show(at=0.9, busy=1.8, processes={os.getpid(): (1, 0)})
-    assert load.shares() == (None, None)
-
-
-def test_a_cpu_quota_is_read_from_the_control_group(kernel: Kernel) -> None:
-    stat = kernel.group / "cpu.stat"
-    kernel.show(at=0, busy=0, processes={os.getpid(): (1, 0)})
+def test_a_cpu_quota_is_read_from_the_control_group_and_a_short_training_is_not_judged(kernel: Kernel) -> None:
+    stat, own = kernel.group / "cpu.stat", {os.getpid(): (1, 0.0)}
+    kernel.show(at=0, busy=0, processes=own)
     stat.write_text("usage_usec 1\nnr_periods 5\nthrottled_usec 1000000\n")
     load = kernel.load()
     stat.write_text("usage_usec 9\nnr_periods 9\nthrottled_usec 3500000\n")
-    kernel.show(at=10, busy=0, processes={os.getpid(): (1, 0)})
+    kernel.show(at=0.9, busy=1.8, processes=own)
+    assert load.shares() == (None, None)
+    kernel.show(at=10, busy=0, processes=own)
     assert load.shares()[1] == 0.25
 
 

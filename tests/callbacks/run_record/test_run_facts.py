@@ -45,9 +45,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def loaded(loader: Any, validation: Any = None) -> Any:
+    return data_facts(SimpleNamespace(train_dataloader=loader, val_dataloaders=validation))
+
+
 def manifest(dataset: Any) -> Any:
-    trainer = SimpleNamespace(train_dataloader=DataLoader(dataset, 2), val_dataloaders=None)
-    facts = data_facts(trainer)
+    facts = loaded(DataLoader(dataset, 2))
     assert facts["data.val_manifest"] is None
     found = facts["data.manifest"]
     return found() if callable(found) else found
@@ -120,24 +123,20 @@ def test_a_length_that_cannot_be_had_costs_no_other_fact() -> None:
         def __len__(self) -> int:
             raise ValueError("as many as you like")
 
-    trainer = SimpleNamespace(train_dataloader=DataLoader(Endless(), sampler=[0, 1]), val_dataloaders=None)
-    facts = data_facts(trainer)
+    facts = loaded(DataLoader(Endless(), sampler=[0, 1]))
     assert facts["data.length"] is None
     assert str(facts["data.class"]).endswith("Endless")
 
 
-def test_layers_without_weights_yet() -> None:
+def test_layers_without_weights_yet_and_buffers() -> None:
     facts = model_facts(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LazyLinear(4)))
     assert facts["model.parameters"] == 9
     assert facts["model.initial_weights"] is not None
-
-
-def test_buffers_count_as_weights() -> None:
     a, b = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
     assert model_facts(a) == model_facts(b)
     assert b.running_mean is not None
     b.running_mean[0] = 1
-    assert model_facts(a) != model_facts(b)
+    assert model_facts(a) != model_facts(b), "buffers count as weights"
 
 
 def test_batches() -> None:
@@ -187,16 +186,16 @@ def test_a_slow_disk_costs_the_fact_and_no_time(monkeypatch: pytest.MonkeyPatch)
 
 def test_files_that_are_gone_are_a_fact_and_no_error(root: Path) -> None:
     dataset = Folder(root)
-    facts = data_facts(SimpleNamespace(train_dataloader=DataLoader(dataset, 2), val_dataloaders=None))
+    facts = loaded(DataLoader(dataset, 2))
     (root / "b" / "3.png").unlink()
-    late = LateFacts({"data.manifest": facts["data.manifest"]})  # type: ignore[dict-item]
+    late = LateFacts({"data.manifest": facts["data.manifest"]})
     assert str(late.finish()["data.manifest"]).startswith("not hashed, because [Errno 2]")
 
 
 def test_how_the_data_are_loaded_is_a_fact() -> None:
     data = TensorDataset(torch.ones(4))
     plain, busy = DataLoader(data, 2), DataLoader(data, 2, num_workers=2, prefetch_factor=3, persistent_workers=True)
-    facts = [data_facts(SimpleNamespace(train_dataloader=loader, val_dataloaders=[plain])) for loader in (plain, busy)]
+    facts = [loaded(loader, [plain]) for loader in (plain, busy)]
     differing = {name: (facts[0][name], facts[1][name]) for name in facts[0] if facts[0][name] != facts[1][name]}
     assert differing == {
         "data.num_workers": (0, 2),

@@ -74,19 +74,10 @@ def test_rows_are_due_at_the_cadence() -> None:
     state = FitState(first_number=2)
     log = log_to(None, state, rows=rows)
     run(log, state, range(6))
+    log.add(sample(6, profiled=True))
     assert rows.settled == [3, 7]
-    assert rows.samples == [sample(step) for step in range(6)]
-
-
-def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
-    rows: Any = Rows()
-    path = tmp_path / "steps.rank0.jsonl"
-    log = log_to(tmp_path, FitState(), rows=rows, every=1)
-    log.add(sample(0, profiled=True))
-    log.on_step_end()
-    log.write()
-    assert rows.samples == []
-    assert len(STEPS.read(path)) == 1
+    assert rows.samples == [sample(step) for step in range(6)], "profiled steps are saved and not logged"
+    assert len(log.unsaved()) == 7
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
