@@ -231,13 +231,14 @@ def _whole_batches(wait: _Wait) -> Problem:
             "Indexing once per batch saves the calls per sample, which may not be the slow part.",
             (cost,),
         )
+    known = facts.sampler is None and facts.order in ("RandomSampler", "SequentialSampler")
     return _advice(
-        "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
-        f"batch_size={size}, drop_last=False)).",
+        "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler("
+        f"{facts.order if known else 'RandomSampler'}(dataset), batch_size={size}, drop_last=False)).",
         (wait.wait_ns / 2, wait.most_ns),
         "Indexing once per batch instead of once per sample saves at least half of the wait.",
         ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),
-        "RandomSampler shuffles, so use SequentialSampler if you do not",
+        "" if known else "RandomSampler shuffles all samples, so use your own sampler if yours does something else",
     )
 
 

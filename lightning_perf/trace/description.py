@@ -100,6 +100,7 @@ class DataLoading(Struct, frozen=True):
         collate: Name of the ``collate_fn``, if it is not torch's default.
         container: The largest list or dictionary that the dataset holds; None without one of 10,000 objects.
         sampler: Class of the sampler or batch sampler, if it is neither torch's nor Lightning's.
+        order: Class of the sampler that orders single samples, torch's included.
         batches_per_epoch: Training batches in an epoch. Under a limit of the Trainer, the data set may have more.
     """
 
@@ -115,6 +116,7 @@ class DataLoading(Struct, frozen=True):
     collate: str | None = None
     container: str | None = None
     sampler: str | None = None
+    order: str | None = None
     batches_per_epoch: int | None = None
 
 

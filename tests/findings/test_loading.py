@@ -346,8 +346,14 @@ def test_fast_data_are_fetched_by_the_batch() -> None:
     finding = on_cpu(600, 2000, in_memory=True, batch_size=64)
     assert "num_workers" not in finding.action
     assert "batch_size=None, sampler=BatchSampler(RandomSampler(dataset), batch_size=64" in finding.action
+    assert "RandomSampler shuffles all samples" in finding.changes
     assert "A batch takes 600 µs, 9.38 µs per sample" in text(finding)
     assert finding.saving_low_ms == pytest.approx(0.3)
+    ordered = on_cpu(600, 2000, in_memory=True, batch_size=64, order="SequentialSampler")
+    assert "BatchSampler(SequentialSampler(dataset), batch_size=64" in ordered.action
+    assert not ordered.changes
+    buckets = on_cpu(600, 2000, in_memory=True, batch_size=64, order="SequentialSampler", sampler="Buckets")
+    assert "use your own sampler" in buckets.changes
 
 
 def test_the_advice_for_whole_batches_is_sound() -> None:

@@ -70,6 +70,7 @@ def _facts(loader: Any, module: Any) -> Facts:
         "collate": _collate(own.get("collate_fn")),
         "container": largest_container(dataset),
         "sampler": next(filter(None, (_own_sampler(own.get(name)) for name in ("batch_sampler", "sampler"))), None),
+        "order": type(own["sampler"]).__name__ if own.get("sampler") is not None else None,
     }
 
 

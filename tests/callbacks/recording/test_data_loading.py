@@ -79,7 +79,7 @@ def test_a_loader_of_tensors() -> None:
     assert facts(DataLoader(Subset(TENSORS, [1, 2]), batch_size=2)) == {
         "kind": "map", "workers": 0, "batch_size": 2, "pin_memory": False, "persistent_workers": False,
         "in_memory": True, "batched": False, "uses_model": False, "dataset": "TensorDataset", "collate": None,
-        "container": None, "sampler": None, "batches_per_epoch": 4,
+        "container": None, "sampler": None, "order": "SequentialSampler", "batches_per_epoch": 4,
     }  # fmt: skip
 
 
@@ -98,7 +98,8 @@ BATCHES = BatchSampler(SequentialSampler(TENSORS), 4, drop_last=False)
 @pytest.mark.parametrize(
     ("loader", "expected"),
     [
-        (DataLoader(TENSORS, collate_fn=pad), {"collate": "pad"}),
+        (DataLoader(TENSORS, collate_fn=pad), {"collate": "pad", "order": "SequentialSampler", "sampler": None}),
+        (DataLoader(TENSORS, shuffle=True), {"order": "RandomSampler"}),
         (DataLoader(LARGE), {"container": "samples: 30,000 objects in a list"}),
         (DataLoader(Subset(Items(inner=LARGE), [1])), {"container": "dataset.inner.samples: 30,000 objects in a list"}),
         (DataLoader(Items(names=["a"] * 9_999)), {"container": None}),
