@@ -7,16 +7,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from msgspec import Struct
 
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TrialError, is_out_of_memory, trial_errors
+from lightning_perf.tune.measurement import LEAST_ROUNDS
 from lightning_perf.tune.messages import Order, Ready, Run, Window
 from lightning_perf.tune.progress import Progress
-from lightning_perf.tune.settings import Budget, TuneSettings
+from lightning_perf.tune.settings import RESERVE_FACTOR, USUAL_ROUNDS, Budget, TuneSettings
 from lightning_perf.workers.process import WorkerProcess
 
 WORKER = "lightning_perf.tune.worker:main"
@@ -24,7 +25,8 @@ WORKER = "lightning_perf.tune.worker:main"
 FIRST_STEPS = 5
 """Steps before the first timed window: compilation, allocators, the first workers."""
 
-MIN_WINDOW_STEPS = 2
+LOOK_S = 0.4
+"""Seconds of training that show the time of a step."""
 
 
 def start_worker(order: Order) -> WorkerProcess:
@@ -35,9 +37,11 @@ def start_worker(order: Order) -> WorkerProcess:
 class Runner:
     """A training in its own process, which is measured window by window.
 
+    The process starts at once, so that several can start at a time. `begin` waits for it.
+
     Attributes:
         losses: The loss of each optimizer step so far.
-        start_s: Time that its process took to start, up to the first window that may be timed.
+        start_s: Time that its process took to start, up to the first window that may be timed; 0 before `begin`.
     """
 
     def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:
@@ -45,18 +49,24 @@ class Runner:
         self.losses: list[float] = []
         self.failed = False
         self.last: Window | None = None
+        self.start_s = 0.0
         self._time_left_s = time_left_s
-        began = time.monotonic()
+        self._began_s = time.monotonic()
         with trial_errors():
             self._worker = start_worker(order)
+
+    def begin(self) -> None:
+        """Wait until the training has made its first steps."""
+        if self.start_s:
+            return
         try:
             with trial_errors():
-                self._worker.receive(Ready, timeout_s=time_left_s())
+                self._worker.receive(Ready, timeout_s=self._time_left_s())
             self.window(FIRST_STEPS)
-        except BaseException:
-            self.close()
+        except TrialError:
+            self.failed = True
             raise
-        self.start_s = time.monotonic() - began
+        self.start_s = time.monotonic() - self._began_s
 
     def window(self, steps: int) -> Window:
         """Train some steps."""
@@ -71,15 +81,15 @@ class Runner:
         self.last = window
         return window
 
-    def steps_for(self, seconds: float) -> int:
-        """Return how many steps take about this time, by windows that are not used for anything else."""
+    def step_s(self) -> float:
+        """Return the time of a step, by windows that are not used for anything else."""
         began = time.perf_counter()
         steps = FIRST_STEPS
         window = self.window(steps)
-        while time.perf_counter() - began < seconds / 2:
+        while time.perf_counter() - began < LOOK_S:
             steps *= 2
             window = self.window(steps)
-        return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
+        return window.seconds / window.steps
 
     def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
         """Train a window, and return the time per step or per sample."""
@@ -150,13 +160,14 @@ class Pairs:
         self._random = random.Random(settings.seed)
         self._best: Runner | None = None
         self._takes_turns = False
-        self.steps = 0
+        self.steps, self.rounds = 0, settings.rounds or USUAL_ROUNDS
         self.notes: list[str] = []
 
     def calibrate(self) -> float:
-        """Find the length of a window with the unchanged training; return the time that its process took to start."""
+        """Choose windows by the unchanged training and the budget; return the time that its process took to start."""
         best = self._running(())
-        self.steps = best.steps_for(self._settings.window_s)
+        best.begin()
+        self.rounds, self.steps = self._settings.windows(best.step_s(), self._budget.pair_s(best.start_s))
         if best.last is not None and _fills_memory(best.last):
             self._take_turns()
         return best.start_s
@@ -182,21 +193,23 @@ class Pairs:
         """Measure the candidate's levers against those of the base, side by side if the memory holds both.
 
         The base is the running process unless it has to be fresh, too. The seed of the candidate adds to that of the
-        tuning, and `left_s` returns the seconds that it may still take.
+        tuning, and `left_s` returns the seconds that it may still take. When they are over, the rounds so far count if
+        they have an interval. The figures do not decide when that is, so they stay unbiased.
         """
         name = name or (candidate[-1] if candidate else "unchanged training")
         self._progress.doing(f"{name}: starting")
         began = time.monotonic()
+        left_s = left_s or self._budget.left_s
 
         def start_base() -> Runner:
             return Runner(self._order_for(base, 0), self._budget.left_s)
 
         def start_candidate() -> Runner:
-            return Runner(self._order_for(candidate, seed), left_s or self._budget.left_s)
+            return Runner(self._order_for(candidate, seed), left_s)
 
         def rounds() -> Iterator[int]:
-            for number in range(1, self._settings.rounds + 1):
-                self._progress.doing(f"{name}: round {number} of {self._settings.rounds}")
+            for number in range(1, self.rounds + 1):
+                self._progress.doing(f"{name}: round {number} of {self.rounds}")
                 yield number
 
         def pair(ratio: Estimate, base_s: float, one: Runner, other: Runner, *, given_up: bool = False) -> Pair:
@@ -206,17 +219,19 @@ class Pairs:
         if not self._takes_turns:
             one = start_base() if fresh else self._running(base)
             try:
-                with closing(start_candidate()) as other:
-                    ratio, base_s, given_up = self._side_by_side(one, other, rounds(), by_sample, may_give_up)
+                with ExitStack() as open_runners:
+                    if fresh:
+                        open_runners.enter_context(closing(one))
+                    other = open_runners.enter_context(closing(start_candidate()))
+                    one.begin()
+                    other.begin()
+                    ratio, base_s, given_up = self._side_by_side(one, other, rounds(), left_s, by_sample, may_give_up)
                 return pair(ratio, base_s, one, other, given_up=given_up)
             except TrialError as error:
                 if not is_out_of_memory(error):
                     if one.failed:
                         raise TrialError(f"the training that it was compared with failed: {error}") from error
                     raise
-            finally:
-                if fresh:
-                    one.close()
         self.close()  # from here on only one of them is in memory
         try:
             measured = pair(*self._in_turn(start_base, start_candidate, rounds(), by_sample))
@@ -229,7 +244,13 @@ class Pairs:
         return measured
 
     def _side_by_side(
-        self, base: Runner, candidate: Runner, rounds: Iterator[int], by_sample: bool, may_give_up: bool
+        self,
+        base: Runner,
+        candidate: Runner,
+        rounds: Iterator[int],
+        left_s: Callable[[], float],
+        by_sample: bool,
+        may_give_up: bool,
     ) -> tuple[Estimate, float, bool]:
         """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
 
@@ -238,15 +259,18 @@ class Pairs:
         for runner in (candidate, base):
             runner.window(max(1, self.steps // 2))
         times: dict[Runner, list[float]] = {base: [], candidate: []}
+        began_s = time.monotonic()
         for number in rounds:
             for runner in self._random.sample([base, candidate], 2):
                 times[runner].append(runner.time_a_step_s(self.steps, by_sample=by_sample))
             ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
-            if may_give_up and number == GIVE_UP_ROUNDS < self._settings.rounds and min(ratios) > GIVE_UP_RATIO:
+            if may_give_up and number == GIVE_UP_ROUNDS < self.rounds and min(ratios) > GIVE_UP_RATIO:
                 reason = f"given up after {number} rounds: each was over {GIVE_UP_RATIO:g} times as slow"
                 value = statistics.geometric_mean(ratios)
                 ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
                 return ratio, statistics.median(times[base]), True
+            if number >= LEAST_ROUNDS and left_s() < RESERVE_FACTOR * (time.monotonic() - began_s) / number:
+                break
         return walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), False
 
     def _in_turn(
@@ -263,16 +287,17 @@ class Pairs:
         `_side_by_side`. Returns the ratio, the median time of the base, and its first process and the candidate's,
         which have ended.
         """
-        half = self._settings.rounds // 2
+        half = self.rounds // 2
 
         def trained(start: Callable[[], Runner], windows: Iterator[int]) -> tuple[Runner, list[float]]:
             with closing(start()) as runner:
+                runner.begin()
                 runner.window(max(1, self.steps // 2))
                 return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows]
 
         one, before = trained(start_base, iter(range(half)))
         other, candidate = trained(start_candidate, rounds)
-        _, after = trained(start_base, iter(range(self._settings.rounds - half)))
+        _, after = trained(start_base, iter(range(self.rounds - half)))
         base = [*before, *after]
         return walsh_ratio(base, candidate), statistics.median(base), one, other
 
