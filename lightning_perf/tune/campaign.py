@@ -67,7 +67,7 @@ def run_campaign(
     """Try levers on a training.
 
     Args:
-        earlier: The result of an unfinished tuning to go on with.
+        earlier: The result of an unfinished tuning to resume.
         save: Called with the result so far after each lever.
 
     Raises:
@@ -222,9 +222,8 @@ class _Campaign:
     def _baseline(self) -> Pair:
         """Measure the unchanged training against itself, with other seeds: the noise of times and of losses."""
         self._progress.say("Measuring the unchanged training against itself …", "measuring the unchanged training")
-        start_s = self._pairs.calibrate()
         pairs = [self._pairs.measure((), (), seed=1), self._pairs.measure((), (), seed=2)]
-        self._budget.baseline_took(start_s, pairs[0].start_s + pairs[0].took_s)
+        self._budget.baseline_took(pairs[1].start_s, pairs[1].took_s)
         self._noise = tuple(pair.ratio for pair in pairs)
         self._guard = LossGuard(pairs[0].base_losses, *(pair.losses for pair in pairs))
         if (note := self._guard.note()) is not None:

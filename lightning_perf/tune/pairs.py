@@ -109,8 +109,8 @@ GIVE_UP_ROUNDS = 3
 GIVE_UP_RATIO = 1.5
 """If a lever is this much slower in each of the first rounds, its measurement ends."""
 
-MEMORY_MARGIN = 1.1
-"""Free device memory over a training's own, from which on a second one fits next to it."""
+MEMORY_MARGIN = 0.1
+"""Free device memory, relative to a training's own, that has to remain next to two of them."""
 
 TAKES_TURNS = (
     "The device's memory does not hold two trainings at a time, so they ran one after the other. Changes in the "
@@ -118,9 +118,9 @@ TAKES_TURNS = (
 )
 
 
-def _fills_memory(window: Window) -> bool:
-    """Return whether the device has no room for a second training; False if it does not tell."""
-    if window.peak_bytes is None or window.free_bytes is None:
+def _fills_memory(window: Window | None) -> bool:
+    """Return whether two trainings leave too little memory on the device; False if it does not tell."""
+    if window is None or window.peak_bytes is None or window.free_bytes is None:
         return False
     return window.free_bytes < MEMORY_MARGIN * window.peak_bytes
 
@@ -163,15 +163,6 @@ class Pairs:
         self.steps, self.rounds = 0, settings.rounds or USUAL_ROUNDS
         self.notes: list[str] = []
 
-    def calibrate(self) -> float:
-        """Choose windows by the unchanged training and the budget; return the time that its process took to start."""
-        best = self._running(())
-        best.begin()
-        self.rounds, self.steps = self._settings.windows(best.step_s(), self._budget.pair_s(best.start_s))
-        if best.last is not None and _fills_memory(best.last):
-            self._take_turns()
-        return best.start_s
-
     def close(self) -> None:
         """End the running process."""
         best, self._best = self._best, None
@@ -212,7 +203,7 @@ class Pairs:
                 self._progress.doing(f"{name}: round {number} of {self.rounds}")
                 yield number
 
-        def pair(ratio: Estimate, base_s: float, one: Runner, other: Runner, *, given_up: bool = False) -> Pair:
+        def pair(ratio: Estimate, base_s: float, given_up: bool, one: Runner, other: Runner) -> Pair:
             took_s = time.monotonic() - began - other.start_s
             return Pair(ratio, base_s, given_up, tuple(one.losses), tuple(other.losses), other.start_s, took_s)
 
@@ -225,8 +216,11 @@ class Pairs:
                     other = open_runners.enter_context(closing(start_candidate()))
                     one.begin()
                     other.begin()
-                    ratio, base_s, given_up = self._side_by_side(one, other, rounds(), left_s, by_sample, may_give_up)
-                return pair(ratio, base_s, one, other, given_up=given_up)
+                    if not _fills_memory(other.last):
+                        self._choose_windows(one)
+                        measured = self._side_by_side(one, other, rounds(), left_s, by_sample, may_give_up)
+                        return pair(*measured, one, other)
+                    self._take_turns()
             except TrialError as error:
                 if not is_out_of_memory(error):
                     if one.failed:
@@ -234,7 +228,7 @@ class Pairs:
                     raise
         self.close()  # from here on only one of them is in memory
         try:
-            measured = pair(*self._in_turn(start_base, start_candidate, rounds(), by_sample))
+            measured = pair(*self._in_turn(start_base, start_candidate, rounds, by_sample))
         except TrialError as error:
             if is_out_of_memory(error):
                 raise TrialError(f"{error} (with no other training in memory)") from error
@@ -277,29 +271,29 @@ class Pairs:
         self,
         start_base: Callable[[], Runner],
         start_candidate: Callable[[], Runner],
-        rounds: Iterator[int],
+        rounds: Callable[[], Iterator[int]],
         by_sample: bool,
-    ) -> tuple[Estimate, float, Runner, Runner]:
+    ) -> tuple[Estimate, float, bool, Runner, Runner]:
         """Train both one after the other, for a device with too little memory for both at a time.
 
         The base trains half of its windows before the candidate and half after it, so that a steady drift cancels.
         Other disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of
-        `_side_by_side`. Returns the ratio, the median time of the base, and its first process and the candidate's,
-        which have ended.
+        `_side_by_side`. Returns the same as that, and the first process of the base and the candidate's, which have
+        ended.
         """
-        half = self.rounds // 2
 
-        def trained(start: Callable[[], Runner], windows: Iterator[int]) -> tuple[Runner, list[float]]:
+        def trained(start: Callable[[], Runner], windows: Callable[[], Iterator[int]]) -> tuple[Runner, list[float]]:
             with closing(start()) as runner:
                 runner.begin()
+                self._choose_windows(runner)
                 runner.window(max(1, self.steps // 2))
-                return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows]
+                return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows()]
 
-        one, before = trained(start_base, iter(range(half)))
+        one, before = trained(start_base, lambda: iter(range(self.rounds // 2)))
         other, candidate = trained(start_candidate, rounds)
-        _, after = trained(start_base, iter(range(self.rounds - half)))
+        _, after = trained(start_base, lambda: iter(range(self.rounds - len(before))))
         base = [*before, *after]
-        return walsh_ratio(base, candidate), statistics.median(base), one, other
+        return walsh_ratio(base, candidate), statistics.median(base), False, one, other
 
     def _running(self, levers: tuple[str, ...]) -> Runner:
         """Return the running process if it trains with these levers and has not failed, else a new one."""
@@ -308,6 +302,11 @@ class Pairs:
         if self._best is None:
             self._best = Runner(self._order_for(levers, 0), self._budget.left_s)
         return self._best
+
+    def _choose_windows(self, runner: Runner) -> None:
+        """Choose the windows of all pairs by the first training, the unchanged one, and the budget."""
+        if not self.steps:
+            self.rounds, self.steps = self._settings.windows(runner.step_s(), self._budget.pair_s(runner.start_s))
 
     def _take_turns(self) -> None:
         self._takes_turns = True

@@ -187,8 +187,8 @@ class TuneResult(TextDocument, SavedDocument, frozen=True):
             least: The share.
 
         Returns:
-            The exit code and a sentence. `INCONCLUSIVE` if the interval of the kept levers includes the limit, a lever
-            may save as much but is not confirmed, or there was no time to decide on a lever.
+            The exit code and a sentence. It is inconclusive if an interval includes the limit, a lever is not
+            confirmed, or there was no time for it.
         """
         limit, ratio = 1 - least, self.combined
         if self.confirmed and ratio is not None and ratio.high is not None and ratio.high < limit:

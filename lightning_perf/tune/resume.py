@@ -1,4 +1,4 @@
-"""Goes on with an unfinished tuning, if it is one of the same training on the same machine."""
+"""Resumes an unfinished tuning, if it is one of the same training on the same machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def find_unfinished(path: Path, source: TrainingSource, settings: TuneSettings) -> TuneResult | None:
-    """Return the unfinished tuning in a file, or None if there is none.
+    """Return the unfinished tuning in a file; None without one.
 
     Raises:
         TuneError: It is one of another training, or with other options or versions.

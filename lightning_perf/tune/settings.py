@@ -103,10 +103,9 @@ class Budget:
         """Return the seconds that remain, apart from those that are set aside."""
         return self.left_s() - self._reserve_s
 
-    def baseline_took(self, start_s: float, trial_s: float) -> None:
-        """Learn the times of the unchanged training: to start a process, and of a trial, including that start."""
-        self._start_s, self.trial_s = start_s, trial_s
-        self.kept_took(trial_s)
+    def baseline_took(self, start_s: float, windows_s: float) -> None:
+        """Learn the times of the unchanged training: to start a process, and for the windows of a pair."""
+        self._start_s, self.trial_s = start_s, start_s + windows_s
 
     def kept_took(self, trial_s: float) -> None:
         """Set time aside to measure the kept levers once more, in two fresh processes.
@@ -144,4 +143,4 @@ class Budget:
 
     def share_s(self) -> float:
         """Return the most time that one trial may take: a lever that hangs must leave time for others."""
-        return max(self.trial_s, self.unreserved_s() / 2)
+        return max(min(2 * self.trial_s, self.unreserved_s()), self.unreserved_s() / 2)
