@@ -218,8 +218,8 @@ class Pairs:
                     other.begin()
                     if not _fills_memory(other.last):
                         self._choose_windows(one)
-                        measured = self._side_by_side(one, other, rounds(), left_s, by_sample, may_give_up)
-                        return pair(*measured, one, other)
+                        found = self._side_by_side(one, other, rounds(), left_s, by_sample, may_give_up)
+                        return pair(*found, one, other)
                     self._take_turns()
             except TrialError as error:
                 if not is_out_of_memory(error):
