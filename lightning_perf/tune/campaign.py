@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from lightning_perf.tune.errors import (
     TuneError,
     trial_errors,
 )
-from lightning_perf.tune.levers.lever import Lever, Setting
+from lightning_perf.tune.levers.lever import Lever
 from lightning_perf.tune.levers.loader import Workers
 from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss, loss_of
@@ -100,6 +101,7 @@ class _Campaign:
         self._budget = budget
         self._progress = progress
         self._earlier, self._save = earlier, save
+        self._name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
         self._code = code_of(source)
         self._pairs = Pairs(self._order_for, settings, budget, progress)
         self._notes = self._pairs.notes
@@ -111,7 +113,7 @@ class _Campaign:
         self._alone: Pair | None = None
         self._losses: Losses | None = None
         if earlier is not None:
-            self._kept = earlier.kept
+            self._name, self._kept = earlier.tuning, earlier.kept
             decided = (trial for trial in earlier.trials if trial.outcome is not Outcome.NOT_APPLICABLE)
             self._trials = [trial for trial in decided if not is_open(trial)]
             measured = ", ".join(trial.lever for trial in self._trials) or "no lever"
@@ -124,7 +126,8 @@ class _Campaign:
                 scouted = self._scout()
                 if self._earlier is not None:
                     check_machine(self._earlier.machine, scouted.machine)
-                sources = _read(scouted)
+                sites = (site for found in scouted.sites.values() for site in found if isinstance(site, Site))
+                sources = {site.path: Path(site.path).read_bytes() for site in sites}
                 levers = self._in_order(scouted)
                 self._say_predictions(levers, scouted)
                 baseline = self._baseline()
@@ -156,7 +159,10 @@ class _Campaign:
         *,
         interrupted: bool,
     ) -> TuneResult:
-        patch = self._patch(scouted, sources)
+        settings = {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
+        patch = Patch("", ())
+        if isinstance(self._source, Script):
+            patch = make_patch(settings, scouted.sites, sources, self._source.root)
         trials = [_with_successor(trial, self._kept) for trial in self._trials]
         before_s = 0.0 if self._earlier is None else self._earlier.seconds
         return TuneResult(
@@ -169,7 +175,7 @@ class _Campaign:
             kept=self._kept,
             combined=combined,
             confirmed=combined is not None and is_gain(combined, baseline.ratio),
-            lines=tuple(str(setting) for settings in self._kept_settings(scouted).values() for setting in settings),
+            lines=tuple(str(setting) for each in settings.values() for setting in each),
             window_steps=self._pairs.steps,
             rounds=self._pairs.rounds,
             seconds=before_s + self._budget.spent_s(),
@@ -183,16 +189,8 @@ class _Campaign:
             code=self._code,
             places=patch.places,
             diff=patch.diff,
-            tuning=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}",
+            tuning=self._name,
         )
-
-    def _kept_settings(self, scouted: Scouted) -> dict[str, tuple[Setting, ...]]:
-        return {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
-
-    def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
-        if not isinstance(self._source, Script):
-            return Patch("", ())
-        return make_patch(self._kept_settings(scouted), scouted.sites, sources, self._source.root)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")
@@ -223,7 +221,9 @@ class _Campaign:
         """Measure the unchanged training against itself, with other seeds: the noise of times and of losses."""
         self._progress.say("Measuring the unchanged training against itself …", "measuring the unchanged training")
         pairs = [self._pairs.measure((), (), seed=1), self._pairs.measure((), (), seed=2)]
-        self._budget.baseline_took(pairs[1].start_s, pairs[1].took_s)
+        self._budget.start_s, self._budget.trial_s = pairs[1].start_s, pairs[1].start_s + pairs[1].took_s
+        if self._kept:
+            self._budget.kept_took(self._budget.trial_s)
         self._noise = tuple(pair.ratio for pair in pairs)
         self._guard = LossGuard(pairs[0].base_losses, *(pair.losses for pair in pairs))
         if (note := self._guard.note()) is not None:
@@ -282,13 +282,14 @@ class _Campaign:
 
     def _say_what_fits(self, levers: Sequence[Lever]) -> None:
         """Name the levers that the budget has time for, if it does not suffice for all."""
-        costs = [lever.cost for lever in levers]
-        fitting = self._budget.fitting(costs)
+        left_s = self._budget.unreserved_s()
+        times_s = [*accumulate(lever.cost * self._budget.trial_s for lever in levers)]
+        fitting = sum(time_s <= left_s for time_s in times_s)
         if fitting == len(levers):
             return
         names = ", ".join(lever.name for lever in levers[:fitting])
         fits = f"about {fitting} of {len(levers)} levers: {names}" if fitting else f"none of {len(levers)} levers"
-        minutes = math.ceil(self._budget.minutes_for(costs))
+        minutes = math.ceil((self._budget.total_s - left_s + times_s[-1]) / 60)
         note = f"The budget has time for {fits}. All of them need at least {minutes} minutes."
         self._notes.append(note)
         self._progress.say(f"  {note}")
@@ -302,13 +303,12 @@ class _Campaign:
         if not self._interrupted and reason != SPENT:
             figure = f", {describe_ratio(measured)}" if measured else f", {reason}"
             self._progress.say(f"{lever.name}: {outcome.value}{figure}; {describe_left(self._budget.left_s())}")
-        trial = Trial(
-            lever.name, outcome, reason, None, measured, lines, on_top_of=kept if measured is not None else ()
-        )
-        found = scouted.profile.prediction(lever)
+        on_top_of, found = kept if measured is not None else (), scouted.profile.prediction(lever)
         if found is None:
-            return trial
-        return replace(trial, predicted=(1 - found.high, 1 - found.low), rule=found.kind or None, source=found.source)
+            return Trial(lever.name, outcome, reason, None, measured, lines, on_top_of=on_top_of)
+        predicted = 1 - found.high, 1 - found.low
+        rule, source = found.kind or None, found.source
+        return Trial(lever.name, outcome, reason, predicted, measured, lines, rule, source, on_top_of)
 
     def _tried(self, lever: Lever, scouted: Scouted) -> tuple[Outcome, str | None, Estimate | None]:
         if (missing := scouted.missing[lever.name]) is not None:
@@ -338,7 +338,7 @@ class _Campaign:
         if high <= -CERTAIN_LOSS and all(find_lever(name).family == "memory" for name in self._kept):
             losses = f"{-100 * high:.0f} to {-100 * low:.0f} %"
             return f"a probe of the recorded operators shows a loss of {losses} of the step"
-        return None if self._budget.allows_a_trial() else SPENT
+        return None if self._budget.unreserved_s() >= self._budget.trial_s else SPENT
 
     def _measured(self, lever: Lever, levers: int) -> tuple[Outcome, str | None, Estimate]:
         noise = self._noise[0]
@@ -350,7 +350,6 @@ class _Campaign:
             tried,
             left_s=lambda: until_s - time.monotonic(),
             by_sample=lever.changes_training,
-            may_give_up=True,
         )
         ratio = pair.ratio
         if lever.changes_training:
@@ -425,12 +424,6 @@ class _Campaign:
             scout,
             self._folder,
         )
-
-
-def _read(scouted: Scouted) -> dict[str, bytes]:
-    """Return the text of the files with calls that may change, as the trials saw it."""
-    sites = (site for found in scouted.sites.values() for site in found if isinstance(site, Site))
-    return {site.path: Path(site.path).read_bytes() for site in sites}
 
 
 def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:

@@ -178,7 +178,6 @@ class Pairs:
         fresh: bool = False,
         left_s: Callable[[], float] | None = None,
         by_sample: bool = False,
-        may_give_up: bool = False,
         name: str = "",
     ) -> Pair:
         """Measure the candidate's levers against those of the base, side by side if the memory holds both.
@@ -218,7 +217,9 @@ class Pairs:
                     other.begin()
                     if not _fills_memory(other.last):
                         self._choose_windows(one)
-                        found = self._side_by_side(one, other, rounds(), left_s, by_sample, may_give_up)
+                        found = self._side_by_side(
+                            one, other, rounds(), left_s, by_sample, may_give_up=bool(candidate) and not fresh
+                        )
                         return pair(*found, one, other)
                     self._take_turns()
             except TrialError as error:
@@ -244,6 +245,7 @@ class Pairs:
         rounds: Iterator[int],
         left_s: Callable[[], float],
         by_sample: bool,
+        *,
         may_give_up: bool,
     ) -> tuple[Estimate, float, bool]:
         """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.

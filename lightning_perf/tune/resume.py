@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec.structs import asdict, replace
 
 from lightning_perf.machine.environment import version_facts
 from lightning_perf.tune.errors import TuneError
@@ -65,23 +67,23 @@ def find_unfinished(path: Path, source: TrainingSource, settings: TuneSettings) 
     found = TuneResult.load(path)
     if not found.interrupted and not found.open_levers:
         return None
-    commands = [_without_minutes(command) for command in (found.command, command_of(source, settings))]
-    facts = {"command": commands, "code": [found.code, code_of(source)]}
-    versions = installed_versions()
-    for name in sorted({*found.versions, *versions}):
-        facts[name] = [found.versions.get(name, "missing"), versions.get(name, "missing")]
-    _check(facts, f"{path} holds an unfinished tuning of another training", f"Give another folder, or remove {path}")
+    then = {"command": _without_minutes(found.command), "code": found.code, **found.versions}
+    command = _without_minutes(command_of(source, settings))
+    now = {"command": command, "code": code_of(source), **installed_versions()}
+    action = f"Give another folder, or remove {path}"
+    _check(then, now, f"{path} holds an unfinished tuning of another training", action)
     return found
 
 
 def check_machine(then: Machine, now: Machine) -> None:
     """Raise an error if an unfinished tuning was measured on another machine."""
-    facts = {name: [getattr(one, name) for one in (then, now)] for name in ("device", "name", "capability", "cores")}
-    _check(facts, "the unfinished tuning was measured on another machine", "Give another folder")
+    before, after = (asdict(replace(machine, fetch_cpu_share=None)) for machine in (then, now))
+    _check(before, after, "the unfinished tuning was measured on another machine", "Give another folder")
 
 
-def _check(facts: Mapping[str, Sequence[object]], problem: str, action: str) -> None:
-    changed = "; ".join(f"{name}: {then}, now {now}" for name, (then, now) in facts.items() if then != now)
+def _check(then: Mapping[str, object], now: Mapping[str, object], problem: str, action: str) -> None:
+    facts = {name: (then.get(name, "missing"), now.get(name, "missing")) for name in {**then, **now}}
+    changed = "; ".join(f"{name}: {before}, now {after}" for name, (before, after) in facts.items() if before != after)
     if changed:
         raise TuneError(f"{problem} ({changed}). {action}.")
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.measurement import LEAST_ROUNDS, MOST_ROUNDS
@@ -73,14 +71,13 @@ class Budget:
     """The time budget of a tuning, which starts now.
 
     Attributes:
-        trial_s: Time of a trial of the unchanged training, including the start of its process.
+        start_s: Time that a process of the unchanged training takes to start.
+        trial_s: Time of a trial of the unchanged training, including that start.
     """
 
     def __init__(self, minutes: float) -> None:
         self.total_s = minutes * 60
-        self.trial_s = 0.0
-        self._start_s = 0.0
-        self._reserve_s = 0.0
+        self.start_s = self.trial_s = self._reserve_s = 0.0
         self._began_s = time.monotonic()
 
     def spent_s(self) -> float:
@@ -103,10 +100,6 @@ class Budget:
         """Return the seconds that remain, apart from those that are set aside."""
         return self.left_s() - self._reserve_s
 
-    def baseline_took(self, start_s: float, windows_s: float) -> None:
-        """Learn the times of the unchanged training: to start a process, and for the windows of a pair."""
-        self._start_s, self.trial_s = start_s, start_s + windows_s
-
     def kept_took(self, trial_s: float) -> None:
         """Set time aside to measure the kept levers once more, in two fresh processes.
 
@@ -115,28 +108,12 @@ class Budget:
         self._reserve_s = max(self._reserve_s, self._fresh_s(trial_s))
 
     def _fresh_s(self, trial_s: float) -> float:
-        return RESERVE_FACTOR * (trial_s + (FRESH_STARTS - 1) * self._start_s)
-
-    def allows_a_trial(self) -> bool:
-        """Return whether there is time for a trial, apart from the time that is set aside."""
-        return self.unreserved_s() >= self.trial_s
-
-    def fitting(self, costs: Sequence[float]) -> int:
-        """Return how many trials there is time for, given their times relative to one of the unchanged training."""
-        left_s = self.unreserved_s()
-        return sum(spent * self.trial_s <= left_s for spent in accumulate(costs))
-
-    def minutes_for(self, costs: Sequence[float]) -> float:
-        """Return the minutes that a budget for all of these trials would have, if no lever is kept."""
-        return (self.spent_s() + self._reserve_s + sum(costs) * self.trial_s) / 60
+        return RESERVE_FACTOR * (trial_s + (FRESH_STARTS - 1) * self.start_s)
 
     def allows_proof(self, trial_s: float, *, alone: bool) -> bool:
-        """Return whether there is time to confirm a lever in pairs of fresh processes, apart from the last measurement.
+        """Return whether there is time to confirm a lever, whose first pair took `trial_s`, and for the last pair.
 
-        The first lever that is kept, `alone`, can do without that one: its own pairs show the same.
-
-        Args:
-            trial_s: The time of its first pair, with one fresh process.
+        The first lever that is kept, `alone`, can do without the last pair: its own show the same.
         """
         pair_s = self._fresh_s(trial_s)
         return self.left_s() >= CONFIRMING_PAIRS * pair_s + (0.0 if alone else max(self._reserve_s, pair_s))
