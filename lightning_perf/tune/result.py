@@ -190,27 +190,24 @@ class TuneResult(TextDocument, SavedDocument, frozen=True):
             The exit code and a sentence. It is inconclusive if an interval includes the limit, a lever is not
             confirmed, or there was no time for it.
         """
-        limit, ratio = 1 - least, self.combined
-        if self.confirmed and ratio is not None and ratio.high is not None and ratio.high < limit:
-            return ExitCode.CHECK_FAILED, f"gate failed: {', '.join(self.kept)} saves {100 * least:g} % or more"
+        share, ratio = f"{100 * least:g} %", self.combined
+        if self.confirmed and ratio is not None and ratio.high is not None and ratio.high < 1 - least:
+            return ExitCode.CHECK_FAILED, f"gate failed: {', '.join(self.kept)} saves {share} or more"
+
+        def may_save(measured: Estimate | None) -> bool:
+            return measured is None or measured.low is None or measured.low <= 1 - least
+
         unclear = {Outcome.NO_GAIN, Outcome.NOT_CONFIRMED}
-        doubtful = [
-            trial.lever
-            for trial in self.trials
-            if is_open(trial) or (trial.outcome in unclear and not _is_above(trial.measured, limit))
-        ]
-        doubtful += self.kept if self.kept and not _is_above(ratio, limit) else ()
+        doubtful = [one.lever for one in self.trials if one.outcome in unclear and may_save(one.measured)]
+        doubtful += [name for name in self.open_levers if name not in doubtful]
+        doubtful += self.kept if may_save(ratio) else ()
         if doubtful:
-            return ExitCode.INCONCLUSIVE, f"gate inconclusive: {', '.join(doubtful)} may save {100 * least:g} %"
-        return ExitCode.SUCCESS, f"gate passed: no lever saves {100 * least:g} %"
+            return ExitCode.INCONCLUSIVE, f"gate inconclusive: {', '.join(doubtful)} may save {share}"
+        return ExitCode.SUCCESS, f"gate passed: no lever saves {share}"
 
     def blocks(self) -> Iterator[Block]:
         """Yield the outcome, the lines to change, then the levers."""
         return _blocks(self)
-
-
-def _is_above(ratio: Estimate | None, limit: float) -> bool:
-    return ratio is not None and ratio.low is not None and ratio.low > limit
 
 
 def _blocks(result: TuneResult) -> Iterator[Block]:

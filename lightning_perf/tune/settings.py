@@ -111,9 +111,9 @@ class Budget:
         return RESERVE_FACTOR * (trial_s + (FRESH_STARTS - 1) * self.start_s)
 
     def allows_proof(self, trial_s: float, *, alone: bool) -> bool:
-        """Return whether there is time to confirm a lever, whose first pair took `trial_s`, and for the last pair.
+        """Return whether there is time to confirm a lever after a first pair of `trial_s`, and for the last pair.
 
-        The first lever that is kept, `alone`, can do without the last pair: its own show the same.
+        The first lever that is kept, `alone`, can do without the last pair: its own pairs show the same.
         """
         pair_s = self._fresh_s(trial_s)
         return self.left_s() >= CONFIRMING_PAIRS * pair_s + (0.0 if alone else max(self._reserve_s, pair_s))
